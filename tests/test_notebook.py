@@ -88,7 +88,7 @@ def test_figures_are_shown_inline(learned: Path, monkeypatch: pytest.MonkeyPatch
     assert repr(figures).startswith("Figures(matrix, scores, ")
     assert float(figures["matrix"].data[0].z[0][0]) == float(run.results.R[0, 0])
     assert list(run.figures("one")) == ["curve", "answers"]
-    with pytest.raises(KeyError, match="no figure 'nothing'; there are matrix"):
+    with pytest.raises(KeyError, match="no figure 'nothing'; known figures: matrix"):
         figures["nothing"]
     with pytest.raises(InputError, match="task 'two' is not learned"):
         run.figures("two")

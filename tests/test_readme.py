@@ -31,7 +31,7 @@ def test_usage_comes_before_results() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     usage = ["Install", "A first stream", "Predict", "Verify", "Learn a new task without the old data"]
     assert headings[: len(usage)] == usage
-    assert headings.index("How good") > headings.index("From Python")
+    assert headings.index("Results") > headings.index("From Python")
 
 
 def test_make_demo_and_make_test_come_first() -> None:
@@ -51,7 +51,7 @@ def test_bank_example_is_valid() -> None:
 
 
 def test_every_preset_is_in_the_table() -> None:
-    table = (ROOT / "README.md").read_text("utf-8").split("## What a bank can be")[1].split("A preset is a row")[0]
+    table = (ROOT / "README.md").read_text("utf-8").split("## What a bank can be")[1].split("A preset is pure data")[0]
     assert set(re.findall(r"`(\w+)`", table)) == set(PRESETS)
 
 

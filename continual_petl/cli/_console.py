@@ -16,7 +16,7 @@ from continual_petl.report.console import SafeConsole, can_draw
 
 
 def out() -> Console:
-    """Return the console for results: standard output, wide enough for a table when it is not a terminal."""
+    """Return the console for results: standard output, 140 columns wide if it is not a terminal."""
     return SafeConsole(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
@@ -44,7 +44,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Not drawn from a thread: a loader that forks must not find a lock held.
+    # Not refreshed from a thread: a data loader that forks could inherit its lock while it is held.
     bar = Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
     with bar:
         number = bar.add_task(printable(what), total=None)

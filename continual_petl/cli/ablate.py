@@ -1,4 +1,4 @@
-"""``continual-petl ablate``: the loss in a task's score without the modifications of some layers; nothing is trained."""
+"""``continual-petl ablate``: how much a task's score drops without the modifications in some layers; nothing is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.report.task_lines import NOTHING_YET
 from continual_petl.store.files.atomic import write_json
 
 if TYPE_CHECKING:
-    from continual_petl.engine.ablation import Spans  # with Lightning
+    from continual_petl.engine.ablation import Spans  # imports Lightning
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -36,7 +36,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         write_json(Path(arguments.output), plain(result))
     if arguments.html:
-        from continual_petl.report.ablation_page import write_ablations  # with what draws
+        from continual_petl.report.ablation_page import write_ablations  # imports plotly
 
         write_ablations(Path(arguments.html), found, run.store.folder)
     if arguments.json:
@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and why some tasks are left out; for a task named by the user this is an error instead."""
+    """Return the ablations, and the reason for each task left out; raise it instead if the user named the task."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}
@@ -65,7 +65,7 @@ def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[lis
 
 
 def _spans(given: Sequence[str] | None) -> Spans:
-    """Parse --spans; the words are only allowed alone."""
+    """Parse --spans; ``all`` and ``single`` are only allowed alone."""
     if given is None or list(given) == ["all"]:
         return "all"
     if list(given) == ["single"]:
@@ -91,7 +91,9 @@ def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:
             what = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
             raise InputError(f"{option} {path}: {what}; write elsewhere")
         if path.resolve().is_relative_to(run.resolve()):
-            raise InputError(f"{option} {path}: this is inside the run, which is only read; write elsewhere")
+            raise InputError(
+                f"{option} {path}: this is inside the run folder, which ablate only reads; write elsewhere"
+            )
 
 
 def _print(found: Sequence[Ablation], left_out: dict[str, str], files: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Output of answers: one line each, JSON records, or a .jsonl, .csv or .parquet file.
+"""Write predictions: one line each, JSON records, or a .jsonl, .csv or .parquet file.
 
 Numbers in text files have enough digits to restore every float32 exactly.
 """
@@ -22,11 +22,11 @@ from continual_petl.store.files.atomic import replace_file
 
 
 def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
-    """Return a record of a row and its answer.
+    """Return a record of a row and its prediction.
 
     Args:
         row: the row.
-        answer: its answer; None if there is none.
+        answer: the prediction; None if there is none.
         manifest: manifest of the task.
         given: the row with all its columns; by default, the row with the standard column names.
     """
@@ -65,19 +65,19 @@ def check_output(path: Path) -> None:
 
 
 def write_records(path: Path, windows: Iterable[list[Record]], types: Types) -> None:
-    """Write records as they arrive, in the format of the file's suffix; the file appears when complete, or not at all.
+    """Write records as they arrive, in the format given by the file's suffix; no incomplete file is left behind.
 
-    A table has one column for each name of any record. In csv, lists and probabilities are JSON; in parquet so are columns
-    whose values are not of one type, such as answers of several tasks.
+    A table has a column for every key that occurs in a record. In csv, lists and probabilities are JSON; in parquet, so are
+    columns whose values have different types, such as the predictions for several tasks.
 
     Args:
         path: see `check_output`.
-        windows: some records at a time.
+        windows: the records, in portions.
         types: types of the columns.
     """
 
-    def fill(beside: Path) -> None:
-        with beside.open("xb") as handle:
+    def fill(temporary: Path) -> None:
+        with temporary.open("xb") as handle:
             _WRITERS[path.suffix](handle, windows, types)
             handle.flush()
             os.fsync(handle.fileno())

@@ -1,7 +1,7 @@
-"""The columns of an output file: all columns of the input file, unchanged, followed by the answers.
+"""The columns of an output file: all columns of the input file, unchanged, followed by the predictions.
 
 From .parquet to .parquet, columns keep their types. Columns of .jsonl get a type if all values share one: text, numbers,
-booleans or lists of texts; values of other columns are written as JSON.
+booleans or lists of texts; the values of other columns are written as JSON.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class CopiedColumns:
     """The columns of a file of rows, collected while the file is checked.
 
     Args:
-        source: the file of rows.
-        output: the file of answers.
+        source: the input file.
+        output: the output file.
 
     Raises:
-        InputError: if two columns of a parquet file have one name.
+        InputError: if two columns of a parquet file have the same name.
     """
 
     def __init__(self, source: Path, output: Path) -> None:
@@ -51,7 +51,7 @@ class CopiedColumns:
         try:
             schema = pq.read_schema(source)
         except (OSError, pa.ArrowException, ValueError):
-            return  # reading the rows reports it
+            return  # reported when the rows are read
         for field in schema:
             if field.name in self.types:
                 raise InputError(f"--input {source}: two columns are called {field.name!r}; give each its own name")
@@ -62,16 +62,16 @@ class CopiedColumns:
 
         Args:
             record: one row of the file.
-            where: its place, for messages.
+            where: its location, for messages.
 
         Raises:
-            InputError: if a column has the name of an added one, or a value cannot be written.
+            InputError: if a column has the name of one that is added, or a value cannot be written.
         """
         for name, value in record.items():
             if name in (ANSWER, SHARES):
                 raise InputError(
-                    f"{where}: the input has a column {name!r}, and --output adds one of this name: all columns of the input "
-                    "are copied. Rename it in the input."
+                    f"{where}: the input has a column {name!r}, and --output adds one of the same name to the copied "
+                    "columns; rename it in the input."
                 )
             if not self._any_text:
                 _check_writable(name, value, where)
@@ -80,20 +80,20 @@ class CopiedColumns:
 
 
 def given_columns(manifest: Manifest) -> Types:
-    """Return the columns of rows that are not records: texts given as arguments, or lines."""
+    """Return the columns for rows that have none: texts given as arguments, or lines."""
     kind = "list" if manifest.kind == "token-classification" else "text"
     return {name: {kind} for name in standard_columns(manifest)}
 
 
 def answer_columns(manifests: Sequence[Manifest]) -> Types:
-    """Return the columns that answers of these tasks add."""
+    """Return the columns that the predictions for these tasks add."""
     lists = ("token-classification", "multilabel")
     answer = {"list" if m.kind in lists else "float" if m.kind == "regression" else "text" for m in manifests}
     return {ANSWER: answer} | ({SHARES: {"shares"}} if any(map(has_shares, manifests)) else {})
 
 
 def has_shares(manifest: Manifest) -> bool:
-    """Return whether a task's answers come with a probability for each label."""
+    """Return whether predictions for a task include a probability for each label."""
     return manifest.labels is not None and manifest.kind != "token-classification"
 
 
@@ -148,8 +148,8 @@ def _check_writable(name: str, value: Any, where: str) -> None:
         as_json({name: value}).encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: column {name!r} holds half of a character ({error.object[error.start]!a}), which output "
-            "files cannot hold; repair it, for instance by saving as UTF-8 again"
+            f"{where}: column {name!r} contains an unpaired surrogate ({error.object[error.start]!a}), which output "
+            "files cannot hold; repair it, for instance by saving the text as UTF-8 again"
         ) from error
     except TypeError as error:
         raise InputError(

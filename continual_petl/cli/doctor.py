@@ -1,7 +1,7 @@
-"""``continual-petl doctor``: checks of this machine; output to paste into a bug report.
+"""``continual-petl doctor``: check this machine and print a summary to paste into a bug report.
 
-Nothing that identifies a person or a place is printed: no key, user or host, and no folder except the one given.
-It does not stop at errors: they are reported in place of the result.
+Nothing that identifies a person or a machine is printed: no key, user or host, and no folder except the one given.
+Errors do not stop it; they are reported in place of the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from continual_petl.cli import doctor_checks
 from continual_petl.cli._console import out, print_json
 from continual_petl.errors import printable
 
-_LEAST_NAME = 3
+_MIN_NAME_LENGTH = 3
 _WIDTH = 92
 """Maximum characters of a value before it is wrapped."""
 
@@ -28,7 +28,7 @@ _WIDTH = 92
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code: 1 if a problem was found that could make a run fail."""
     asked: dict[str, Callable[[], dict[str, Any]]] = {
-        **doctor_checks.LOOKS,
+        **doctor_checks.CHECKS,
         "disk": lambda: doctor_checks.disk(Path(arguments.run_dir)),
     }
     found = {title: _redacted(_tried(look)) for title, look in asked.items()}
@@ -65,10 +65,10 @@ def _tried(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _redacted(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts without names of people and machines, which error messages and settings may contain."""
+    """Remove the names of the user and the host, which error messages and settings may contain."""
     hidden = {}
     for name, what in ((_name(getpass.getuser), "USER"), (_name(socket.gethostname), "HOST")):
-        if len(name) >= _LEAST_NAME:
+        if len(name) >= _MIN_NAME_LENGTH:
             hidden[name] = what
     try:
         home = str(Path.home())

@@ -25,8 +25,8 @@ SETTINGS = (
     "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 """Variables whose values are shown; others (keys, paths) are at most reported as set."""
-_LEAST_FREE = 1e9
-_PATIENCE_S = 3.0
+_MIN_FREE_BYTES = 1e9
+_TIMEOUT_S = 3.0
 
 
 def packages() -> dict[str, Any]:
@@ -35,7 +35,7 @@ def packages() -> dict[str, Any]:
     found |= {name: _version(name) for name in (*PACKAGES, *EXTRAS)}
     missing = [name for name in PACKAGES if found[name] == "not installed"]
     if missing:
-        found["problem"] = f"not installed: {', '.join(missing)}; pip install continual-petl brings them"
+        found["problem"] = f"not installed: {', '.join(missing)}; pip install continual-petl installs them"
     return found
 
 
@@ -63,7 +63,7 @@ def devices() -> dict[str, Any]:
         "why": row.evidence,
         "threads of torch": torch.get_num_threads(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
-        "CUDA of torch": torch.version.cuda or "none: a build for CPUs",
+        "CUDA of torch": torch.version.cuda or "none: a CPU build",
     }
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
@@ -78,7 +78,7 @@ def disk(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
     if not os.access(there, os.W_OK):
         found["problem"] = f"{folder} cannot be written to: give --run-dir a folder that can"
-    elif free < _LEAST_FREE:
+    elif free < _MIN_FREE_BYTES:
         found["problem"] = f"less than 1 GB is free for {folder}: make room, or give --run-dir another disk"
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -86,7 +86,7 @@ def disk(folder: Path) -> dict[str, Any]:
     there = next(path for path in (cache, *cache.parents) if path.is_dir())
     usual = not (os.environ.get("HF_HOME") or os.environ.get("HF_HUB_CACHE") or os.environ.get("XDG_CACHE_HOME"))
     return found | {
-        "cache of the Hub": "its usual place" if usual else "set by a variable",
+        "cache of the Hub": "default location" if usual else "set by a variable",
         "free there": f"{shutil.disk_usage(there).free / 1e9:.1f} GB",
     }
 
@@ -101,7 +101,7 @@ def tracking() -> dict[str, Any]:
     mode, key = os.environ.get("WANDB_MODE") or str(settings.mode or "online"), has_account(settings.base_url)
     without = "kept on disk: there is no key"
     if goes_online() is None:  # the user asked for online mode
-        without = "not kept: there is no key; wandb login gives one, and without WANDB_MODE they stay on disk"
+        without = "not kept: there is no key; run wandb login, or unset WANDB_MODE to keep them on disk"
     where = {"offline": "kept on disk", "dryrun": "kept on disk", "disabled": "not kept"}.get(
         mode, "sent" if key else without
     )
@@ -109,28 +109,28 @@ def tracking() -> dict[str, Any]:
 
 
 def hub() -> dict[str, Any]:
-    """Return whether models and data sets can be downloaded; only a connection is tried."""
+    """Return whether models and data sets can be downloaded, by opening a connection only."""
     import huggingface_hub
     from huggingface_hub import constants
 
-    found = {"token": "yes" if huggingface_hub.get_token() else "none: only what is public"}
+    found = {"token": "yes" if huggingface_hub.get_token() else "none: only public repositories"}
     if constants.HF_HUB_OFFLINE:
-        return {"mode": "offline: only what is in the cache", **found}
+        return {"mode": "offline: only cached files", **found}
     address = urlsplit(constants.ENDPOINT)
     own = "" if address.hostname == "huggingface.co" else " (another server, set by HF_ENDPOINT)"
     try:
-        socket.create_connection((address.hostname or "", address.port or 443), _PATIENCE_S).close()
+        socket.create_connection((address.hostname or "", address.port or 443), _TIMEOUT_S).close()
     except OSError as error:
-        return {"mode": f"online{own}, but not reached: {type(error).__name__}; what is in the cache works", **found}
+        return {"mode": f"online{own}, but not reached: {type(error).__name__}; only cached files can be used", **found}
     return {"mode": f"online{own}, reached", **found}
 
 
 def settings() -> dict[str, Any]:
-    """Return the variables that change what a run does."""
-    return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none is set"}
+    """Return the environment variables that affect a run."""
+    return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none of them is set"}
 
 
-LOOKS: dict[str, Callable[[], dict[str, Any]]] = {
+CHECKS: dict[str, Callable[[], dict[str, Any]]] = {
     "packages": packages,
     "machine": machine,
     "devices": devices,
@@ -149,11 +149,11 @@ def _version(package: str) -> str:
 
 def _memory() -> str:
     try:
-        whole = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+        total = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
     except (ValueError, OSError, AttributeError):
         return f"unknown on {sys.platform}"
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
     except (OSError, ValueError):  # no such file, or "max"
-        return whole
-    return f"{whole}, of which {limit / 2**30:.0f} GiB are allowed here"
+        return total
+    return f"{total}, limited to {limit / 2**30:.0f} GiB here"

@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    """Run the command; return the exit code: 1 if the file was written, but rows of the data cannot be used as they are."""
+    """Run the command; return the exit code: 1 if the file was written, but some rows of the data cannot be used."""
     file = Path(arguments.output)
     for data in arguments.data:
         suffix = Path(data).suffix
         known = suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz")
         if known and not is_url(data) and not Path(data).exists():
             raise InputError(
-                f"{data}: there is no such file in {Path.cwd()}; a name that ends in {suffix} is no Hub name either"
+                f"{data}: there is no such file in {Path.cwd()}; check the path (a name ending in {suffix} is not looked "
+                "up on the Hub)"
             )
     _check_file(file, force=arguments.force)
     if arguments.rows < 1:
         raise InputError(f"--rows: got {arguments.rows}; allowed are whole numbers from 1")
-    from continual_petl.streams.scaffold.draft import about_numbers, draft  # with what reads data, which takes seconds
+    from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
     from continual_petl.streams.scaffold.guess import guess
     from continual_petl.streams.scaffold.look import look
     from continual_petl.streams.scaffold.profile import profile
@@ -89,20 +90,20 @@ def _check_file(file: Path, *, force: bool) -> None:
 
 
 def _written(file: Path, text: str) -> StreamSpec:
-    """Write the file after reading its content back without errors; return the content."""
-    beside = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in its folder, from which paths count
+    """Write the file once its content has been loaded without errors; return the loaded stream."""
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
     try:
-        write_file(beside, text.encode())
-        spec = load_stream(beside)
+        write_file(temporary, text.encode())
+        spec = load_stream(temporary)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     write_file(file, text.encode())
     return spec
 
 
 def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
-    """Return the problems that a run would find in the rows, and its remarks on their columns."""
-    from continual_petl.streams.preparation.prepare import column_remarks  # with what reads data
+    """Return the problems that a run would find in the rows, and remarks on the columns."""
+    from continual_petl.streams.preparation.prepare import column_remarks  # heavy
 
     problems, remarks = [], []
     for task in spec.tasks:
@@ -114,7 +115,7 @@ def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
 
 
 def _unavailable(backbone: str) -> list[str]:
-    """Return why the backbone cannot be loaded, if known without a request: the Hub is switched off."""
+    """Return why the backbone cannot be loaded, checked only if the Hub is switched off, so no request is made."""
     if constants.HF_HUB_OFFLINE:
         try:
             check_available(backbone, None)
@@ -124,7 +125,7 @@ def _unavailable(backbone: str) -> list[str]:
 
 
 def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
-    """Return a guess that includes the leftover text column, if the user says interactively that it belongs to the input."""
+    """Ask in a terminal whether an unused text column belongs to the input; return the guess, extended by it if so."""
     from continual_petl.streams.scaffold.guess import can_take_second, with_second
 
     left = [name for name in found.texts_left if can_take_second(found, name)]

@@ -1,4 +1,4 @@
-"""``continual-petl learn``: one more task on a finished run."""
+"""``continual-petl learn``: add one task to a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(
             f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
             "with the keys name, kind and data "
-            f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
+            f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns if yours have other "
             "names; `continual-petl init` writes such entries under tasks."
         )
     try:
@@ -34,12 +34,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             spec = load_stream(store.stream_file)
         except (InputError, StoreError):
             raise error from None  # a damaged run is reported once the file is correct
-        from continual_petl.engine.checks.mistakes import mistakes_of_task  # with what reads data
+        from continual_petl.engine.checks.mistakes import mistakes_of_task  # heavy
 
         raise mistakes_of_task(error.places, error.rest.spec.tasks[0], spec) from None
     if arguments.dry_run:
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
-    # Taken before the stream is read: a task that another process adds meanwhile would not be in it.
+    # Lock before reading the stream, which would otherwise lack a task that another process adds in the meantime.
     with store.lock(wait=arguments.wait):
         store.clean()
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
@@ -71,7 +71,7 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
     from continual_petl.engine.checks.dry_run import dry_run
     from continual_petl.engine.session import Session
 
-    # From here on the stream is what the user asked for.
+    # After this check the stream counts as the user's own, including its remote_code.
     run.session.models.check_code()
     if arguments.dry_run:
         return show_plan(
@@ -81,9 +81,9 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
 
 
 def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:
-    """Return the stream of a run with one more task, or with one of its own again."""
+    """Return the run's stream with the task added, or in place of the one with the same name."""
     learned = run.store.tasks
-    # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again.
+    # A stream cannot be empty: if its last task is forgotten, it stays in the file, but must not be learned again.
     forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)
     others = tuple(
         known for known in spec.tasks if known.name.casefold() != task.name.casefold() and known.name not in forgotten
@@ -94,9 +94,9 @@ def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, argum
         if same and known != task and not (arguments.replace and known.name == task.name):
             problem = (
                 f"the run {arguments.run} already has another task {known.name!r}; a learned task is never replaced "
-                "silently: give the new one its own name, or add --replace"
+                "silently: choose another name for the new one, or add --replace"
             )
             raise InputError(*places.with_more([(("name",), problem)]))
-    # A task that was stopped or refused before it was learned may come back with other settings.
+    # A task that was stopped or refused before it was learned may be given again with other settings.
     tasks = spec.tasks if task in spec.tasks and not forgotten else (*others, task)
     return spec.model_copy(update={"tasks": tasks})

@@ -1,4 +1,4 @@
-"""Shared by `run` and `learn`: learning with callbacks, the verdict, the table of a dry run."""
+"""Shared by `run` and `learn`: learning with callbacks, the final report, the table of a dry run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def learn_and_show(
     jobs: int | None = None,
     executor: Executor = "processes",
 ) -> int:
-    """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
+    """Learn the new tasks of a stream, verify the run, print the report; return 1 if anything was forgotten."""
     known = folder.is_dir() and not arguments.json and not replace
     if known and {task.name for task in stream} <= set(Store(folder).tasks):
-        out().print(f"nothing to learn: every task of the stream is learned in {folder}", markup=False, soft_wrap=True)
+        done = f"nothing to learn: {folder} already has every task of the stream"
+        out().print(done, markup=False, soft_wrap=True)
     guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
     callbacks: list[L.Callback] = [*guards, *watching(arguments)]
     run = learn(
@@ -49,7 +50,7 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
     """Return the callbacks that report progress, according to the options; standard output is reserved for the result.
 
     Raises:
-        InputError: if a logger cannot work here.
+        InputError: if a logger cannot be used here.
     """
     found: list[L.Callback] = []
     if arguments.log or arguments.log_banks:
@@ -60,7 +61,7 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
 
 
 def show(run: Run, *, as_json: bool) -> int:
-    """Verify a run and print its report; with many tasks, only some certificates (see `affordable`)."""
+    """Verify a run and print its report; with many tasks, only some certificates are checked (see `affordable`)."""
     checks = run.verify(limit=affordable(run.session))
     if as_json:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})

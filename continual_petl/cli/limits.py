@@ -1,6 +1,6 @@
 """The options --limits.cell_mb, --limits.unpacked_gb and --limits.ratio: how large data files may be.
 
-``run`` reads these limits from the stream file, under each task; commands that read data without one take them as options.
+``run`` reads these limits from each task in the stream file; commands that read other data take them as options.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 
 
 def given_limits(arguments: argparse.Namespace, tasks: Sequence[LimitsSpec] = ()) -> LimitsSpec:
-    """Return the limits set by options, else the largest ones of the given tasks, or the defaults.
+    """Return the limits set by options; for the others, the largest among the given tasks, or the defaults.
 
     Raises:
         InputError: if an option is not a number above 0.

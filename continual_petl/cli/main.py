@@ -1,4 +1,4 @@
-"""The command line: dispatch to the commands, and handling of their errors.
+"""The command line: run a command, and turn its errors into messages and exit codes.
 
 Nothing heavy is imported here; each command imports what it needs when it runs, so that --help is fast.
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command == "predict":
-        # argparse only accepts an optional list in one piece; texts after --task T are left over.
+        # argparse accepts an optional list only in one piece, so texts after --task T are left over.
         end = rest.index("--") if "--" in rest else len(rest)  # everything after it is a text
         arguments.texts += [word for word in rest[:end] if not word.startswith("--")] + rest[end + 1 :]
         rest = [word for word in rest[:end] if word.startswith("--")]
@@ -70,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unread()
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            return _fail(f"{error.filename}: this name is longer than the system allows; give another path", 2)
+            return _fail(f"{error.filename}: this name is longer than the system allows; give a shorter path", 2)
         print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
-        return _fail("this is a bug in continual-petl, not in your input: please report it with the lines above", 3)
+        return _fail("this is a bug in continual-petl, not in your input; please report it with the lines above", 3)
 
 
 def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def _ending_at_sigterm() -> Iterator[None]:
-    """Exit a command cleanly on SIGTERM; while a run learns, its own handler is in front."""
+    """Exit a command cleanly on SIGTERM; while a run is learning, its own handler takes precedence."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

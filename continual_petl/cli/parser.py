@@ -1,4 +1,4 @@
-"""The parser of all commands. Each command has two files of its name: one here, and one with its options in `options`.
+"""The parser of all commands. Each command has two files named after it: one here, and one with its options in `options`.
 
 Nothing heavy is imported, so that --help is fast.
 """

@@ -1,7 +1,7 @@
-"""``continual-petl predict``: rows in, answers out; from arguments, standard input or files.
+"""``continual-petl predict``: predictions for rows from arguments, standard input or a file.
 
-Rows are read, answered and written in portions, so that memory does not grow with their number. A file is read twice: a
-problem in any of its rows is reported before the first is answered.
+Rows are read, predicted and written in portions, so memory use does not grow with their number. A file is read twice: a
+problem in any of its rows is reported before anything is predicted.
 """
 
 from __future__ import annotations
@@ -83,10 +83,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if first is None:
         if arguments.input:
             raise InputError(f"--input {arguments.input}: it has no rows; give a file with one record per row")
-        raise InputError("no text to answer: give texts as arguments, on standard input, or with --input FILE")
+        raise InputError(
+            "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
+        )
     windows = _answered(run, chain([first], rows), arguments.batch_size)
     if arguments.output:
-        # Rows without columns are answered by one task.
+        # Rows without columns all belong to one task.
         types = given_columns(manifests[arguments.task]) if copied is None else copied.types
         _write(windows, manifests, types | answer_columns(list(manifests.values())), arguments)
     elif arguments.json:
@@ -99,7 +101,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list[Answered]]:
-    """Yield rows with their answers, in portions and in order."""
+    """Yield rows with their predictions, in portions and in order."""
     before = 0
     while window := list(islice(rows, NUM_BATCHES * batch_size)):
         tasks = [task for task, _, _ in window]
@@ -110,7 +112,7 @@ def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, of which the first is row 1 here"
+            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 here"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
         yield [(*named, answer) for named, answer in zip(window, answers, strict=True)]
@@ -138,7 +140,7 @@ def _write(
     if arguments.json:
         print_json({"output": str(path), "answers": dict(answered)})
     else:
-        out().print(f"wrote {answered.total():,} answers to {path}", markup=False, soft_wrap=True)
+        out().print(f"wrote {answered.total():,} predictions to {path}", markup=False, soft_wrap=True)
 
 
 def _print_records(windows: Iterable[list[Record]]) -> None:
@@ -160,22 +162,21 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(f"--input {arguments.input}: URLs are not supported here; download the file and give its path")
     if arguments.task is not None and arguments.task_column is not None:
         raise InputError(
-            "--task, --task-column: both were given; give the task that answers all rows, or the column that names one for "
-            "each"
+            "--task, --task-column: both were given; give the task of all rows, or the column that names the task of each row"
         )
     if arguments.task is None and arguments.task_column is None:
         if arguments.input or arguments.output:
             raise InputError(
-                "--task, --task-column: neither was given; rows of a file need the task that answers all of them, or the "
-                "column that names one for each. The run finds the tasks of texts that are arguments or on standard input."
+                "--task, --task-column: neither was given; for a file, give the task of all rows, or the column that names "
+                "the task of each row. The run only finds tasks for texts given as arguments or on standard input."
             )
     elif arguments.unknown is not None:
-        raise InputError("--unknown: is for rows whose task is not named; leave it out")
+        raise InputError("--unknown: only for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:
         raise InputError("--task-column: names a column of a file; give the file with --input")
     if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", "answer", "probabilities"}:
         raise InputError(
-            f"--task-column {arguments.task_column}: this name is used in rows and answers; rename the column"
+            f"--task-column {arguments.task_column}: this name is reserved for rows and predictions; rename the column"
         )
     if arguments.batch_size < 1:
         raise InputError(f"--batch-size: got {arguments.batch_size}; allowed are whole numbers from 1")

@@ -1,4 +1,4 @@
-"""``continual-petl reevaluate``: fill in scores that R does not have from certificates."""
+"""``continual-petl reevaluate``: fill in the missing scores of R from certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     open_store(arguments.run)
     from continual_petl.engine.reevaluate import (
         reevaluate,
-    )  # imports torch, which a folder that is not a run need not wait for
+    )  # imports torch, so not before the folder is known to be a run
 
     found = reevaluate(arguments.run, remote_code=arguments.remote_code, wait=arguments.wait)
     if arguments.json:

@@ -1,4 +1,4 @@
-"""``continual-petl report``: what runs have learned, forgotten and cost, read only from their folders."""
+"""``continual-petl report``: what runs have learned and forgotten, and what they cost, read only from their folders."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             found[0]["misread"] = [each.to_json() for each in _misread(runs[0], runs[0].store.tasks)]
         print_json(found[0] if len(found) == 1 else found)
         return 0
-    folder = Path(arguments.output or _beside(arguments.runs))
+    folder = Path(arguments.output or _default_folder(arguments.runs))
     stores = [open_store(run) for run in arguments.runs]
     from continual_petl.report.facts import (
         Reader,
-    )  # imports plotting, which a folder that is not a run need not wait for
+    )  # imports plotly, so not before the folders are known to be runs
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     readers = [Reader(store.folder) for store in stores]
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _misread(run: Run, tasks: Sequence[str]) -> tuple[MisreadRows, ...]:
-    """Return the rows that the banks of the newest tasks misread."""
+    """Return the rows that the banks of the newest tasks predict wrongly."""
     found: list[MisreadRows] = []
     with progress("test rows") as advance:
         for task in tasks[-MAX_TASKS:]:
@@ -85,7 +85,7 @@ def _open(address: str) -> None:
         out().print(f"no browser was found; the address is {address}", soft_wrap=True, markup=False)
 
 
-def _beside(runs: list[str]) -> Path:
+def _default_folder(runs: list[str]) -> Path:
     """Return the default folder of the report: in the run, or in the first of several."""
     return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
 
@@ -97,7 +97,7 @@ def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], objec
 
     def again() -> None:
         now = [reader.state() for reader in readers]
-        if now != drawn:  # checked before reading: later changes are drawn next time
+        if now != drawn:  # compared before reading, so that changes made while reading are drawn next time
             draw()
             drawn[:] = now
 
@@ -124,7 +124,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
-        raise InputError("--rows answers the test rows of one run, once: leave out --serve and the other runs")
+        raise InputError("--rows evaluates the test rows of one run, once: leave out --serve and the other runs")
     if arguments.remote_code and not arguments.rows:
         raise InputError("--remote-code: needs --rows, which was not given; without it no code is executed")
     if arguments.port and not arguments.serve:

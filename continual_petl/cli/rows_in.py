@@ -1,4 +1,4 @@
-"""Input rows: texts, lines, or records of a file, each with the task that answers it."""
+"""Input rows: texts, lines, or records of a file, each with its task."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
     if not tab:
         raise InputError(
             f"{where}: this task was learned on pairs, so write two texts with a tab between them (in a shell: "
-            "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or those "
-            "that it was learned from"
+            "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or with the "
+            "columns that the task was learned from"
         )
     return first, second
 
@@ -52,7 +52,7 @@ def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> 
 
 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
-    """Yield the same without a task: a text, or the pair of texts on both sides of a tab."""
+    """Yield the given rows without a task: a text, or the pair of texts on either side of a tab."""
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
         _check_text(line, f"text {number}", limits)
         first, tab, second = line.partition("\t")
@@ -68,24 +68,24 @@ def read_rows(
     limits: LimitsSpec = DEFAULTS,
     seen: Callable[[Record, str], None] | None = None,
 ) -> Iterator[Named]:
-    """Yield the rows of a file, each with the task that answers it; the file is never in memory as a whole.
+    """Yield the rows of a file, each with its task; the file is never in memory as a whole.
 
     Args:
         path: path of the file.
         columns_of: returns the columns of a task.
-        task: the task that answers all rows.
+        task: the task of all rows.
         task_column: the column that names the task of each row, if there is no single task.
         limits: how large the file and its cells may be.
-        seen: called with each record and its place.
+        seen: called with each record and its location.
 
     Raises:
-        InputError: with the line that cannot be used.
+        InputError: if a row cannot be used; the message names its line.
     """
     check_regular(f"--input {path}", str(path))
     kind = format_of(path)
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
         raise InputError(
-            f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz behind those of text"
+            f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz after those of text files"
         )
     _check_file(path)
     if kind == ".txt":
@@ -170,8 +170,8 @@ def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: {text[error.start]!a} is half of a character, which is not valid text; repair it, for instance by "
-            "saving as UTF-8 again"
+            f"{where}: {text[error.start]!a} is an unpaired surrogate, which is not valid text; repair it, for instance by "
+            "saving the text as UTF-8 again"
         ) from error
 
 
@@ -184,7 +184,7 @@ def _without_end(line: str) -> str:
 
 
 def _standard_input(limits: LimitsSpec) -> Iterator[str]:
-    """Yield the lines of standard input: UTF-8 whatever the locale is, and only line feeds end them."""
+    """Yield the lines of standard input, read as UTF-8 whatever the locale, and ended by line feeds only."""
     if sys.stdin.isatty():
         print("one row per line; Ctrl-D ends the input", file=sys.stderr)
     buffer = getattr(sys.stdin, "buffer", None)

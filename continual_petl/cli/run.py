@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     try:
         stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
     except PartlyUsableError as error:
-        from continual_petl.engine.checks.mistakes import all_mistakes  # with what reads data
+        from continual_petl.engine.checks.mistakes import all_mistakes  # heavy
 
         rest = "" if error.rest is None else error.rest.spec.name
         raise all_mistakes(error, Path(arguments.run_dir or f"runs/{rest}")) from None
@@ -66,7 +66,7 @@ def _refuse_missing_files(stream: TaskStream, folder: Path, arguments: argparse.
     try:
         learned = set(Store(folder).tasks).difference(arguments.replace)
     except StoreError:
-        return  # reported by what follows
+        return  # reported when the run is opened
     from continual_petl.engine.checks.missing_files import refuse_missing_files
 
     refuse_missing_files(stream.spec, [task for task in stream.spec.tasks if task.name not in learned])

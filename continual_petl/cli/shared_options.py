@@ -17,7 +17,7 @@ def add_stream(command: argparse.ArgumentParser) -> None:
     """Add the stream and the folder of its data."""
     text = "a stream file, or the name of a catalog stream (see continual-petl streams)"
     command.add_argument("stream", metavar="STREAM", help=text)
-    text = "folder of the data: relative paths start here, and catalog streams find their copies here"
+    text = "data folder: paths are relative to it, and catalog streams read local copies from it"
     command.add_argument("--data-dir", metavar="DIR", help=text)
 
 
@@ -39,7 +39,7 @@ def add_remote_code(command: argparse.ArgumentParser) -> None:
 
 def add_check(command: argparse.ArgumentParser) -> None:
     """Add the policy for checking earlier tasks during learning."""
-    text = "how earlier tasks are checked after each new one (default: probe; full answers their test rows again)"
+    text = "how earlier tasks are checked after each new one (default: probe; full evaluates their test rows again)"
     command.add_argument("--check", choices=("digests", "probe", "full"), default="probe", help=text)
 
 
@@ -58,7 +58,7 @@ def add_jobs(command: argparse.ArgumentParser, text: str) -> None:
 
 def add_logging(command: argparse.ArgumentParser) -> None:
     """Add loggers and verbosity."""
-    text = "send losses, scores and costs to wandb, tensorboard or csv, below logs in the run folder; may be repeated"
+    text = "send losses, scores and costs to wandb, tensorboard or csv, under logs in the run folder; may be repeated"
     loggers = ("wandb", "tensorboard", "csv")
     command.add_argument("--log", metavar="LOGGER", action="append", choices=loggers, default=[], help=text)
     command.add_argument("--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact")

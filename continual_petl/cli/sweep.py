@@ -81,7 +81,7 @@ def show(result: SweepResult) -> None:
     console.print(table)
     _show_apart(console, result)
     for record in (record for choice in result.tasks.values() for record in choice.failed_seeds):
-        notice = f"{record.task}: seed {record.seed} failed and is not in the mean: {record.reason}"
+        notice = f"{record.task}: seed {record.seed} failed and is not included in the mean: {record.reason}"
         console.print(printable(notice), soft_wrap=True, markup=False)
     _show_left(console, result)
     chosen = result.folder / CHOSEN
@@ -94,10 +94,12 @@ def _show_apart(console: Console, result: SweepResult) -> None:
     tasks_by_reason: dict[str, list[str]] = {}
     for choice in result.tasks.values():
         if not choice.same_rows:
-            carved = "the data has no validation split, so each seed carved its own from train"
+            carved = "the data has no validation split, so each seed held out its own rows from train"
             drawn = "limits.validation lets each seed draw its own validation rows"
             why = "; and ".join([*([carved] if choice.carved else []), *([drawn] if choice.limited else [])])
-            tasks_by_reason.setdefault(why or "each seed was scored on other validation rows", []).append(choice.task)
+            tasks_by_reason.setdefault(why or "each seed was scored on different validation rows", []).append(
+                choice.task
+            )
     for why, tasks in tasks_by_reason.items():
         notice = f"{', '.join(tasks)}: {why}. The spread over seeds includes this."
         console.print(printable(notice), soft_wrap=True, markup=False)

@@ -1,7 +1,7 @@
 """Which columns of a file a task reads its rows from: its own, as in its training data, or the standard ones.
 
 A task's own columns are listed under `columns` in the run's stream file, so the file that a task was learned from can be
-answered unchanged (but paths of images are relative to the working directory here). A task that is no longer in the stream
+used unchanged (but here paths of images are relative to the working directory). A task that is no longer in the stream
 file has only the standard columns.
 """
 
@@ -60,7 +60,7 @@ class TaskColumns:
         if task_column in self.own:
             raise InputError(
                 f"--task-column {task_column}: task {self.manifest.task!r} reads its rows from a column of this name "
-                f"({_listed(self.own)} in the data it was learned from); give the column that names the tasks another one"
+                f"({_listed(self.own)} in the data it was learned from); rename the column that names the tasks"
             )
 
     def names_in(self, record: dict[str, Any], where: str, *, mixed: bool) -> tuple[str, ...]:
@@ -68,11 +68,11 @@ class TaskColumns:
 
         Args:
             record: one row of a file.
-            where: its place, for messages.
+            where: its location, for messages.
             mixed: whether the file holds rows of several tasks with different columns.
 
         Raises:
-            InputError: if neither are present; or, in a mixed file, if both are and only the task's own are empty.
+            InputError: if neither set is present; or, in a mixed file, if both are and only the task's own is empty.
         """
         for names in (self.own, self.standard):
             if all(name in record for name in names):
@@ -84,7 +84,7 @@ class TaskColumns:
         found = known_names([*map(repr, record)]) if record else "no column"
         raise InputError(
             f"{where}: task {self.manifest.task!r} reads the column{'s' * several} {_listed(self.own)}{other}; found "
-            f"{found}. Name the column{'s' * several} so.{separators_hint(record)}"
+            f"{found}. Rename the column{'s' * several} to match.{separators_hint(record)}"
         )
 
     def _check_unambiguous(self, record: dict[str, Any], where: str) -> None:
@@ -103,7 +103,8 @@ class TaskColumns:
         if value is None:
             return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
         form = _FORMS.get(self.manifest.kind, "text")
-        return InputError(f"{reads} as {form}; here it holds {reprlib.repr(value)}. Write it so, or leave the row out.")
+        held = reprlib.repr(value)
+        return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,18 +16,18 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     run = Run(arguments.run, remote_code=arguments.remote_code)
     with progress("certificates") as advance:
         checks = run.verify(arguments.task, data=arguments.data, jobs=arguments.jobs, progress=advance)
-    whole = all(check.ok for check in checks)
+    unchanged = all(check.ok for check in checks)
     if arguments.json:
         print_json([check.to_json() for check in checks])
     else:
         console = out()
         if checks:
             console.print(check_table(checks))
-        # A problem with a file that all tasks share is found with each of them, but reported once.
+        # A problem in a file that all tasks share is found for each of them, but reported once.
         for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
             console.print(printable(problem), markup=False, soft_wrap=True)
         if not checks:
             console.print(NOTHING_YET, markup=False, soft_wrap=True)
-        if whole and (head := run.store.head()) is not None:
+        if unchanged and (head := run.store.head()) is not None:
             console.print(f"newest entry of the chain: number {head.index}, seal {head.seal}", soft_wrap=True)
-    return 0 if whole else 1
+    return 0 if unchanged else 1

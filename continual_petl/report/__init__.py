@@ -1,4 +1,4 @@
-"""Reports: results, growth and dashboards, read from a run folder alone."""
+"""Reports: results, growth and dashboards, read only from a run folder."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 from continual_petl._frozen import FrozenModel
 
 Layer = Annotated[int, Field(strict=True, ge=0, lt=1000)]
-"""A layer number, limited since a figure grows with it."""
+"""A layer number; bounded, since figures grow with it."""
 
 
 def relative_change(score: float | None, full: float | None) -> float | None:
     """Return ``score / full - 1``: -0.1 is a tenth lost, 0 no change.
 
-    None, which means "undefined", if one of the two is undefined (a correlation of constant answers), or if ``full`` is zero
-    or negative: a share of zero is undefined, and relative to a negative score a better one would look like a loss.
+    None, which means "undefined", if one of the two is undefined (a correlation of constant predictions), or if ``full`` is
+    zero or negative: a share of zero is undefined, and relative to a negative score a better one would look like a loss.
 
     Example:
         >>> relative_change(0.75, 1.0), relative_change(0.5, 0.0)
@@ -39,15 +39,15 @@ class AblatedSpan(FrozenModel):
     score: float | None
     """By the task's metric; None if undefined."""
     relative: float | None
-    """Change relative to the whole bank, see `relative_change`; None if undefined."""
+    """Change relative to the full bank, see `relative_change`; None if undefined."""
     scores: dict[str, float]
     """All defined scores of the task's kind, by name."""
 
 
 class Ablated(FrozenModel):
-    """The ablation data of one task's bank: its score as a whole, and one cell for each span of layers.
+    """The ablation data of one task's bank: the score of the full bank, and one cell for each span of layers.
 
-    Layers are counted from 0; for an encoder-decoder first the encoder's, then the decoder's, like ``layers`` of a bank.
+    Layers are counted from 0; in an encoder-decoder, first the encoder's, then the decoder's, as in a bank's ``layers``.
     """
 
     format_version: Literal[1] = 1
@@ -63,11 +63,11 @@ class Ablated(FrozenModel):
     modified: tuple[Layer, ...]
     """Layers in which the bank has a modification. A span without any of them removes nothing."""
     stays: tuple[str, ...]
-    """Parts of the bank that act in every cell, in words, besides its head."""
+    """Descriptions of the parts of the bank, besides its head, that are kept in every cell."""
     full: float | None
-    """Score of the whole bank; None if undefined."""
+    """Score of the full bank; None if undefined."""
     scores: dict[str, float]
-    """All scores of the whole bank."""
+    """All scores of the full bank."""
     cells: tuple[AblatedSpan, ...]
     """Ordered by first layer, then last."""
     notices: tuple[str, ...] = ()
@@ -76,12 +76,12 @@ class Ablated(FrozenModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if sum(self.stacks) != self.layers:
-            raise ValueError(f"stacks: {list(self.stacks)} are not {self.layers} layers together")
+            raise ValueError(f"stacks: {list(self.stacks)} do not add up to {self.layers} layers")
         if self.full != self.scores.get(self.metric):
             raise ValueError(f"full: {self.full} is not the {self.metric} among the scores")
         spans = [(cell.first, cell.last) for cell in self.cells]
         if spans != sorted(set(spans)):
-            raise ValueError("cells: not in order of their first and last layer, each once")
+            raise ValueError("cells: not sorted by first and last layer, or not unique")
         for cell in self.cells:
             if not cell.first <= cell.last < self.layers:
                 raise ValueError(f"cells: layers {cell.first} to {cell.last} are not a span of {self.layers} layers")

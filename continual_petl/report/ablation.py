@@ -1,7 +1,7 @@
 """The result of an ablation: the score of a learned bank without its modifications in spans of layers.
 
 Houlsby et al. 2019, section 3.6 and figure 6: the modifications are removed from every continuous span of layers, without
-retraining, and the score is compared with that of the whole bank. Computed by `continual_petl.engine.ablation`.
+retraining, and the score is compared with that of the full bank. Computed by `continual_petl.engine.ablation`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Ablation(Ablated):
-    """The ablation of one task's bank: the whole bank's score, and one cell for each span of layers.
+    """The ablation of one task's bank: the score of the full bank, and one cell for each span of layers.
 
-    Layers are counted from 0; for an encoder-decoder first the encoder's, then the decoder's, like ``layers`` of a bank. Its
+    Layers are counted from 0; in an encoder-decoder, first the encoder's, then the decoder's, as in a bank's ``layers``. The
     fields are those of `Ablated`.
     """
 
@@ -32,7 +32,7 @@ class Ablation(Ablated):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values; `from_json` makes the same object of it."""
+        """Return everything as JSON values; `from_json` restores the object."""
         return self.model_dump(mode="json")
 
     @classmethod

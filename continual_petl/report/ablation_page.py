@@ -22,7 +22,7 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
     Args:
         path: the file; it is replaced in one step.
         ablations: one figure each.
-        run: the run folder, which the page names.
+        run: the run folder, to be named on the page.
 
     Raises:
         StoreError: if it cannot be written; the old file is then unchanged.

@@ -13,15 +13,15 @@ WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""
 MAX_LISTED = 20
 _STRONG, _SLIGHT = -0.1, -0.01
-"""Relative changes up to which a cell is red, and yellow; those above are green."""
+"""Relative changes up to the first are shown in red, up to the second in yellow, all others in green."""
 
 
 def headline(ablation: Ablation) -> str:
-    """Describe the numbers."""
+    """Describe the numbers of the table."""
     what = f"{ablation.split} {ablation.metric}"
     if ablation.is_relative:
-        return f"Change of {what} in % of the whole bank's {ablation.full:.4f}, without the layers FIRST to LAST"
-    return f"{what[0].upper()}{what[1:]} without the layers FIRST to LAST; that of the whole bank is {_number(ablation.full)}"
+        return f"Change in {what}, in % of the full bank's {ablation.full:.4f}, without the layers FIRST to LAST"
+    return f"{what[0].upper()}{what[1:]} without the layers FIRST to LAST; the full bank's is {_number(ablation.full)}"
 
 
 def remarks(ablation: Ablation) -> list[str]:
@@ -32,20 +32,20 @@ def remarks(ablation: Ablation) -> list[str]:
         lines.append(f"Layers 0 to {encoder - 1} are the encoder's, {encoder} to {ablation.layers - 1} the decoder's.")
     if len(ablation.modified) < ablation.layers:
         have = ", ".join(map(str, ablation.modified))
-        lines.append(f"The bank has modifications in the layers {have} only; removing others changes nothing.")
+        lines.append(f"The bank has modifications only in the layers {have}; removing others changes nothing.")
     if ablation.stays:
         lines.append(f"Never removed: {'; '.join(ablation.stays)}.")
     if not ablation.is_relative:
         why = "not defined" if ablation.full is None else f"{ablation.full:.4f}"
-        lines.append(f"The whole bank's score is {why}, so relative changes are not defined: scores are shown instead.")
+        lines.append(f"The full bank's score is {why}, so relative changes are not defined: scores are shown instead.")
     return [*lines, *ablation.notices]
 
 
 def table(ablation: Ablation) -> Table:
     """Return the heat map, or, for many layers or selected spans, a line for each of the largest changes."""
     count = ablation.layers
-    whole = len(ablation.cells) == count * (count + 1) // 2
-    return _heat_map(ablation) if whole and count <= WIDEST else _listing(ablation)
+    complete = len(ablation.cells) == count * (count + 1) // 2
+    return _heat_map(ablation) if complete and count <= WIDEST else _listing(ablation)
 
 
 def left_off(ablation: Ablation) -> list[str]:
@@ -53,7 +53,7 @@ def left_off(ablation: Ablation) -> list[str]:
     count, total = ablation.layers, len(ablation.cells)
     if total <= MAX_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
         return []
-    return [f"These are the {MAX_LISTED} lowest of {total:,} spans; --output and --html have all."]
+    return [f"These are the {MAX_LISTED} lowest of {total:,} spans; --output and --html include all of them."]
 
 
 def _heat_map(ablation: Ablation) -> Table:
@@ -73,7 +73,7 @@ def _listing(ablation: Ablation) -> Table:
         made.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
     shown = ablation.cells
     if len(shown) > MAX_LISTED:
-        # An undefined score comes first, as the largest change of all.
+        # Undefined scores are listed first, as the largest changes.
         worst = sorted(shown, key=lambda cell: float("-inf") if cell.score is None else cell.score)[:MAX_LISTED]
         shown = tuple(cell for cell in shown if cell in worst)
     for cell in shown:
@@ -89,9 +89,9 @@ def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
     if cell.relative is None:
         return Text("n/a")
     colour = "red" if cell.relative <= _STRONG else "yellow" if cell.relative <= _SLIGHT else "green"
-    # Exactly zero is a different claim than zero to one place.
+    # Exactly zero is not the same claim as zero to one decimal place.
     percent = 100 * cell.relative
-    # As wide as all others even if everything is lost: twelve columns have to fit into a terminal.
+    # No wider than the others even if the whole score is lost: twelve columns have to fit into a terminal.
     return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
 
 

@@ -1,4 +1,4 @@
-"""Consoles for any output: a terminal, a narrow one, a file, a pipe closed by its reader."""
+"""Consoles for any output: terminals, however narrow, files, and pipes that their reader may close."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare two runs task by task: plain values, read from manifests alone."""
+"""Compare two runs task by task: plain values, read only from manifests."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
 
     Returns:
         ``same``: whether nothing differs except ``environment``; ``bank``: whether it is the same, bit for bit; ``tensors``:
-        how many of all differ; ``specification``, ``data``, ``scores``, ``environment``: what differs, by name, with both
-        values; ``answers``: by split, whether the predictions are the same; ``score``: both reported scores.
+        how many differ, and how many there are; ``specification``, ``data``, ``scores``, ``environment``: the differences,
+        by name, with both values; ``answers``: by split, whether the predictions are the same; ``score``: both reported
+        scores.
     """
     names = one.tensors.keys() | other.tensors.keys()
     other_tensors = sum(one.tensors.get(name) != other.tensors.get(name) for name in names)
@@ -81,11 +82,11 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
 
 
 def _specification(manifest: Manifest) -> dict[str, Any]:
-    """Return the specification of a bank, without its place in a chain and what follows from its tensors."""
+    """Return the specification of a bank, without its position in the chain or values derived from its tensors."""
     tree = manifest.model_dump(mode="json", include={*_COMPARED, "bank", "parameters", "preparation", "parent"})
     modifications = tree["bank"].pop("modifications")
     words = changes_in_words(manifest.bank)
-    # With different forms everything differs, so only their names are listed; otherwise each difference.
+    # If the forms differ, so does everything else, so only their names are listed (see `_unlike`).
     details = {f"bank.modifications.{n}.{key}": v for n, each in enumerate(modifications) for key, v in each.items()}
     return {**_flat(tree), "bank.modifications": words, **details}
 

@@ -1,4 +1,4 @@
-"""Read everything that a report shows from a run folder, during or after a run, even if something is damaged."""
+"""Read everything that a report shows from a run folder, during or after a run, even if parts of it are damaged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Signatures = tuple[tuple[str, Signature], ...]
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Read a run; during a run, everything committed so far.
+    """Read a run; while it is in progress, everything committed so far.
 
     Every digest is checked. Damage is reported in the facts, and everything else is read anyway.
 
@@ -37,7 +37,7 @@ def read_facts(folder: Path) -> RunFacts:
         folder: the run folder.
 
     Raises:
-        InputError: if the folder holds no run.
+        InputError: if the folder is not a run folder.
         StoreError: if the run keeps changing while it is read.
     """
     return Reader(folder).read()
@@ -60,7 +60,7 @@ class Reader:
         refuse_link(self._store.stream_file)
         if not self._store.stream_file.is_file():
             raise InputError(
-                f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
+                f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` created"
             )
         return self._store.consistently(self._read)
 
@@ -70,7 +70,7 @@ class Reader:
         files = [signature_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
         listings = listing(store.tombstone_folder, signature_of), listing(store.banks, _signatures)
         half = half_learned(store)
-        # The page of a long run takes seconds to draw, so it waits for the next checkpoint.
+        # The page of a long run takes seconds to draw, so it is redrawn only at checkpoints.
         curves = [signature_of(store.progress_folder(task) / CURVE) for task in half if self._keep]
         return files, *listings, half, curves
 
@@ -117,7 +117,7 @@ class Reader:
 
     def _read_tasks(self) -> None:
         """Read every task before the inspection, which then finds each manifest already read and checked."""
-        with suppress(StoreError):  # the inspection reports it
+        with suppress(StoreError):  # reported by the inspection
             names = self._store.names()
             self._keep = len(names) <= MAX_TASKS
             for name in names:
@@ -142,17 +142,17 @@ class Reader:
         return known[1]
 
     def _history(self, name: str) -> History | None:
-        with suppress(StoreError):  # the task's check reports it
+        with suppress(StoreError):  # reported by the task's check
             return self._store.history(name)
         return None
 
     def _so_far(self, task: str) -> Curve | None:
-        with suppress(StoreError, OSError):  # for display only, and drawn again when the task is resumed
+        with suppress(StoreError, OSError):  # only for display, and written again when the task is resumed
             return read_curve(self._store.progress_folder(task))
         return None
 
     def _again(self, name: str, seal: str) -> tuple[Manifest, History | None]:
-        """Return manifest and history of a task that was read before."""
+        """Return the manifest and history of a task that was read before."""
         manifest = self._store.consistently(lambda: self._store.manifest(name), name)
         if manifest.seal != seal:
             raise StoreError(
@@ -162,7 +162,7 @@ class Reader:
 
 
 def _planned(file: Path, half: Collection[str]) -> tuple[str, int, int, dict[str, str]]:
-    """Return a stream's name, seed, number of tasks and metrics, since all specifications take much memory."""
+    """Return only a stream's name, seed, number of tasks and metrics, since its full specification takes much memory."""
     spec = load_stream(file)
     metrics = {task.name: task.resolved_metric for task in spec.tasks if task.name in half}
     return spec.name, spec.seed, len(spec.tasks), metrics

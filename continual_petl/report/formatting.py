@@ -1,4 +1,4 @@
-"""How numbers are written in lists, pages and terminals, with the mark of a score on validation rows."""
+"""Format numbers for lists, pages and terminals, and mark scores on validation rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def mark_of(split: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a score; exactly zero is a different claim than zero to four places."""
+    """Format a score; exactly zero is not the same claim as zero to four decimal places."""
     if value is None or math.isnan(value):
         return "not known"
     if value == 0:

@@ -22,7 +22,7 @@ class GrowthRow:
     stored: int
     """Parameters on disk for all tasks so far, without the backbone."""
     active: int
-    """Parameters used to answer this task: backbone and bank."""
+    """Parameters used for a prediction: backbone and bank."""
     num_bytes: int
     """Bytes on disk of this task, certificate included."""
     cumulative_bytes: int
@@ -56,7 +56,7 @@ def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int
     """Return rows extended by those of further tasks.
 
     Args:
-        rows: of the earlier tasks.
+        rows: the rows of the earlier tasks.
         tasks: each with its parameters by part and its bytes on disk.
         size: parameters of the backbone.
     """
@@ -65,7 +65,7 @@ def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int
     for number, (task, parts, num_bytes) in enumerate(tasks, len(rows) + 1):
         trainable = sum(parts.values())
         stored, cumulative = stored + trainable, cumulative + num_bytes
-        # A parameter that the bank has its own copy of replaces the backbone's.
+        # A copy of a backbone parameter in the bank is used instead of the original.
         active = size + trainable - parts["own"]
         rows.append(
             GrowthRow(

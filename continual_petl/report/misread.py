@@ -1,4 +1,4 @@
-"""Rows that a bank gets wrong, as shown in a report: plain values of `continual_petl.engine.scoring.misread`."""
+"""Rows that a bank gets wrong, as shown in a report: plain values, from `continual_petl.engine.scoring.misread`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from continual_petl.errors import counted
 MAX_MISREAD = 20
 """Default number of rows shown per task."""
 MAX_TASKS = 50
-"""Number of tasks whose rows a page shows: the newest ones."""
+"""Maximum number of tasks whose rows a page shows: the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MisreadRow:
-    """One row with a wrong answer. Long texts are cut, and then end in an ellipsis."""
+    """One row with a wrong prediction. Long texts are truncated and end in an ellipsis."""
 
     row: int
-    """Its number in the split as read by the task, from 1."""
+    """Its 1-based number in the split as the task reads it."""
     given: tuple[str, ...]
-    """The value in each column; for an image its path."""
+    """The value in each column; for an image, its path."""
     correct: str
-    """The label, labels or number; for tagged words only those with a wrong tag, each with its own."""
+    """The label, labels or number; for tagged words, only the words with a wrong tag, each with its correct one."""
     predicted: str
     probability: float | None
     """Probability of the predicted label; None for several labels, numbers and tags."""
@@ -37,13 +37,13 @@ class MisreadRows:
     columns: tuple[str, ...] = ()
     """Names of the input columns."""
     rows: tuple[MisreadRow, ...] = ()
-    """The first ones; for numbers those with the largest errors."""
+    """The first such rows; for numbers, those with the largest errors."""
     num_misread: int = 0
-    """In the whole split; for numbers, all that are not exact."""
+    """Number of such rows in the split; for numbers, all that are not exact."""
     num_rows: int = 0
-    """Number of rows of the split."""
+    """Number of rows in the split."""
     by_error: bool = False
-    """Whether numbers are predicted, so that the rows are ordered by their errors."""
+    """Whether numbers are predicted, so that rows are ordered by their errors."""
     why_none: str | None = None
     """Why the rows are unknown; None if they are known."""
 
@@ -56,11 +56,11 @@ class MisreadRows:
         if self.by_error:
             return f"Task {self.task!r}: {counted(len(self.rows), 'largest error')} {of}."
         if not self.rows:
-            return f"Task {self.task!r}: none {of} is misread."
+            return f"Task {self.task!r}: none {of} is predicted wrongly."
         shown = "" if len(self.rows) == self.num_misread else f"; the first {len(self.rows):,} are shown"
         verb = "is" if self.num_misread == 1 else "are"
-        return f"Task {self.task!r}: {self.num_misread:,} {of} {verb} misread{shown}."
+        return f"Task {self.task!r}: {self.num_misread:,} {of} {verb} predicted wrongly{shown}."
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the rows as JSON values."""
         return asdict(self)

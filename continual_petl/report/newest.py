@@ -1,4 +1,4 @@
-"""The newest rows of R for a terminal of any width: the last tasks in columns, the earlier ones in one."""
+"""The newest rows of R for a terminal of any width: a column for each of the last tasks, and one for all earlier ones."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class NewestRow:
 
     task: str
     number: int
-    """Number of the task in the order of learning, from 1."""
+    """Its 1-based number in the order of learning."""
     scores: Mapping[str, float | None]
     """By task; None if undefined."""
 
 
 def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
-    """Return the newest rows, within a width.
+    """Return the newest rows as a table that fits into a width.
 
     Args:
-        rows: oldest first, in the order of learning; their tasks are the columns, as many of the last as fit.
+        rows: oldest first, in the order of learning; their tasks are the columns: as many of the last ones as fit.
         width: width of the terminal.
     """
     fit = max(1, (width - _COLUMN - _SPACE) // (_COLUMN + _SPACE))

@@ -40,9 +40,9 @@ class ResultRow:
     columns: NDArray[np.int64]
     """Numbers of the tasks, ascending."""
     values: NDArray[np.float64]
-    """One for each of them; NaN if the score is unknown, or undefined."""
+    """The score in each of these columns; NaN if it is unknown or undefined."""
     status: tuple[Status, ...]
-    """How each is known."""
+    """How each score is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,13 @@ class Results:
     @cached_property
     def R(self) -> Tensor:
         """The result matrix with all its cells: for many tasks this takes much memory, unlike ``rows``."""
-        import torch  # takes seconds, and a report does without
+        import torch  # takes seconds, and reports do not need it
 
         return torch.from_numpy(self.scores)
 
     @cached_property
     def scores(self) -> NDArray[np.float64]:
-        """``R`` as an array, in the same memory."""
+        """``R`` as an array that shares its memory."""
         return self._first(len(self.tasks))
 
     @cached_property
@@ -95,7 +95,7 @@ class Results:
         return values
 
     def row_status(self, i: int) -> list[Status]:
-        """Return how each score of that row is known."""
+        """Return how each score of row ``i`` is known; see `row`."""
         status: list[Status] = ["not measured"] * (i + 1)
         for column, how in zip(self.rows[i].columns.tolist(), self.rows[i].status, strict=True):
             status[column] = how
@@ -122,7 +122,7 @@ class Results:
 
     @cached_property
     def later(self) -> NDArray[np.float64]:
-        """The newest known score of each task from after a later one was learned; NaN if there is none."""
+        """The newest known score of each task from the row of a later task; NaN if there is none."""
         found = np.full(len(self.tasks), np.nan)
         for i, row in enumerate(self.rows):
             known = ~np.isnan(row.values) & (row.columns < i)
@@ -141,16 +141,16 @@ class Results:
     def after(self, num_tasks: int) -> dict[str, float]:
         """Return ACC, BWT and forgetting after a number of tasks, as computed by `continual_petl.metrics` from ``R[:n, :n]``.
 
-        ACC and BWT use two vectors. Forgetting needs every cell of the earlier rows, or it is unknown.
+        ACC and BWT only need the last row and the diagonal. Forgetting is unknown unless all cells of earlier rows are known.
         """
         if not num_tasks:
             return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}
         last_T, own_T = self.row(num_tasks - 1), self.own[:num_tasks]
-        whole = self._num_whole >= num_tasks - 1
+        complete = self._num_complete >= num_tasks - 1
         return {
             "ACC": mean(last_T),
             "BWT": change_of_earlier(last_T, own_T),
-            "forgetting": float(forgetting_max(self._first(num_tasks))) if whole else math.nan,
+            "forgetting": float(forgetting_max(self._first(num_tasks))) if complete else math.nan,
         }
 
     @cached_property
@@ -164,10 +164,10 @@ class Results:
 
     @cached_property
     def carried(self) -> int:
-        """Number of tasks whose score at the end is that of an earlier row.
+        """Number of tasks whose score at the end is taken from an earlier row.
 
-        After one task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores
-        of the rest; BWT is unknown unless each earlier task has a score from after a later one.
+        When a task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores of
+        the rest; BWT is unknown unless each earlier task has a score from the row of a later one.
         """
         return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
 
@@ -185,10 +185,10 @@ class Results:
         return self.rows[-1].status.count("certified") if self.rows else 0
 
     @cached_property
-    def _num_whole(self) -> int:
-        """Number of rows from the beginning in which every score is known."""
+    def _num_complete(self) -> int:
+        """Number of rows, from the first one on, in which every score is known."""
         known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
-        return next((i for i, whole in enumerate(known) if not whole), len(self.rows))
+        return next((i for i, complete in enumerate(known) if not complete), len(self.rows))
 
     def _first(self, count: int) -> NDArray[np.float64]:
         """Return R restricted to the first tasks."""
@@ -232,7 +232,7 @@ class Results:
 
             run.results.to_pandas().loc["trec", "topics"]  # the score on topics after learning trec
         """
-        import pandas as pd  # installed with datasets, and takes a moment to import
+        import pandas as pd  # installed with datasets; takes a moment to import
 
         if tidy:
             status = self.status
@@ -281,10 +281,10 @@ def results_of(
     """Return the result matrix.
 
     Args:
-        links: of the learned tasks, in the order of learning.
-        lines: of the results; those of tasks that are not among the links are left out. Of several lines for one cell the
+        links: one for each learned task, in the order of learning.
+        lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
-        own: by task its metric, its reported split, and its score just after it was learned.
+        own: by task, its metric, its reported split, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place = {(link.task, link.index): n for n, link in enumerate(links)}
@@ -308,7 +308,7 @@ def results_of(
             routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
-            # Committed a moment ago: its own score is already in its certificate.
+            # Committed, but its row is not written yet: take its score from its certificate.
             score = own[task][2]
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(

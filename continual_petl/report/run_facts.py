@@ -1,4 +1,4 @@
-"""Everything that figures and pages show of a run: plain values, read from its store by `continual_petl.report.facts`."""
+"""All facts about a run that figures and pages show: plain values, read by `continual_petl.report.facts`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from continual_petl.store.folder.position import Position
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 
 MAX_TASKS = 500
-"""Number of tasks that a report shows one by one everywhere. A longer run has bars that are means of several tasks, tables
-whose rows are created on demand, and details of many tasks in one file."""
+"""Maximum number of tasks that a report shows one by one everywhere. In a longer run, bars are means of several tasks, table
+rows are created on demand, and the details of many tasks share a file."""
 MAX_STEPS = 200
 """Maximum number of steps of the run at which averages over all tasks are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """One task: the facts shown for all tasks of a run, and a way to read the rest.
+    """One task: the facts needed for all tasks of a run at once, and a way to read the rest.
 
-    Manifests and histories of a long run are not kept: they are read again for the details of a task, one after the other.
+    The manifests and histories of a long run are not kept in memory: they are read again, one by one, for the task details.
     """
 
     name: str
@@ -52,11 +52,11 @@ class TaskFacts:
     scope: str
     """Scope of its bank: task or shared."""
     parameters: Mapping[str, int]
-    """Parameters added by it, by part of the bank."""
+    """Parameters that it added, by part of the bank."""
     bytes_by_part: Mapping[str, int]
     """Bytes on disk by part of the bank, as certified, and ``certificate``: everything else in the task's folder."""
     precision: str
-    """Precision that it was learned in."""
+    """Precision in which it was learned."""
     data: Mapping[str, str]
     """Digest of each split's content."""
     seed: int
@@ -64,9 +64,9 @@ class TaskFacts:
     """Digest of its bank."""
     seal: str
     fit: tuple[tuple[int, float], ...]
-    """(step, score) of the validations of its fit; empty without a history."""
+    """(step, score) of each validation during its fit; empty without a history."""
     has_history: bool
-    """False if it is damaged, which is then reported in a check."""
+    """False if the history is damaged, which a check then reports."""
     files: Mapping[str, int]
     """Bytes on disk by file: the bank, and the files of its certificate."""
     check: TaskCheck
@@ -90,10 +90,10 @@ class TaskFacts:
         """Return the facts of a task.
 
         Args:
-            manifest: of the task.
-            history: of the task, if there is one.
+            manifest: the task's manifest.
+            history: the task's history, if there is one.
             files: bytes on disk by file.
-            check: of its certificate.
+            check: the check of its certificate.
             checked_at: seconds since 1970.
             read: reads manifest and history again; without it, they are kept.
         """
@@ -104,7 +104,7 @@ class TaskFacts:
             metric=manifest.metric,
             split=manifest.counted_split,
             score=manifest.score,
-            # Shared, since the words are the same for many tasks.
+            # Interned, since many tasks share these texts.
             bank=sys.intern(in_words(manifest.bank)),
             training=sys.intern(training_in_words(manifest.training)),
             scope=manifest.bank.scope,
@@ -126,7 +126,7 @@ class TaskFacts:
         )
 
     def opened(self) -> TaskFacts:
-        """Return the same facts with manifest and history in memory, for repeated access."""
+        """Return the same facts with the manifest and history in memory, for repeated access."""
         found = self.read()
         return replace(self, read=lambda: found)
 
@@ -167,7 +167,7 @@ def _bytes_by_part(manifest: Manifest, num_bytes: int) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     name: str
     """Name of the stream."""
@@ -177,7 +177,7 @@ class RunFacts:
     num_planned: int
     """Number of tasks of the stream."""
     pin: Pin | None
-    """None before the first task, or if it is damaged, which is then reported in a check."""
+    """None before the first task, or if it is damaged, which a check then reports."""
     results: Results
     growth: tuple[GrowthRow, ...]
     """One row for each task; empty if the pin is damaged."""
@@ -186,15 +186,15 @@ class RunFacts:
     others: tuple[TaskCheck, ...]
     """Other problems: unreadable or missing tasks, and files of the run that belong to no task."""
     forgotten: tuple[str, ...]
-    """Tasks that were dropped on purpose, and on record."""
+    """Tasks that were dropped on purpose, and have a tombstone."""
     newest_shared: str | None
-    """The task whose bank answers for all that share one."""
+    """The newest task with the shared bank, whose version all of them now use; None if no task shares a bank."""
     half_learned: Mapping[str, Position | None]
     """Tasks whose fit has begun but not ended, with the position of the newest checkpoint if known."""
     so_far: Mapping[str, tuple[str, Curve]] = field(default_factory=dict)
-    """Metric and learning curve of those half-learned tasks that are in the stream and have one."""
+    """Metric and learning curve of the half-learned tasks that are in the stream and have a curve."""
     misread: tuple[MisreadRows, ...] | None = None
-    """Rows that banks get wrong, for some tasks; None unless requested, because they show texts of the data."""
+    """Rows that banks get wrong, for some tasks; None unless requested, because they contain texts from the data."""
     guarded: dict[str, int]
     """Number of earlier certificates that were checked during the run, by depth."""
     read_at: float
@@ -202,7 +202,7 @@ class RunFacts:
 
     @property
     def checks(self) -> tuple[TaskCheck, ...]:
-        """One for each task, followed by other problems."""
+        """One check for each task, followed by other problems."""
         return (*(task.check for task in self.tasks), *self.others)
 
     @property
@@ -217,12 +217,12 @@ class RunFacts:
 
     @property
     def num_moved_on(self) -> int:
-        """Number of tasks that answer with a shared bank as changed by a later task."""
+        """Number of tasks whose shared bank was changed by a later task."""
         return sum(task.scope == "shared" and task.name != self.newest_shared for task in self.tasks)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """The numbers of tasks at which averages are shown: all, or evenly spaced ones with the last."""
+        """The numbers of tasks at which averages are shown: all, or evenly spaced ones including the last."""
         count = len(self.tasks)
         if count <= MAX_STEPS:
             return tuple(range(1, count + 1))
@@ -230,7 +230,7 @@ class RunFacts:
 
     @property
     def spaced(self) -> str:
-        """The note for figures drawn at `steps`; empty if these are all."""
+        """The note for figures drawn only at `steps`; empty if no task is skipped."""
         if len(self.steps) == len(self.tasks):
             return ""
         return f" Drawn after {len(self.steps):,} of the {len(self.tasks):,} tasks, evenly spaced."
@@ -259,7 +259,7 @@ class RunFacts:
 
     @cached_property
     def changes(self) -> dict[str, float]:
-        """Difference of each earlier task's newest known score from its first; tasks without a later score are left out."""
+        """Difference between each earlier task's newest known score and its first; left out if it has no later score."""
         changes = (self.results.later - self.results.own).tolist()
         return {
             task: change for task, change in zip(self.results.tasks, changes, strict=True) if not math.isnan(change)

@@ -1,7 +1,7 @@
 """Serve a report on this machine during a run, redrawn whenever the run folder changes.
 
-It listens on this machine only, answers only requests whose host is this machine (DNS rebinding uses another name), and
-serves only the files of a report: nothing else in its folder, or in any other.
+It listens on this machine only, accepts only requests whose Host header is this machine (DNS rebinding uses another name),
+and serves only the files of a report: no other file, in its folder or elsewhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Handler(SimpleHTTPRequestHandler):
     timeout = 30  # idle connections are closed
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def end_headers(self) -> None:
         """Send headers that prevent other sites from reading this page."""
@@ -68,13 +68,13 @@ class Server:
     Args:
         folder: the report.
         port: 0 means any free one.
-        again: called periodically; it redraws what has changed. A run that cannot be read at the moment, or a page that
-            cannot be written, is reported once, and tried again; the page stays unchanged.
-        on_failure: called with a report of the failure.
+        again: called periodically to redraw the page if the run has changed. If the run cannot be read at the moment, or
+            the page cannot be written, this is reported once, and tried again; the page stays unchanged.
+        on_failure: called with a description of the failure.
         seconds: between two calls.
 
     Raises:
-        InputError: if the port is taken; a free one is named.
+        InputError: if the port cannot be used; the message names a free one.
     """
 
     def __init__(

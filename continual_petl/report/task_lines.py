@@ -20,8 +20,8 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.position import Position
 
 NOTHING_YET = (
-    "no task is learned yet; continual-petl run starts or resumes it. If this folder only holds your stream file, its run is "
-    "in another folder: runs/NAME, or the one given as --run-dir"
+    "no task has been learned yet; start or resume the run with continual-petl run. If this folder only holds your stream "
+    "file, its run is in another folder: runs/NAME, or the one given as --run-dir"
 )
 _HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
 _LAID_OUT = 500
@@ -29,7 +29,7 @@ _LAID_OUT = 500
 _MAX_LABELS = 30
 _PARTS = {
     "modifications": "in the adapters",
-    "own": "of its own copies of layer norms and biases",
+    "own": "in copies of layer norms and biases",
     "head": "in the head",
 }
 _LAYER_NORMS = {"own": "copied for the task and trained", "frozen": "frozen"}
@@ -63,9 +63,9 @@ def _laid_out(rows: Iterable[Sequence[str]]) -> Table:
 
 
 class _Rows:
-    """The same table for very many rows, as lines of text: rich takes longer to lay them out than reading the tasks takes.
+    """The same table for very many rows, as lines of text: laying it out with rich takes longer than reading the tasks.
 
-    If a cell has to be wrapped, or the console is too narrow, rich is used anyway.
+    If a cell has to be wrapped, or the console is too narrow, rich lays it out after all.
     """
 
     def __init__(self, rows: Sequence[Sequence[str]]) -> None:
@@ -138,7 +138,7 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
         "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
         "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
         "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
-        + ("; shared with the tasks before" if spec.scope == "shared" else ""),
+        + ("; shared with earlier tasks" if spec.scope == "shared" else ""),
         "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
         f"{training.learning_rate:g}",
         "parameters": f"{sum(manifest.parameters.values()):,}: "
@@ -194,7 +194,9 @@ def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> d
 def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
     """Return the result of `continual_petl.report.differences.differences` as lines."""
     lines = (
-        ["on each line, " + names[0] + " is left of |, and " + names[1] + " right of it"] if not found["same"] else []
+        [f"on each line, values of {names[0]} are left of |, those of {names[1]} right of it"]
+        if not found["same"]
+        else []
     )
     lines += [] if found["backbone"] else ["the backbones differ: " + " | ".join(map(_backbone, found["backbones"]))]
     for name, tasks in zip(names, found["only"], strict=True):
@@ -227,7 +229,7 @@ def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
     details = [f"  {name}: {_shown(both[0])} | {_shown(both[1])}" for name, both in found["specification"].items()]
     details += [f"  {split} rows: different" for split in found["data"]]
     quiet = [split for split, same in found["answers"].items() if not same and not found["scores"]]
-    details += [f"  answers to {split} rows differ, the scores do not" for split in quiet]
+    details += [f"  predictions for {split} rows differ, but the scores do not" for split in quiet]
     yield from details[:_MAX_LINES]
     if len(details) > _MAX_LINES:
         yield f"  and {len(details) - _MAX_LINES} more; --json lists all"

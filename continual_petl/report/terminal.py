@@ -17,10 +17,10 @@ from continual_petl.report.task_lines import NOTHING_YET
 from continual_petl.store.certificate.finding import TaskCheck
 
 if TYPE_CHECKING:
-    from continual_petl.report.results import Results  # with torch
+    from continual_petl.report.results import Results
 
 WHOLE_UP_TO = 12
-"""Number of tasks that are shown one by one; of more, the newest are."""
+"""Maximum number of tasks that are all shown one by one; in a longer run, only the newest are."""
 NEWEST = 8
 MAX_PROBLEMS = 50
 _COLOURS = {"unchanged": "green", "rows not checked": "yellow", "CHANGED": "red"}
@@ -32,7 +32,7 @@ def _shown(text: str) -> str:
 
 
 def result_table(results: Results) -> Table:
-    """Return R: a row after each task, a column for each task's score; of many tasks the newest, the rest in one column."""
+    """Return R: a row after each task, a column for each task; for many tasks, the newest ones, the rest in one column."""
     count = len(results.tasks)
     first = 0 if count <= WHOLE_UP_TO else count - NEWEST
     table = Table()
@@ -52,7 +52,7 @@ def result_table(results: Results) -> Table:
 
 
 def _title(results: Results) -> Text:
-    """Return the heading of R, which is not the table's title because that is as narrow as the table."""
+    """Return the heading of R; it is not the table's title, which would be wrapped at the table's width."""
     title = "Result matrix R: score on each task (column) after learning each task (row)"
     if len(results.tasks) > WHOLE_UP_TO:
         title += f"; the last {NEWEST} of {len(results.tasks):,} tasks (the report shows all)"
@@ -82,7 +82,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         f"forgetting  {_number(results.forgetting)}   mean drop from the best earlier score (Chaudhry et al. 2018)",
     ]
     if len(results.tasks) == 1:
-        lines.append("n/a: with one task there is nothing earlier that could be forgotten")
+        lines.append("n/a: with a single task, there is no earlier one to forget")
     elif math.isnan(results.forgetting) and any("not measured" in row.status for row in results.rows):
         lines.append(
             "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates"
@@ -101,7 +101,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         lines.append(verdict)
         if count < len(results.tasks):
             lines.append(
-                f"            {count:,} of {len(results.tasks):,} certificates were checked, and the chain of all; "
+                f"            {count:,} of {len(results.tasks):,} certificates were checked, and the whole chain; "
                 "`continual-petl verify` checks the rest"
             )
         lines += problems_in(checks)
@@ -128,7 +128,7 @@ def _routed(results: Results) -> list[str]:
 
 
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
-    """Return the problems found; only the first of many, and the number of the rest."""
+    """Return the problems found; if there are many, only the first ones and the number of the others."""
     found = [problem for check in checks for problem in check.problems]
     left = len(found) - MAX_PROBLEMS
     return (
@@ -137,7 +137,7 @@ def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
 
 
 def _number(value: float) -> str:
-    # Exactly zero is a different claim than zero to four places.
+    # Exactly zero is not the same claim as zero to four decimal places.
     if value == 0:
         return "     0"
     return "   n/a" if math.isnan(value) else f"{value:6.4f}"
@@ -169,7 +169,7 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
 def print_report(
     console: Console, results: Results, rows: Sequence[GrowthRow], checks: Sequence[TaskCheck] | None = None
 ) -> None:
-    """Print the whole report."""
+    """Print the report."""
     if not results.tasks:
         problems = problems_in(checks or ())
         for line in problems or [NOTHING_YET]:

@@ -34,18 +34,18 @@ _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, (PAGE, STAMP, PLOTLY))
 
 
 def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
-    """Write the report of a run; details of a task that are still up to date are not rewritten.
+    """Write the report of a run; task details that are still up to date are not rewritten.
 
     Args:
         folder: the output folder; created if it does not exist.
-        facts: of the run.
+        facts: the facts about the run.
         live: whether the page checks for a newer one, as it does while it is served.
 
     Returns:
         The page.
 
     Raises:
-        StoreError: if something cannot be written, or a link leads out of the run; the old page then stays.
+        StoreError: if a file cannot be written, or a link leads out of the run; the old page is then kept.
     """
     refuse_links_inside(facts.folder, folder / TASKS)
     make_folder(folder / TASKS)
@@ -128,7 +128,7 @@ def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequen
         )
     )
     stamp = hashlib.sha256(page.encode()).hexdigest()[:16]
-    # The first occurrence: only the title comes before it, which contains no quotation marks.
+    # Replace only the first occurrence: what precedes it from the run is the title, which contains no quotation marks.
     page = page.replace(f'data-stamp="{_NO_STAMP}"', f'data-stamp="{stamp}"', 1)
     write_file(folder / PAGE, page.encode())
     write_file(folder / STAMP, stamp.encode())

@@ -32,7 +32,7 @@ SECTIONS = {
     "LimitsSpec": "limits",
     "GenerationSpec": "generation",
 }
-"""Definition in the schema to the heading of its section, in the order of the page."""
+"""From each definition in the schema to the heading of its section, in the order of the page."""
 
 _BOUNDS = {
     "minimum": "at least {}",
@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    r"""Return a page as Python-Markdown reads it: GitHub wants `\|` in code inside a table, which would show the backslash.
+    r"""Unescape `\|` in the code on a page: GitHub needs the backslash inside tables, Python-Markdown would show it.
 
     Example:
         >>> on_page_markdown("| `a \\| b` | c |")
@@ -152,7 +152,7 @@ def _text(description: str) -> str:
 
 
 def command_line_page() -> str:
-    """Return the command reference: the output of ``--help`` for each."""
+    """Return the command reference: the output of ``--help`` for every command."""
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = [
@@ -167,7 +167,7 @@ def command_line_page() -> str:
 
 
 class _Narrow(argparse.RawDescriptionHelpFormatter):
-    """A fixed width, so that the pages do not depend on the terminal."""
+    """Formats help at a fixed width, so that the pages do not depend on the terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=110)

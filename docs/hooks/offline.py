@@ -1,4 +1,4 @@
-"""The built site loads nothing from the network, so that it opens from a disk as well as from a server.
+"""Check that the built site loads nothing from the network, so that it opens from a disk as well as from a server.
 
 `mkdocs.yml` registers this file as a hook: a page that would load a script, a style, a font or a picture from elsewhere fails
 the build. Links that a reader may click are fine.
@@ -24,7 +24,7 @@ class _Loads(HTMLParser):
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at one element."""
+        """Collect the address that an element loads, if any."""
         given = {name: value or "" for name, value in attrs}
         if tag == "link" and _LOADED_LINKS & set(given.get("rel", "").split()):
             self.addresses.append(given.get("href", ""))
@@ -45,7 +45,7 @@ def network_loads(html: str) -> list[str]:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Look at every page of the built site."""
+    """Check every page of the built site."""
     for file in sorted(Path(config.site_dir).rglob("*.html")):
         if found := network_loads(file.read_text(encoding="utf-8")):
             raise PluginError(f"{file.name} loads {found[0]}: the site has to open without a network")

@@ -107,7 +107,7 @@ def test_command_is_copied_with_and_without_clipboard_api(desk: Tab) -> None:
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
     page.evaluate("document.getElementById('news').textContent = ''")
     page.locator("[data-copy]").click()
-    page.wait_for_function("() => document.getElementById('news').textContent === 'The command is copied.'")
+    page.wait_for_function("() => document.getElementById('news').textContent === 'The command was copied.'")
     page.evaluate("delete navigator.clipboard")
     assert page.evaluate("navigator.clipboard.readText()") == command
 

@@ -71,7 +71,7 @@ def test_new_task_appears_on_the_open_page_without_scrolling(
             out, err = served.communicate(timeout=60)
             assert (served.returncode, err) == (0, "")
             assert "stopped; the page is in" in out
-            page.get_by_text("server ended").wait_for()
+            page.get_by_text("server stopped").wait_for()
             assert page.locator(".verdict").is_visible()
             opened.wrong = [
                 each for each in opened.wrong if "stamp" not in each and "ERR_CONNECTION_REFUSED" not in each

@@ -77,8 +77,8 @@ def test_tasks_without_modified_layers_are_skipped_and_reported(bench: Bench, ca
         (["--html", "FOLDER/a.json"], "ends in '.json'; give a name that ends in .html"),
         (["--html", "FOLDER/none/a.html"], "there is no folder .*none; create it"),
         (["--output", "FOLDER/folder.json"], "this is a folder; write elsewhere"),
-        (["--output", "FOLDER/run/a.json"], "inside the run, which is only read"),
-        (["--html", "FOLDER/run/banks/a.html"], "inside the run, which is only read"),
+        (["--output", "FOLDER/run/a.json"], "inside the run folder, which ablate only reads"),
+        (["--html", "FOLDER/run/banks/a.html"], "inside the run folder, which ablate only reads"),
     ],
 )
 def test_invalid_request_is_refused_before_evaluating(
@@ -100,7 +100,7 @@ def test_run_without_learned_tasks_is_reported(bench: Bench, tmp_path: Path, cap
     (tmp_path / "run").mkdir()
     shutil.copy(bench.folder / "run" / "stream.yaml", tmp_path / "run")
     assert bench.main("ablate", str(tmp_path / "run")) == 0
-    assert "no task is learned yet" in capsys.readouterr().out
+    assert "no task has been learned yet" in capsys.readouterr().out
 
 
 def test_progress_bar_is_drawn_on_a_terminals_standard_error(

@@ -77,7 +77,7 @@ CASES = [
     ),
     Case(
         "input column",
-        ["in.csv:2: task 'single' reads the column 'text'; found 'body'. Name the column so."],
+        ["in.csv:2: task 'single' reads the column 'text'; found 'body'. Rename the column to match."],
         files={"in.csv": "body\na\n"},
         options=["--input", "FOLDER/in.csv"],
         command=_PREDICT,

@@ -32,14 +32,14 @@ def test_doctor_prints_everything_for_a_bug_report(capsys: Any, tmp_path: Path) 
         "free ",
     ):
         assert fragment in shown
-    for fragment in ("offline: only what is in the cache", "numbers are", "threads of torch", "cores "):
+    for fragment in ("offline: only cached files", "numbers are", "threads of torch", "cores "):
         assert fragment in shown
     assert not {"┃", "│"} & set(shown)
 
 
 def test_sentences_are_wrapped_and_paths_are_not(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, sentence = "/data/" + "projects-of-2024/" * 9 + "an end", "a few words, and then some more, " * 9
-    monkeypatch.setitem(doctor_checks.LOOKS, "machine", lambda: {"path": path, "why": sentence})
+    monkeypatch.setitem(doctor_checks.CHECKS, "machine", lambda: {"path": path, "why": sentence})
     assert main(["doctor", "--run-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"{path}\n" in shown
@@ -67,7 +67,7 @@ def test_no_key_user_host_or_home_is_printed(capsys: Any, tmp_path: Path, monkey
     def broken() -> dict[str, Any]:
         raise OSError(f"{home}/x of somebody on her-laptop")
 
-    monkeypatch.setitem(doctor_checks.LOOKS, "machine", broken)
+    monkeypatch.setitem(doctor_checks.CHECKS, "machine", broken)
     assert main(["doctor", "--run-dir", str(home / "runs")]) == 1
     shown = capsys.readouterr().out
     assert "OSError: ~/x of USER on HOST" in shown

@@ -110,7 +110,7 @@ def test_invalid_rows_are_reported(here: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["nothing.csv"], "; a name that ends in .csv is no Hub name either"),
+        (["nothing.csv"], "; check the path (a name ending in .csv is not looked up on the Hub)"),
         (["questions.csv", "--output", "x.txt"], "a stream file has to end in .yaml"),
         (["questions.csv", "--output", "no/x.yaml"], "there is no folder no"),
         (["questions.csv", "--name", "a/b"], "key name"),

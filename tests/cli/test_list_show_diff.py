@@ -197,7 +197,7 @@ def test_show_without_a_task_lists_the_tasks(runs: Path, tmp_path: Path, capsys:
     assert [each["task"] for each in json.loads(capsys.readouterr().out)] == ["both", "apart", "number"]
     shutil.copytree(runs / "one", tmp_path / "none", ignore=shutil.ignore_patterns("banks", "chain*", "results*"))
     assert main(["show", str(tmp_path / "none")]) == 0
-    assert "no task is learned yet" in capsys.readouterr().out
+    assert "no task has been learned yet" in capsys.readouterr().out
 
 
 def test_folder_of_runs_lists_them(runs: Path, capsys: Any) -> None:
@@ -308,7 +308,7 @@ def test_empty_run_is_reported(runs: Path, tmp_path: Path, capsys: Any) -> None:
     for command in ("list", "verify", "report"):
         assert main([command, str(tmp_path)]) == 0
         said = capsys.readouterr().out
-        assert "no task is learned yet" in said
+        assert "no task has been learned yet" in said
         assert "runs/NAME" in said
     assert main(["show", str(tmp_path), "x"]) == 2
     assert "learned tasks: none" in capsys.readouterr().err

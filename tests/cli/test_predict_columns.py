@@ -118,17 +118,17 @@ def test_columns_of_the_data_take_precedence_as_a_group(
     ("name", "record", "says"),
     [
         ("topics", {"query": "w1", "label": "no"},
-         "task 'topics' reads the column 'question' (or 'text'); found 'query', 'label'. Name the column so."),
+         "task 'topics' reads the column 'question' (or 'text'); found 'query', 'label'. Rename the column to match."),
         ("twice", {"question": "w1", "text_pair": "w2"},
          "task 'twice' reads the columns 'question' and 'other' (or 'text' and 'text_pair'); found 'question', "
-         "'text_pair'. Name the columns so."),
+         "'text_pair'. Rename the columns to match."),
         ("entities", {"text": "w1"}, "task 'entities' reads the column 'words' (or 'tokens'); found 'text'."),
-        ("plain", {"question": "w1"}, "task 'plain' reads the column 'text'; found 'question'. Name the column so."),
+        ("plain", {"question": "w1"}, "task 'plain' reads the column 'text'; found 'question'. Rename the column to match."),
         ("plain", {}, "task 'plain' reads the column 'text'; found no column."),
-        ("plain", {f"c{number}": "w1" for number in range(25)}, "'c18', 'c19' and 5 more. Name the column so."),
+        ("plain", {f"c{number}": "w1" for number in range(25)}, "'c18', 'c19' and 5 more. Rename the column to match."),
         ("twice", {"question": "w1", "other": None, "text": "w1", "text_pair": "w2"},
          "task 'twice' reads the column 'other', which is null here: fill it, or leave the row out."),
-        ("topics", {"question": 3}, "task 'topics' reads the column 'question' as text; here it holds 3. Write it so"),
+        ("topics", {"question": 3}, "task 'topics' reads the column 'question' as text; here it holds 3. Write it in "),
         ("entities", {"words": ["w1", 2]},
          "reads the column 'words' as a list of words, or as text with spaces between the words; here it holds ['w1', 2]."),
     ],
@@ -174,7 +174,7 @@ def test_task_column_cannot_also_be_an_input_column(
         f"rows.jsonl:2: --task-column {column}: task 'twice' reads its rows from a column of this name ('question' and "
     )
     assert told in said
-    assert "give the column that names the tasks another one" in said
+    assert "rename the column that names the tasks" in said
 
 
 def test_task_column_may_be_an_input_column_of_unused_tasks(run: Path, tmp_path: Path, capsys: Any) -> None:

@@ -80,7 +80,7 @@ def test_all_formats_match_python_to_the_last_digit(
     write(source, [record_of(name, row) for row in rows])
     assert main(["predict", str(run), "--task", name, "--input", str(source), "--output", str(target)]) == 0
     assert read(target) == expected
-    assert f"wrote {len(rows)} answers" in capsys.readouterr().out
+    assert f"wrote {len(rows)} predictions" in capsys.readouterr().out
     if name != "pair":
         words = [" ".join(row) if isinstance(row, list) else row for row in rows]
         assert main(["predict", str(run), "--task", name, "--json", *words]) == 0
@@ -117,10 +117,10 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.csv", "text,t\nw1,yesno\nw2,\n", ["--task-column", "t"], "r.csv:3: --task-column t: it holds ''"),
         ("r.csv", "text\nw1\n", ["--task-column", "t"], "r.csv:2: --task-column t: there is no such column, only 'text'"),
         ("r.txt", "w1\n", ["--task-column", "t"], "r.txt has no columns"),
-        ("r.csv", "text\nw1\n", ["--task-column", "text"], "this name is used"),
+        ("r.csv", "text\nw1\n", ["--task-column", "text"], "this name is reserved"),
         ("r.jsonl", '{"text": ""}\n{"text": null}\n', ["--task", "yesno"],
          "r.jsonl:2: task 'yesno' reads the column 'text', which is null here: fill it"),
-        ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is half of a character"),
+        ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is an unpaired surrogate"),
         ("r.csv", "text;label\na;b\n", ["--task", "yesno"], "Is that several columns? .csv files use commas"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
         ("r.csv", "", ["--task", "yesno"], "r.csv: it has no rows"),
@@ -190,7 +190,7 @@ def test_mistake_after_the_first_window_leaves_no_output(run: Path, tmp_path: Pa
     argv = ["predict", str(run), "--task", "words", "--input", str(source), "--output", str(target)]
     assert main([*argv, "--batch-size", "1"]) == 2
     said = capsys.readouterr().err
-    assert "rows 33 to 41, of which the first is row 1 here: task 'words': row 9 has 2000 words" in said
+    assert "rows 33 to 41, numbered from 1 here: task 'words': row 9 has 2000 words" in said
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 

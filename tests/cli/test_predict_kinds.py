@@ -116,13 +116,21 @@ def test_missing_image_is_reported(predict: Callable[..., str], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("kind", "line", "says"),
     [
-        ("token-classification", '{"text": "w1"}', "reads the column 'tokens'; found 'text'. Name the column so."),
+        (
+            "token-classification",
+            '{"text": "w1"}',
+            "reads the column 'tokens'; found 'text'. Rename the column to match.",
+        ),
         (
             "token-classification",
             '{"tokens": [1]}',
             "'tokens' as a list of words, or as text with spaces between the words",
         ),
-        ("seq2seq", '{"text": "w1"}', "reads the column 'article' (or 'source'); found 'text'. Name the column so."),
+        (
+            "seq2seq",
+            '{"text": "w1"}',
+            "reads the column 'article' (or 'source'); found 'text'. Rename the column to match.",
+        ),
         (
             IMAGES,
             '{"picture": 3}',

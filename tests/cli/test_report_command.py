@@ -25,8 +25,8 @@ RUN = "FOLDER/run"
     ("words", "says"),
     [
         ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
-        ([RUN, "--rows", "--serve"], "--rows answers the test rows of one run, once: leave out --serve"),
-        ([RUN, "FOLDER/other", "--rows"], "--rows answers the test rows of one run"),
+        ([RUN, "--rows", "--serve"], "--rows evaluates the test rows of one run, once: leave out --serve"),
+        ([RUN, "FOLDER/other", "--rows"], "--rows evaluates the test rows of one run"),
         ([RUN, "--remote-code"], "--remote-code: needs --rows"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
@@ -62,7 +62,7 @@ def test_damaged_run_is_reported_with_what_can_be_read(bench: Bench, name: str, 
     readable = name != "banks/single/bank.json"  # the one task of the run
     assert ("verified    1 of 1" in shown.out) == (name == "results.jsonl")
     assert ("What each task cost" in shown.out) == readable
-    assert "no task is learned yet" not in shown.out
+    assert "no task has been learned yet" not in shown.out
     assert str(file.relative_to(bench.folder)) in shown.out.replace("\n", "")
     assert shown.err == ""
 
@@ -140,7 +140,7 @@ def test_served_page_follows_changes_of_the_run(bench: Bench, monkeypatch: pytes
         ),
         (lambda: (bench.folder / "pin").rename(run / "backbone.json"), "1 certificate checked, nothing changed."),
         (rename, "<title>renamed</title>"),
-        (lambda: bench.main("forget", RUN, "single"), "No task is learned yet"),
+        (lambda: bench.main("forget", RUN, "single"), "No task has been learned yet"),
     ]
 
     class Looking:

@@ -68,7 +68,7 @@ def test_verdict_says_what_was_checked_and_carried_over(
     printed = " ".join(capsys.readouterr().out.split())
     assert "mean score over all tasks at the end, 4 of 7 carried over from earlier rows" in printed
     assert "verified 2 of 2 tasks unchanged" in printed
-    assert "2 of 7 certificates were checked, and the chain of all; `continual-petl verify` checks the rest" in printed
+    assert "2 of 7 certificates were checked, and the whole chain; `continual-petl verify` checks the rest" in printed
     results = Run(folder).results
     assert results.carried == 4
     scores = [Run(folder).store.manifest(name).score for name in results.tasks]

@@ -74,7 +74,7 @@ def test_json_roundtrips(full: float | None) -> None:
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        ({"stacks": [2]}, r"stacks: \[2\] are not 3 layers"),
+        ({"stacks": [2]}, r"stacks: \[2\] do not add up to 3 layers"),
         ({"full": 0.7}, "full: 0.7 is not the accuracy among the scores"),
         ({"cells": [{"first": 2, "last": 1, "score": None, "relative": None, "scores": {}}]}, "2 to 1 are not a span"),
         ({"cells": [{"first": 0, "last": 3, "score": None, "relative": None, "scores": {}}]}, "0 to 3 are not a span"),
@@ -83,7 +83,7 @@ def test_json_roundtrips(full: float | None) -> None:
             {"cells": [{"first": 0, "last": 1, "score": 0.4, "relative": 0.5, "scores": {"accuracy": 0.4}}]},
             "0.5 is not the change of layers 0 to 1",
         ),
-        ({"cells": [made().cells[1].model_dump(), made().cells[0].model_dump()]}, "cells: not in order"),
+        ({"cells": [made().cells[1].model_dump(), made().cells[0].model_dump()]}, "cells: not sorted"),
         ({"layers": 10**9}, "layers: "),
         ({"extra": 1}, "extra: "),
         ({"format_version": 2}, "format_version: "),
@@ -127,8 +127,8 @@ def test_the_figure_draws_scores_where_no_change_is_defined() -> None:
 def test_figure_marks_encoder_decoder_and_unmodified_layers() -> None:
     figure = made(4, stacks=[2, 2], modified=[3]).figure()
     assert list(figure.layout.xaxis.ticktext) == ["0 enc", "1 enc", "2 dec", "3 dec"]
-    assert figure.data[0].text[0][1].endswith("the bank has no modifications there")
-    assert not figure.data[0].text[0][3].endswith("the bank has no modifications there")
+    assert figure.data[0].text[0][1].endswith("the bank has no modifications in these layers")
+    assert not figure.data[0].text[0][3].endswith("the bank has no modifications in these layers")
 
 
 def test_the_table_is_the_heat_map_and_fits_eighty_columns() -> None:
@@ -155,7 +155,9 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
     ablation = made(24)
     text = shown(ablation)
     assert len(text.splitlines()) == 1 + MAX_LISTED
-    assert left_off(ablation) == [f"These are the {MAX_LISTED} lowest of 300 spans; --output and --html have all."]
+    assert left_off(ablation) == [
+        f"These are the {MAX_LISTED} lowest of 300 spans; --output and --html include all of them."
+    ]
     assert left_off(made(12)) == left_off(made(3)) == []
     assert "0 to 23" in text
     assert "0 to 1 " not in text
@@ -171,14 +173,14 @@ def test_notes_are_shown() -> None:
     for fragment in (
         "16 rows re-evaluated for each span of 4 layers",
         "Layers 0 to 1 are the encoder's, 2 to 3 the decoder's",
-        "modifications in the layers 2, 3 only",
+        "modifications only in the layers 2, 3",
         "Never removed: a prompt.",
         "Something.",
     ):
         assert fragment in told
-    assert "whole bank's score is 0.0000, so relative changes are not defined" in " ".join(remarks(made(full=0.0)))
-    assert headline(made()).startswith("Change of validation accuracy in % of the whole bank's 0.8000")
-    assert headline(made(full=None)).endswith("that of the whole bank is not defined")
+    assert "full bank's score is 0.0000, so relative changes are not defined" in " ".join(remarks(made(full=0.0)))
+    assert headline(made()).startswith("Change in validation accuracy, in % of the full bank's 0.8000")
+    assert headline(made(full=None)).endswith("the full bank's is not defined")
 
 
 def test_page_is_a_single_offline_file(tmp_path: Path) -> None:

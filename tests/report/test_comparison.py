@@ -68,7 +68,7 @@ def test_another_order_gives_the_same_banks_bit_for_bit(
     learn(stream(backbone_folder(), [task("four", pairs=True), task("one")]), tmp_path / "other")
     other = read_facts(tmp_path / "other")
     told = " ".join(differences(named([facts, other])))
-    assert "Of 2 shared tasks 2 have the same bank in all runs, bit for bit." in told
+    assert "Shared tasks with the same bank in all runs, bit for bit: 2 of 2." in told
     assert "in different orders" in told
     assert "trained on different rows" not in told
 
@@ -79,7 +79,7 @@ def test_differences_in_rows_seeds_and_scores_are_reported(
     more = task("one", num_rows=44, metric="macro_f1")
     learn(stream(backbone_folder(), [more], seed=4, training={"epochs": 1}), tmp_path / "other")
     told = " ".join(differences(named([facts, read_facts(tmp_path / "other")])))
-    for words in ("1 were trained on different rows: one", "different metrics", "different seeds"):
+    for words in ("were trained on different rows (1): one", "different metrics", "different seeds"):
         assert words in told
     assert "bit for bit" not in told
 
@@ -90,8 +90,8 @@ def test_runs_without_common_tasks_or_without_tasks(facts: RunFacts, learned: Pa
     (run / "results.jsonl").unlink()
     empty = read_facts(run)
     page = write_comparison(tmp_path / "report", [facts, empty]).read_text("utf-8")
-    assert "No task is in all of them." in page
-    assert "No task is learned yet." in page
+    assert "They have no task in common." in page
+    assert "No task has been learned yet." in page
     assert rows_of(tables([facts, empty])["Runs side by side"])["empty"]["ACC"] == "not known"
 
 

@@ -143,7 +143,7 @@ def test_single_task_has_no_forgetting_yet(backbone_folder: Folder, tmp_path: Pa
     shutil.rmtree(tmp_path / "run/banks")
     (tmp_path / "run/results.jsonl").unlink()
     empty = read_facts(tmp_path / "run")
-    assert said(empty) == ("No task is learned yet.", "warn")
+    assert said(empty) == ("No task has been learned yet.", "warn")
     assert (empty.tasks, empty.growth, empty.steps) == ((), (), ())
 
 
@@ -152,7 +152,7 @@ def test_tasks_using_a_later_shared_bank_are_not_called_unchanged(shared: Path) 
     text, mood = said(facts)
     assert facts.ok, "the banks are as they were committed"
     assert mood == "warn"
-    assert "but 1 of them answers with the shared bank as task 'one' left it" in text
+    assert "but 1 task uses the shared bank as task 'one' left it" in text
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

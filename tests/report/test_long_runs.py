@@ -101,7 +101,7 @@ def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
     said = words_of(long)
     for name in ("each", "each-bytes", "seconds"):
         assert f"Each bar is the mean of {size} of the {LONG} tasks" in said[name]
-    assert "The table has each task's own." in said["each"]
+    assert "The table lists every task." in said["each"]
     assert "by number" in growth.each_bytes(long).layout.xaxis.title.text
 
 
@@ -126,7 +126,7 @@ def test_growth_lines_are_thinned_and_say_so(long: RunFacts) -> None:
 def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunFacts) -> None:
     said = words_of(long)
     assert "Each cell is the mean of up to 6 by 6 scores" in said["matrix"]
-    assert "the median and the worst change of all tasks" in said["scores"]
+    assert "the median and the worst change among the tasks" in said["scores"]
     assert "A filled mark" not in said["scores"]
     assert f"Drawn after {len(long.steps)} of the {LONG} tasks" in said["scores"]
     assert f"Drawn after {len(long.steps)} of the {LONG} tasks" in said["forgetting"]
@@ -134,7 +134,7 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
     few = words_of(facts)
     assert "mean" not in few["matrix"]
     assert "Filled marks were measured, open ones certified; a cross is a score that changed." in few["scores"]
-    assert few["learning"].startswith("The validation score over the steps of each task's own fit.")
+    assert few["learning"].startswith("The validation score over the steps of each task's fit.")
 
 
 def test_few_hundred_tasks_are_shown_task_by_task(facts: RunFacts) -> None:

@@ -50,9 +50,9 @@ def test_next_report_removes_misread_rows(facts: RunFacts, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "Task 'one': 4 of 16 test rows are misread; the first 1 are shown."),
-        ({"num_misread": 1}, "Task 'one': 1 of 16 test rows is misread."),
-        ({"num_misread": 0, "rows": ()}, "Task 'one': none of 16 test rows is misread."),
+        ({}, "Task 'one': 4 of 16 test rows are predicted wrongly; the first 1 are shown."),
+        ({"num_misread": 1}, "Task 'one': 1 of 16 test rows is predicted wrongly."),
+        ({"num_misread": 0, "rows": ()}, "Task 'one': none of 16 test rows is predicted wrongly."),
         ({"by_error": True}, "Task 'one': 1 largest error of 16 test rows."),
         ({"why_none": "Why."}, "Why."),
     ],

@@ -84,7 +84,7 @@ def test_all_of_a_dozen_tasks_are_shown() -> None:
 
 
 def test_missing_number_has_a_reason() -> None:
-    assert "n/a: with one task there is nothing earlier that could be forgotten" in shown(1)
+    assert "n/a: with a single task, there is no earlier one to forget" in shown(1)
     assert "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates" in (
         shown(12, last="not measured")
     )

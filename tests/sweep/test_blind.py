@@ -61,7 +61,7 @@ def test_run_without_test_splits_scores_validation_rows(backbone_folder: Folder,
     assert not any("no test split" in notice for notice in manifest.notices)
 
 
-CARVED = "the data has no validation split, so each seed carved its own from train"
+CARVED = "the data has no validation split, so each seed held out its own rows from train"
 DRAWN = "limits.validation lets each seed draw its own validation rows"
 
 

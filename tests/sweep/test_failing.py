@@ -34,7 +34,7 @@ def test_failed_seed_is_reported(
     show(result)
     shown = capsys.readouterr().out
     assert "2 seeds, 1 failed" in " ".join(shown.replace("│", " ").split())
-    assert "one: seed 5 failed and is not in the mean: learning diverged" in shown
+    assert "one: seed 5 failed and is not included in the mean: learning diverged" in shown
     (choice,) = json.loads((tmp_path / "summary.json").read_text())["tasks"]
     assert choice["failed_seeds"] == 1
     assert choice["seeds"][1:] == [

@@ -8,9 +8,9 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "remove a bank's modifications from spans of layers, and measure how much its score drops"
 EPILOG = """The trained modifications of a task are removed from every span of layers FIRST to LAST, and its rows are
-answered again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and anything
-outside the layers are kept. In the table, a row is the first layer of the span, a column the last; a cell is the change of
-the score in percent of the whole bank's. If that score is zero, negative or undefined, scores are shown instead.
+evaluated again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and anything
+outside the layers are kept. In the table, a row is the first layer of the span, a column the last; a cell is the change in
+score, in percent of the full bank's. If that score is zero, negative or undefined, scores are shown instead.
 The run is only read. The rows of the task must be available.
 
 --json and --output: {"run": ..., "ablations": [...], "left_out": {task: why}}; from Python, Run(folder).ablate(task).
@@ -26,9 +26,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
     add_remote_code(command)
-    text = "names of learned tasks (default: all whose banks have something in layers)"
+    text = "names of learned tasks (default: all whose banks have modifications in layers)"
     command.add_argument("--task", metavar="T", nargs="+", action="extend", help=text)
-    text = "split that is answered (default: validation)"
+    text = "split to evaluate (default: validation)"
     command.add_argument("--split", choices=("validation", "test"), default="validation", help=text)
     text = "which layers: all (every span, default), single (one at a time), or spans such as 0-3 5 8-11"
     command.add_argument("--spans", metavar="SPAN", nargs="+", action="extend", help=text)

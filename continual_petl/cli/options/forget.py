@@ -9,7 +9,7 @@ from continual_petl.cli.shared_options import add_json, add_run
 HELP = "drop one task of a run on purpose; this is recorded, and no other task is touched"
 EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
 distinguish a dropped task from a lost one. A task whose bank is missing, or one side of a chain that has forked, is dropped
-in the same way; until then no task can be learned.
+in the same way; before that, no task can be learned.
 
 examples:
   continual-petl forget runs/mine agnews
@@ -22,6 +22,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_run(command)
     text = "name of a learned task, or of one whose bank is missing"
     command.add_argument("task", metavar="TASK", nargs="?", help=text)
-    text = "instead of TASK: drop an entry of the chain that is missing, by the number that verify reports"
+    text = "instead of TASK: drop a missing entry of the chain, by the number that verify reports"
     command.add_argument("--entry", metavar="N", type=int, help=text)
     add_json(command)

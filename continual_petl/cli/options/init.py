@@ -8,7 +8,7 @@ from continual_petl.cli.shared_options import add_json, add_limits
 
 HELP = "inspect data files and write a first stream file"
 EPILOG = """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text also .gz), a folder with train, validation and
-test files, or the name of a data set of the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one task; its kind
+test files, or the name of a data set on the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one task; its kind
 and columns are guessed from its rows, and comments in the file say why. Exit code 1 if some rows need to be corrected first.
 
 examples:
@@ -19,11 +19,11 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set of the Hub")
+    command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set on the Hub")
     text = "the file to write (default: stream.yaml)"
     command.add_argument("--output", metavar="FILE", default="stream.yaml", help=text)
     command.add_argument("--name", metavar="NAME", help="name of the stream (default: that of the file)")
-    text = "the pre-trained model (default: one that can answer every kind found; minilm if it can)"
+    text = "the pre-trained model (default: one that supports every kind found; minilm if it does)"
     command.add_argument("--backbone", metavar="NAME", help=text)
     command.add_argument("--force", action="store_true", help="overwrite an existing file")
     text = "number of rows of each DATA from which kind and columns are guessed (default: 10000)"

@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_remote_code
 
-HELP = "write a page about what a run has learned, forgotten and cost; several runs are compared"
+HELP = "write a page that shows what a run has learned and forgotten, and what it cost; several runs are compared"
 EPILOG = """The page opens from disk in any browser, without a network. Exit code 1 if something was forgotten or
 damaged.
 
@@ -24,11 +24,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are compared")
     command.add_argument("--output", metavar="DIR", help="where the page is written (default: RUN/report)")
     command.add_argument("--open", action="store_true", help="open the page in a browser")
-    text = "serve the page to this machine, redrawn when the run changes, until Ctrl-C or SIGTERM"
+    text = "serve the page to this machine and redraw it when the run changes, until Ctrl-C or SIGTERM"
     command.add_argument("--serve", action="store_true", help=text)
     text = "port of --serve (default: any free port)"
     command.add_argument("--port", metavar="N", type=int, default=0, help=text)
-    text = "also show the first 20 misread test rows of each task; the page then contains texts from the data"
+    text = "also show the first 20 wrongly predicted test rows of each task; the page then contains texts from the data"
     command.add_argument("--rows", action="store_true", help=text)
     add_remote_code(command)
     add_json(command)

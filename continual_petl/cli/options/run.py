@@ -15,7 +15,7 @@ from continual_petl.cli.shared_options import (
     add_wait,
 )
 
-HELP = "learn every task of a stream that is not yet in its run folder"
+HELP = "learn every task of a stream that its run folder does not have yet"
 EPILOG = f"""{OVERRIDES}
 examples:
   continual-petl run quickstart --dry-run
@@ -31,11 +31,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_dry_run(command)
     text = "where banks and results are written (default: runs/NAME)"
     command.add_argument("--run-dir", metavar="DIR", help=text)
-    text = "learn a learned task again; may be repeated"
+    text = "learn this task again if it has already been learned; may be repeated"
     command.add_argument("--replace", metavar="TASK", action="append", default=[], help=text)
     add_check(command)
     add_jobs(
-        command, "learn N tasks in parallel, in processes with a backbone each; the result is identical, bit for bit"
+        command,
+        "learn N tasks in parallel, each in a process with its own backbone; the result is identical, bit for bit",
     )
     add_wait(command)
     add_logging(command)

@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json
 
-HELP = "list the streams of the package, for `run NAME`"
+HELP = "list the streams that come with the package, for `run NAME`"
 EPILOG = """examples:
   continual-petl streams
   continual-petl run classic5 --data-dir data --backbone minilm

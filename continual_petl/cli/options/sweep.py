@@ -16,7 +16,7 @@ EPILOG = f"""Each trial learns one task alone; test splits are not read. The swe
   prune: median
   seeds: 5
 
-The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. After a stop the same command resumes.
+The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. If stopped, the same command resumes.
 {OVERRIDES}
 examples:
   continual-petl sweep stream.yaml sweep.yaml
@@ -28,7 +28,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_stream(command)
-    text = "a file that lists the settings to try, and how"
+    text = "a file that says which settings to try, and how"
     command.add_argument("sweep", metavar="SWEEP.yaml", help=text)
     text = "where trials and results are written (default: sweeps/NAME)"
     command.add_argument("--run-dir", metavar="DIR", help=text)
@@ -36,9 +36,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--task", metavar="T", action="append", default=[], help=text)
     text = "number of settings to try for each task, instead of the file's value"
     command.add_argument("--trials", metavar="N", type=int, help=text)
-    text = "start no trial after this many minutes; the rest is reported, and the same command resumes"
+    text = "start no new trial after this many minutes; the remaining ones are counted, and the same command resumes"
     command.add_argument("--minutes", metavar="M", type=float, help=text)
-    add_jobs(command, "run N trials in parallel, in processes with a backbone and a share of the cores each")
+    add_jobs(command, "run N trials in parallel, each in a process with its own backbone and a share of the cores")
     text = "keep the run folders of the trials, with their banks"
     command.add_argument("--keep", action="store_true", help=text)
     command.add_argument("--quiet", action="store_true", help="print only errors and the result")

@@ -19,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
     add_task(command)
-    command.add_argument("--data", action="store_true", help="also answer the test rows again")
+    command.add_argument("--data", action="store_true", help="also evaluate the test rows again")
     text = "check in at most N processes, if that saves time (default: one for each core)"
     command.add_argument("--jobs", metavar="N", type=int, help=text)
     add_remote_code(command)

@@ -65,7 +65,7 @@ def _words(ablation: Ablated, cell: AblatedSpan) -> str:
     layers = f"layer {cell.first}" if cell.first == cell.last else f"layers {cell.first} to {cell.last}"
     change = "" if cell.relative is None else f" ({100 * cell.relative:+.2f} %)"
     removed = any(cell.first <= layer <= cell.last for layer in ablation.modified)
-    nothing = "" if removed else "<br>the bank has no modifications there"
+    nothing = "" if removed else "<br>the bank has no modifications in these layers"
     return (
         f"without {layers}<br>{shown(ablation.metric)} {_number(cell.score)} instead of {_number(ablation.full)}{change}"
         f"{nothing}"

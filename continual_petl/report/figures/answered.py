@@ -10,12 +10,12 @@ from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points
 
 MAX_LABELS = 60
-"""Maximum number of labels in a confusion matrix; of more, those with most errors are drawn."""
+"""Maximum number of labels in a confusion matrix; beyond that, those with the most errors are drawn."""
 _MAX_WRITTEN = 12
 
 
 def words(task: TaskFacts) -> str:
-    """Describe the result of `figure` in words."""
+    """Describe the figure in words."""
     found = _found(task)
     caption = f"Predictions on the {task.split} split, just after the task was learned"
     if isinstance(found, Confusion):
@@ -102,7 +102,7 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _worst(found: Confusion, num_labels: int) -> list[int]:
-    """Return the labels to draw, in order: all, or those with most errors."""
+    """Return the labels to draw, in order: all, or those with the most errors."""
     if num_labels <= MAX_LABELS:
         return list(range(num_labels))
     errors = [0] * num_labels

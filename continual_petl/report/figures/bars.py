@@ -19,7 +19,7 @@ def tasks_of_a_bar(count: int) -> int:
 
 
 def in_words(count: int) -> str:
-    """Describe the bars; empty if each task has its own."""
+    """Describe the bars; empty if each task has its own bar."""
     size = tasks_of_a_bar(count)
     return "" if size == 1 else f" Each bar is the mean of {size:,} of the {count:,} tasks, in the order of learning."
 
@@ -31,7 +31,7 @@ def task_bars(
 
     Args:
         tasks: their names, in the order of learning.
-        parts: for each part its size for each task; None if unknown, which a mean leaves out.
+        parts: by part, its size for each task; None if unknown, and then left out of means.
         y: title of the vertical axis.
         number: plotly's number format, with a prefix.
         unit: the suffix.

@@ -38,7 +38,7 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> go.Figure:
 
 
 def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
-    """Return the mean score at the end over the number of added parameters."""
+    """Return the mean score at the end against the number of added parameters."""
     known = [(number, *run) for number, run in enumerate(runs) if run[1].growth]
     traces = [
         scatter(
@@ -52,7 +52,7 @@ def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
         for number, name, facts in known
     ]
     axis = {"type": "log"}
-    return styled(traces, x="parameters added in all", y="ACC at the end", showlegend=True, xaxis=axis)
+    return styled(traces, x="parameters added in total", y="ACC at the end", showlegend=True, xaxis=axis)
 
 
 def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> go.Figure:

@@ -14,7 +14,7 @@ from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.history import Curve
 
 MAX_LINES = 40
-"""Maximum number of tasks with their own line; for more, the spread of their scores is drawn."""
+"""Maximum number of tasks with a line each; beyond that, the spread of their scores is drawn."""
 _TENTHS = 10
 
 
@@ -78,7 +78,7 @@ def in_words(facts: RunFacts) -> str:
     """Describe the lines of `overview`."""
     count = sum(bool(task.fit) for task in facts.tasks)
     if count <= MAX_LINES:
-        return "The validation score over the steps of each task's own fit."
+        return "The validation score over the steps of each task's fit."
     return f"The best, the median and the worst validation score of {count:,} tasks at each tenth of their fits."
 
 
@@ -88,7 +88,7 @@ def _overview_in_words(facts: RunFacts) -> str:
 
 @run_figure("learning", section="learning", caption="How tasks were learned", words=_overview_in_words)
 def overview(facts: RunFacts) -> go.Figure | None:
-    """Return the validation score of every task over its own fit, or the spread of many tasks; None without a history."""
+    """Return the validation score of every task over its fit, or for many tasks the spread; None without a history."""
     known = [task for task in facts.tasks if task.fit]
     if not known:
         return None
@@ -112,7 +112,7 @@ def _lines(known: Sequence[TaskFacts]) -> go.Figure:
 
 
 def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> go.Figure:
-    """Return the spread at each tenth of the fits, using each task's newest score by then."""
+    """Return the spread at each tenth of the fits, using each task's newest score at that point."""
     tenths = list(range(1, _TENTHS + 1))
     by_then = [
         [

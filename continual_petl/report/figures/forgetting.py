@@ -23,7 +23,7 @@ def _words(facts: RunFacts) -> str:
     "forgetting", section="forgetting", caption="Forgetting and backward transfer after each task", words=_words
 )
 def figure(facts: RunFacts) -> go.Figure:
-    """Return forgetting (Chaudhry et al. 2018) and BWT (Lopez-Paz and Ranzato 2017) after each task from the second on."""
+    """Return forgetting (Chaudhry et al. 2018) and BWT (Lopez-Paz and Ranzato 2017) after every task but the first."""
     steps = [step for step in facts.steps if step > 1]
     values = [facts.after(step) for step in steps]
     traces = [
@@ -41,4 +41,4 @@ def figure(facts: RunFacts) -> go.Figure:
     known = [abs(point) for value in values for name in SHOWN if not math.isnan(point := value[name])]
     # Zero is drawn as zero, not as noise magnified to the height of the page.
     edge = max(0.05, 1.2 * max(known, default=0.0))
-    return styled(traces, x="tasks learned", y="score points, of 1", yaxis={"range": [-edge, edge]})
+    return styled(traces, x="tasks learned", y="difference in score", yaxis={"range": [-edge, edge]})

@@ -53,7 +53,7 @@ def _bytes_in_words(facts: RunFacts) -> str:
 
 @run_figure("bytes", section="growth", caption="Bytes on disk", words=_bytes_in_words)
 def num_bytes(facts: RunFacts) -> go.Figure:
-    """Return the bytes on disk so far, by part, and those of as many copies of the backbone."""
+    """Return the bytes on disk so far, by part, and those that a copy of the backbone per task would take."""
     copies = list(accumulate(copy_bytes(facts)))
     return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
 
@@ -61,7 +61,7 @@ def num_bytes(facts: RunFacts) -> go.Figure:
 def _each_in_words(what: str) -> Callable[[RunFacts], str]:
     def words(facts: RunFacts) -> str:
         means = bars.in_words(len(facts.tasks))
-        return f"{what}{means} The table has each task's own." if means else what
+        return f"{what}{means} The table lists every task." if means else what
 
     return words
 
@@ -125,6 +125,6 @@ def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[s
 
 
 def _scales() -> dict[str, Any]:
-    """Return buttons for a linear and a logarithmic axis: a hundredth is invisible on the former."""
+    """Return buttons for a linear and a logarithmic axis; a share of one percent is invisible on the former."""
     buttons = [{"label": kind, "method": "relayout", "args": [{"yaxis.type": kind}]} for kind in ("linear", "log")]
     return {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.16, "buttons": buttons}

@@ -1,6 +1,7 @@
-"""The figures on the page of a run or a task. Each file of this folder registers its own; nothing else names them.
+"""The figures on the page of a run or a task. Each file in this folder registers its figures; no other code names them.
 
-To add one, write a file with a function from `RunFacts` (or `TaskFacts`) to a plotly figure, under the decorator below.
+To add one, write a file with a function that turns `RunFacts` (or `TaskFacts`) into a plotly figure, and decorate it with
+`run_figure` (or `task_figure`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from continual_petl.report import figures as package
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 
 SECTIONS = ("scores", "forgetting", "routing", "growth", "learning", "time", "training", "predictions")
-"""Identifiers of the sections that figures are shown in, in the order of the page; the last two are of a task."""
+"""Identifiers of the sections that figures are shown in, in the order of the page; the last two belong to a task."""
 
 Facts = TypeVar("Facts", RunFacts, TaskFacts)
 Drawn: TypeAlias = go.Figure | dict[str, Any] | None
@@ -79,7 +80,7 @@ def task_figures() -> list[Registered[TaskFacts]]:
 
 
 def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, str]:
-    # Sorted by file, regardless of import order; figures of one file stay in the order of registration.
+    # Sorted by file, regardless of import order; figures in one file stay in the order of registration.
     return SECTIONS.index(figure.section), figure.draw.__module__
 
 
@@ -95,9 +96,9 @@ class Figures(Mapping[str, go.Figure]):
         self._figures = {name: figure for name, figure in figures.items() if figure is not None}
 
     def __getitem__(self, name: str) -> go.Figure:
-        """Return one plotly figure; an unknown name is a `KeyError` that lists the known ones."""
+        """Return one plotly figure; an unknown name raises a `KeyError` that lists the known ones."""
         if name not in self._figures:
-            raise KeyError(f"no figure {name!r}; there are {', '.join(self._figures) or 'none'}")
+            raise KeyError(f"no figure {name!r}; known figures: {', '.join(self._figures) or 'none'}")
         return self._figures[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MAX_CELLS = 100
-"""Maximum number of rows and columns; of more tasks, blocks are drawn."""
+"""Maximum number of rows and columns; for more tasks, blocks are drawn."""
 _MAX_WRITTEN = 12
 
 
@@ -33,7 +33,7 @@ def _words(facts: RunFacts) -> str:
 
 @run_figure("matrix", section="scores", caption="Result matrix R", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
-    """Return the heat map of R; of more than `MAX_CELLS` tasks the mean of each block, with its worst score on hover."""
+    """Return the heat map of R; for more than `MAX_CELLS` tasks the mean of each block, with its worst score on hover."""
     return _blocks(facts.results) if len(facts.results.tasks) > MAX_CELLS else _cells(facts)
 
 
@@ -93,7 +93,7 @@ def _blocks(results: Results) -> go.Figure:
         scored = results.rows[rows]
         places, values = (np.concatenate(each) for each in zip(*((r.columns, r.values) for r in scored), strict=True))
         places, values = places[~np.isnan(values)], values[~np.isnan(values)]
-        # A stable sort: within a block the scores stay row by row.
+        # Stable, so within a block the scores keep their order, row by row.
         blocks = np.searchsorted(edges, places, side="right") - 1
         order = np.argsort(blocks, kind="stable")
         in_blocks = np.split(values[order], np.searchsorted(blocks[order], np.arange(1, len(spans))))

@@ -15,9 +15,9 @@ from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MAX_LINES = 40
-"""Maximum number of tasks with their own line; of more, the spread of the changes is drawn."""
+"""Maximum number of tasks with a line each; beyond that, the spread of the changes is drawn."""
 MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "rows not checked": ""}
-"""Mark after a task's name: its bank is bit for bit the certified one, or not."""
+"""Mark after a task's name: whether its bank is bit for bit the certified one."""
 _SYMBOLS = {"measured": "circle", "certified": "diamond-open"}
 
 
@@ -48,17 +48,17 @@ def _identical(count: int) -> str:
 def _words(facts: RunFacts) -> str:
     same = f"{facts.num_unchanged:,} of {counted(len(facts.tasks), 'bank')}"
     return (
-        f"{flatness(facts)} {same} are identical to what was certified, bit for bit (\u2261). {in_words(facts)}"
+        f"{flatness(facts)} {same} are identical to the certified ones, bit for bit (\u2261). {in_words(facts)}"
         f"{facts.results.note}"
     )
 
 
 @run_figure("scores", section="scores", caption="Every task's score over time", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
-    """Return one line per task, or for many tasks the spread of the changes from their own first score.
+    """Return one line per task, or for many tasks the spread of the changes from their first scores.
 
-    A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value holds. A
-    cross is a changed score. After a name comes the current state of its certificate; see `MARKS`.
+    A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value still holds.
+    A cross is a changed score. A mark after a task's name shows the current state of its certificate; see `MARKS`.
     """
     return _lines(facts) if len(facts.results.tasks) <= MAX_LINES else _spread(facts)
 
@@ -67,7 +67,7 @@ def in_words(facts: RunFacts) -> str:
     """Describe lines and marks."""
     if len(facts.results.tasks) <= MAX_LINES:
         return "Filled marks were measured, open ones certified; a cross is a score that changed."
-    drawn = "The best, the median and the worst change of all tasks whose score is known at that time."
+    drawn = "The best, the median and the worst change among the tasks whose score is known at that time."
     return f"{drawn}{facts.spaced}"
 
 
@@ -120,6 +120,6 @@ def _spread(facts: RunFacts) -> go.Figure:
 
 
 def _changes(results: Results, step: int) -> NDArray[np.float64]:
-    """Return the changes of all tasks' scores but the newest since just after they were learned."""
+    """Return the change of each task's score since it was learned, except for the newest task; unknown ones are left out."""
     changes = results.row(step - 1)[:-1] - results.own[: step - 1]
     return changes[~np.isnan(changes)]

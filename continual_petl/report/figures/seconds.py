@@ -30,13 +30,13 @@ def _words(facts: RunFacts) -> str:
     if missing := [task for task in facts.results.tasks if task not in spent]:
         words += f" No time is recorded yet for {counted(len(missing), 'task')}."
     if means := in_words(len(facts.results.tasks)):
-        words += f"{means} `continual-petl show` has each task's own."
+        words += f"{means} `continual-petl show` prints the times of each task."
     return words
 
 
 @run_figure("seconds", section="time", caption="Time of each task", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
-    """Return one bar a task, divided by phase."""
+    """Return one bar per task, divided by phase."""
     tasks, seconds = facts.results.tasks, facts.results.seconds
     others = {phase for spent in seconds.values() for phase in spent} - PHASES.keys()
     phases = PHASES | {phase: shown(phase) for phase in sorted(others)}

@@ -1,5 +1,5 @@
-"""The common style of all figures: no background, so that they fit light and dark pages, colours for everybody
-(Okabe and Ito 2008, https://jfly.uni-koeln.de/color), and text that matches the drawing.
+"""The common style of all figures: no background, so that they fit light and dark pages; colours that everyone can tell
+apart (Okabe and Ito 2008, https://jfly.uni-koeln.de/color); names escaped and shortened for plotly.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ SCALE = [
     [0.0, "#00224e"], [1 / 9, "#123570"], [2 / 9, "#3b496c"], [3 / 9, "#575d6d"], [4 / 9, "#707173"],
     [5 / 9, "#8a8678"], [6 / 9, "#a59c74"], [7 / 9, "#c3b369"], [8 / 9, "#e1cc55"], [1.0, "#fee838"],
 ]  # fmt: skip
-"""Cividis (Nunez et al. 2018) as in plotly for Python; in the browser, the name means other steps."""
+"""Cividis (Nunez et al. 2018) as in plotly for Python; in the browser, plotly gives the name other steps."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05
-"""Shares of a value: what counts as rounding, and the margin that an axis shows on both sides of a single one."""
+"""As shares of a value: the largest difference that counts as rounding, and the margin around an axis's only value."""
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def colour(number: int) -> str:
-    """Return a colour for the n-th of several things; they repeat after eight."""
+    """Return the colour with this number; they repeat after eight."""
     return COLOURS[number % len(COLOURS)]
 
 
 def styled(traces: Sequence[Mapping[str, Any]], **layout: Any) -> go.Figure:
-    """Return the result of `drawing` as a plotly figure, made in one step: plotly validates every later change slowly."""
+    """Return the result of `drawing` as a plotly figure, created in one step: plotly is slow to validate later changes."""
     return go.Figure(drawing(traces, **layout))
 
 
 def drawing(
     traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any
 ) -> dict[str, Any]:
-    """Return a figure with titled axes as plotly JSON: not validated, which takes most of the time.
+    """Return a figure with titled axes as plotly JSON, without validation, which would take most of the time.
 
     Args:
         traces: the traces as plotly JSON; see `scatter`, `bar` and `heatmap`.
         x: title of the horizontal axis, unless ``xaxis`` has one.
         y: title of the vertical axis.
         height: in pixels.
-        layout: other keys of plotly's layout; ``xaxis`` and ``yaxis`` are merged with those of all figures.
+        layout: other keys of plotly's layout; ``xaxis`` and ``yaxis`` are merged with the common ones.
     """
     # Without a type, plotly guesses one from the values, including dates.
     axis = {"gridcolor": MUTED, "zerolinecolor": MUTED, "automargin": True, "type": "linear"}
@@ -66,7 +66,7 @@ def drawing(
 
 
 def _range_of(traces: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """Return a range for an axis without values, or with values that are equal up to rounding; otherwise nothing."""
+    """Return a range for an axis without values, or whose values are equal up to rounding; otherwise an empty dict."""
     own = [trace for trace in traces if trace.get(f"{name}axis", name) == name]
     values = [value for trace in own for value in trace[name] if isinstance(value, int | float)]
     if not values:
@@ -102,14 +102,14 @@ def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_axis(tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the axis of figures with something for each task: their names, or their numbers if the names do not fit."""
+    """Return an axis with an entry for each task: their names, or their numbers if the names do not fit."""
     if len(tasks) > _NAMED:
         return {"title": {"text": "task, by number"}}
     return {"title": {"text": "task"}, "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}
 
 
 def tick(name: str, limit: int = 18) -> str:
-    """Return a name shortened for an axis; the whole one is shown on hover."""
+    """Return a name shortened for an axis; the full name is shown on hover."""
     return shown(name if len(name) <= limit else name[: limit - 1] + "…")
 
 

@@ -138,7 +138,7 @@ def _sort(value: float) -> float | None:
 
 
 def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
-    """Return the newest known score of every task in each run, by the task's name: orders may differ."""
+    """Return the newest known score of every task in each run, matched by name, since orders may differ."""
     digests = [{own.name: own.digest for own in facts.tasks} for _, facts in runs]
     marks = [{own.name: mark_of(own.split) for own in facts.tasks} for _, facts in runs]
     rows = []
@@ -167,7 +167,7 @@ def _same(digests: Sequence[str], num_runs: int) -> str:
 
 
 def differences(runs: Sequence[Named]) -> list[str]:
-    """Return what makes runs hard to compare, and what is the same in them, bit for bit."""
+    """Return what makes the runs hard to compare, and how many banks are the same in all of them, bit for bit."""
     lines = []
     if len({facts.pin.digest for _, facts in runs if facts.pin is not None}) > 1:
         lines.append("These runs have different backbones.")
@@ -175,7 +175,11 @@ def differences(runs: Sequence[Named]) -> list[str]:
     if any(len(facts.tasks) != len(shared) for _, facts in runs):
         lines.append(
             "These runs have not learned the same tasks: their means over all tasks are not comparable. "
-            + (f"All of them have learned {counted(len(shared), 'task')}." if shared else "No task is in all of them.")
+            + (
+                f"All of them have learned {counted(len(shared), 'task')}."
+                if shared
+                else "They have no task in common."
+            )
         )
     names = set(shared)
     each = [{task.name: task for task in facts.tasks if task.name in names} for _, facts in runs]
@@ -189,12 +193,10 @@ def differences(runs: Sequence[Named]) -> list[str]:
     }.items():
         apart = [task for task in shared if any(getattr(k[task], what) != getattr(each[0][task], what) for k in each)]
         if apart:
-            lines.append(f"Of the shared tasks {len(apart):,} {words}: {_some(apart)}.")
+            lines.append(f"Shared tasks that {words} ({len(apart):,}): {_some(apart)}.")
     same = [task for task in shared if len({known[task].digest for known in each}) == 1]
     if same and len(runs) > 1:
-        lines.append(
-            f"Of {counted(len(shared), 'shared task')} {len(same):,} have the same bank in all runs, bit for bit."
-        )
+        lines.append(f"Shared tasks with the same bank in all runs, bit for bit: {len(same):,} of {len(shared):,}.")
     return lines
 
 

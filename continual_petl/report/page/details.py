@@ -1,7 +1,7 @@
 """The details of a task, in a separate file, so that the page of a long run opens quickly.
 
-Each task has its own file; in a long run, many tasks share one. A file begins with a digest of its input, and is not drawn
-again as long as that is the same.
+Each task has its own file; in a long run, many tasks share one. A file begins with a digest of its input, and is not
+written again while that stays the same.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from continual_petl.store.certificate.history import Answered, Confusion, PerLab
 
 MAX_LABELS = 1_000
 _LEFT_OUT = {"tensors", "scores", "labels", "class_weights", "parameters", "notices"}
-"""Fields that are shown in tables, or too long: every tensor's digest is in bank.json."""
+"""Fields that are shown in tables, or too long to show (every tensor's digest is in bank.json)."""
 
 
 def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool = False) -> str:
-    """Return the script that shows the details of a task, or of any of several.
+    """Return the script that shows the details of a task, or of one of several.
 
     Args:
-        tasks: the tasks to show: one, or as many as are packed together.
-        first: position of the first of them in the order of learning, from 0.
+        tasks: the tasks in this file: one, or as many as are packed together.
+        first: 0-based position of the first of them in the order of learning.
         page: a version of the drawing code, for the digest.
-        packed: whether they are compressed, which makes repeated parts of many tasks small.
+        packed: whether they are compressed; many tasks have parts in common.
     """
     line = first_line(tasks, first, page)
     each = (_details(task.opened(), place) for place, task in enumerate(tasks, first))
@@ -51,7 +51,7 @@ def first_line(tasks: Sequence[TaskFacts], first: int, page: str) -> str:
 
 
 def _details(task: TaskFacts, place: int) -> str:
-    """Return the arguments of the script that shows them: number, HTML and figures."""
+    """Return the arguments of the JavaScript call that shows a task: number, HTML and figures."""
     figures = _figures(task)
     found = _answers(task)
     html = (
@@ -131,7 +131,7 @@ def _settings(task: TaskFacts) -> Table:
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
-    """Return the labels, with support, predictions and correct predictions of each, if known."""
+    """Return the labels, each with its support, predictions and correct predictions, if known."""
     weights, counts = task.manifest.class_weights, _counts(_answers(task), len(labels))
     heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []
@@ -145,17 +145,17 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
 
 
 def _counts(found: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:
-    """Return (support, predicted, correct) of every label; None if not every answer was kept."""
+    """Return (support, predicted, correct) for every label; None if not every prediction was kept."""
     if isinstance(found, PerLabel):
         return [(right + missed, right + wrong, right) for right, wrong, missed in found.counts]
     if not isinstance(found, Confusion) or found.others:
         return None
-    true, settings, right = Counter[int](), Counter[int](), Counter[int]()
-    for label, answer, count in found.cells:
+    true, predicted, right = Counter[int](), Counter[int](), Counter[int]()
+    for label, prediction, count in found.cells:
         true[label] += count
-        settings[answer] += count
-        right[label] += count if label == answer else 0
-    return [(true[label], settings[label], right[label]) for label in range(num_labels)]
+        predicted[prediction] += count
+        right[label] += count if label == prediction else 0
+    return [(true[label], predicted[label], right[label]) for label in range(num_labels)]
 
 
 def _specification(task: TaskFacts) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The Jinja templates, strict and escaping: a missing name is an error, and text of a run is never read as HTML."""
+"""The Jinja templates, strict and escaping: a missing name is an error, and text from a run is never read as HTML."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// Figures: drawn when they scroll near, the others while the browser is idle; in the colours of the page, with their numbers
-// as a table on demand.
+// Draws figures shortly before they scroll into view, and the others while the browser is idle; in the colours of the page,
+// with their numbers as a table on demand.
 const drawn = new Map(); // place -> figure
 let printing = false;
 let ready = null;
@@ -11,7 +11,7 @@ const resolved = (name) => {
   return getComputedStyle(probe).color;
 };
 
-// A figure's own layout, in the colours and at the width of its place on the page.
+// Returns a figure's layout in the colours of the page and at the width of its place.
 const fitted = (place, { data, layout }) => {
   const text = printing ? "#000000" : resolved("text");
   const line = printing ? "#cccccc" : resolved("line");
@@ -56,7 +56,7 @@ const redraw = () => {
   }
 };
 
-// The functions of plotly's menu are buttons next to the figure, which the keyboard can reach.
+// Turns plotly's menu into buttons next to the figure, which can be reached with the keyboard.
 const choices = (place, figure) => {
   const group = document.createElement("span");
   group.setAttribute("role", "group");
@@ -73,7 +73,7 @@ const choices = (place, figure) => {
         const last = keys.pop();
         keys.reduce((inner, key) => (inner[key] ??= {}), figure.layout)[last] = value;
       }
-      if (!waiting.has(place)) draw(place, figure); // a figure not drawn yet gets it when drawn
+      if (!waiting.has(place)) draw(place, figure); // otherwise it applies when the figure is drawn
     });
     group.append(button);
   });
@@ -87,7 +87,7 @@ const ticks = (axis, value, number) => {
   return at < 0 ? written(value ?? number + 1) : plain(axis.ticktext?.[at] ?? value);
 };
 
-// Returns heads and rows of a figure's numbers: a heat map's in their layout, otherwise one column per trace.
+// Returns the headers and rows of a figure's numbers: for a heat map in its layout, otherwise with one column per trace.
 const numbers = ({ data, layout }) => {
   const { xaxis, yaxis } = layout;
   const first = data[0];
@@ -184,7 +184,7 @@ const near = new IntersectionObserver(async (entries) => {
   drawOthers();
 }, { rootMargin: "800px" });
 
-// Figures that were removed from the page are released, so that a page can stay open or show a thousand tasks.
+// Releases figures that were removed from the page, so that it can stay open for long or show a thousand tasks.
 const letGo = () => {
   for (const element of [...drawn.keys(), ...waiting.keys()].filter((one) => !one.isConnected)) {
     near.unobserve(element);
@@ -193,8 +193,8 @@ const letGo = () => {
   }
 };
 
-// For saving the page or a screenshot of all of it, without scrolling: figures further away are drawn too, one at a time while
-// the browser is idle and the reader does not scroll. Only hidden figures wait until they are opened.
+// So that a saved page or a full-page screenshot is complete without scrolling, figures further away are drawn too, one at a
+// time while the browser is idle and the reader does not scroll. Only hidden figures wait until they are opened.
 const idle = (act) => (globalThis.requestIdleCallback ? requestIdleCallback(act, { timeout: 1000 }) : setTimeout(act, 50));
 const isShown = (element) => element.isConnected && element.clientWidth > 0 && !element.closest("details:not([open])");
 let scrolled = -Infinity;

@@ -1,4 +1,4 @@
-// While a run is served: when the server has a newer page, its content replaces the old one, and the reader keeps their
+// While a report is served: when the server has a newer page, its content replaces the old one, and the reader keeps the
 // scroll position, theme, task and table order.
 const keyOf = (element) => element.dataset.figure ?? element.caption?.textContent ?? element.id;
 const anchors = () => [...document.querySelectorAll("main > section, main > section .plot[data-figure], main > section > .wide > table")];
@@ -64,7 +64,7 @@ const refresh = async () => {
   document.body.dataset.stamp = next.body.dataset.stamp;
   fill();
   restore(was);
-  say(document.querySelector(".verdict")?.textContent.trim() ?? "The page was drawn anew.");
+  say(document.querySelector(".verdict")?.textContent.trim() ?? "The page was redrawn.");
 };
 
 if ("live" in document.body.dataset) {
@@ -78,7 +78,7 @@ if ("live" in document.body.dataset) {
       if (stamp.trim() !== document.body.dataset.stamp) await refresh();
       connected.textContent = "live";
     } catch {
-      connected.textContent = "server ended";
+      connected.textContent = "server stopped";
     } finally {
       busy = false;
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 ROWS_OF_A_PAGE = 50
 MAX_ROWS = 1_000
-"""Maximum table rows in the document; of a longer table the page creates visible rows on demand."""
+"""Maximum number of table rows in the document; for a longer table, the page creates the visible rows on demand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Cell:
 
     text: str
     sort: float | str | None = None
-    """Sort key; None: its text."""
+    """Sort key; None sorts by the text."""
     kind: str = ""
     """number, digest, text, good, bad or warn."""
     opens: int | None = None
@@ -66,7 +66,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     page: int = ROWS_OF_A_PAGE
     notes: Sequence[str] = ()
-    """Explanations of marks in its cells."""
+    """Explanations of the marks in its cells."""
 
     @property
     def is_long(self) -> bool:
@@ -80,7 +80,7 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each column's cells: that of the first one."""
+        """The kind of each column: that of its first cell."""
         return [cell.kind for cell in self.rows[0]] if self.rows else []
 
     @property
@@ -106,7 +106,7 @@ class Section:
     figures: Sequence[Shown] = ()
     tables: Sequence[Table] = ()
     more: dict[str, Any] = field(default_factory=dict)
-    """Extra values for its own template."""
+    """Extra values for its template."""
 
 
 def _plain(cell: Cell, kind: str) -> str | list[Any]:

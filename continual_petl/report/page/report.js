@@ -1,7 +1,7 @@
 // Connects the parts of the page. Nothing is fetched, so it works from disk.
 const say = (words) => { document.getElementById("news").textContent = words; };
 
-// Initialises the content of the document: called once, and again for the content of a newer page.
+// Initialises the content of the document; called again when a newer page replaces it.
 const fill = () => {
   for (const element of document.querySelectorAll("script.data")) {
     const target = document.querySelector(`.plot[data-figure="${CSS.escape(element.dataset.name)}"]`);
@@ -24,11 +24,11 @@ document.addEventListener("click", async ({ target }) => {
   let done = true;
   try {
     await navigator.clipboard.writeText(copied.textContent);
-  } catch { // a page on disk, or permission denied: use the older way
+  } catch { // a page on disk, or permission denied: use the older API
     getSelection().selectAllChildren(copied);
     done = document.execCommand("copy");
   }
-  say(done ? "The command is copied." : "The command is selected; copy it with Ctrl-C.");
+  say(done ? "The command was copied." : "The command is selected; copy it with Ctrl-C.");
   target.textContent = done ? "Copied" : "Selected";
   setTimeout(() => { target.textContent = "Copy"; }, 3000);
 });
@@ -37,7 +37,7 @@ const plotly = document.getElementById("plotly");
 plotly.addEventListener("load", () => ready());
 plotly.addEventListener("error", () => {
   for (const element of document.querySelectorAll(".plot")) {
-    element.textContent = "plotly.min.js is missing beside the page: copy the whole folder, not this file alone.";
+    element.textContent = "plotly.min.js is missing next to the page: copy the whole folder, not just this file.";
   }
 });
 if (globalThis.Plotly) ready();

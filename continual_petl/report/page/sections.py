@@ -23,7 +23,7 @@ _MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "CHANGED": 
 
 
 def sections(facts: RunFacts) -> list[Section]:
-    """Return all sections; for a run without a task the verdict, and the half-learned tasks."""
+    """Return all sections; for a run without learned tasks only the verdict and the half-learned tasks."""
     if not facts.tasks:
         return [verdict(facts), *half_learned(facts)]
     parts = [part(facts) for part in (cost, learning, times, tasks)]
@@ -32,7 +32,7 @@ def sections(facts: RunFacts) -> list[Section]:
 
 
 def half_learned(facts: RunFacts) -> list[Section]:
-    """Return the learning curves so far of half-learned tasks; nothing if there are none."""
+    """Return the learning curves of half-learned tasks so far; empty if there are none."""
     figures = [
         Shown(
             name=f"half-{place}",
@@ -135,14 +135,14 @@ def tasks(facts: RunFacts) -> Section:
 
 
 def misread(facts: RunFacts) -> list[Section]:
-    """Return the rows that banks get wrong; nothing unless requested."""
+    """Return the rows that banks get wrong; empty unless requested."""
     if facts.misread is None:
         return []
     lines = [each.in_words for each in facts.misread]
     if len(facts.misread) < len(facts.tasks):
         lines.insert(0, f"Rows of the newest {len(facts.misread):,} of {counted(len(facts.tasks), 'task')}.")
     tables = [_misread_table(each) for each in facts.misread if each.rows]
-    return [Section(id="misread", title="Misread rows", template="figures.html.j2", lines=lines, tables=tables)]
+    return [Section(id="misread", title="Wrong predictions", template="figures.html.j2", lines=lines, tables=tables)]
 
 
 def _misread_table(found: MisreadRows) -> Table:
@@ -158,7 +158,7 @@ def _misread_table(found: MisreadRows) -> Table:
         for row in found.rows
     ]
     heads = ("row", *found.columns, "correct", "predicted", *(["probability"] if shares else []))
-    what = "Largest errors" if found.by_error else "Misread rows"
+    what = "Largest errors" if found.by_error else "Wrong predictions"
     return Table(caption=f"{what} of {found.task}", heads=heads, rows=rows)
 
 

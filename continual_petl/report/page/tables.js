@@ -1,5 +1,6 @@
-// Tables are sorted by their heads, and shown page by page. The rows of a long table are data next to it: only those of the
-// visible page are created. A cell there is its text, or a list: text, sort key, kind, the task that it opens.
+// Tables are sorted by clicking their headers, and shown page by page. The rows of a long table are stored as data next to it,
+// and only those of the visible page are created. A cell in the data is its text, or a list: text, sort key, kind, the task
+// that it opens.
 const long = new WeakMap();
 const rowsOf = (table) => long.get(table)?.rows ?? [...table.tBodies[0].rows];
 const made = (cells, kinds) => {
@@ -106,7 +107,7 @@ const tables = (inside) => {
   reach();
 };
 
-// A table wider than the page can be focused and scrolled with the keyboard; others cannot be focused.
+// Makes tables wider than the page focusable, so that the keyboard can scroll them; others cannot be focused.
 const reach = () => {
   for (const box of document.querySelectorAll(".wide")) {
     if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0; else box.removeAttribute("tabindex");

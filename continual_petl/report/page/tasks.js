@@ -32,7 +32,7 @@ const open = (number, jump) => {
     script.remove();
     if (jump !== null) say(`Details of task ${select.selectedOptions[0].textContent} are shown.`);
   };
-  script.onerror = () => { document.getElementById("details").textContent = "The file of this task is missing beside the page."; };
+  script.onerror = () => { document.getElementById("details").textContent = "The file of this task is missing next to the page."; };
   document.head.append(script);
   if (jump) { document.getElementById("tasks").scrollIntoView(); select.focus({ preventScroll: true }); }
 };

@@ -18,8 +18,8 @@ _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full"
 
 def verdict(facts: RunFacts) -> Section:
     """Return the verdict, its basis, and the numbers."""
-    told, mood = verdict_and_mood(facts)
-    more = {"verdict": told, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
+    sentence, mood = verdict_and_mood(facts)
+    more = {"verdict": sentence, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
     return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)
 
 
@@ -33,15 +33,15 @@ def verdict_and_mood(facts: RunFacts) -> tuple[str, str]:
         held = f" Valid: {facts.num_unchanged:,} of {counted(count, 'certificate')}." if count else ""
         return f"This run does not match its certificates: {findings}.{held}", "bad"
     if not count:
-        return "No task is learned yet.", "warn"
+        return "No task has been learned yet.", "warn"
     checked = f"{counted(count, 'task')} learned, {counted(facts.num_unchanged, 'certificate')} checked"
     if unchecked:
         return f"{checked}, none of these changed; {counted(len(unchecked), 'task')} could not be checked.", "warn"
     moved = sum(change != 0 for change in facts.changes.values())
     if facts.num_moved_on:
         return (
-            f"{checked}: every bank is as it was committed, but {facts.num_moved_on:,} of them "
-            f"{'answers' if facts.num_moved_on == 1 else 'answer'} with the shared bank as task {facts.newest_shared!r} left "
+            f"{checked}: every stored bank is unchanged, but {counted(facts.num_moved_on, 'task')} "
+            f"{'uses' if facts.num_moved_on == 1 else 'use'} the shared bank as task {facts.newest_shared!r} left "
             f"it; {counted(moved, 'earlier score')} changed.",
             "warn",
         )
@@ -53,9 +53,7 @@ def verdict_and_mood(facts: RunFacts) -> tuple[str, str]:
 def _lines(facts: RunFacts) -> list[str]:
     count, lines = len(facts.tasks), [f"{backbone_in_words(facts)} Seed of the stream: {facts.seed}."]
     if facts.num_planned > count:
-        lines.append(
-            f"The stream has {counted(facts.num_planned, 'task')}; this report shows those that are learned so far."
-        )
+        lines.append(f"The stream has {counted(facts.num_planned, 'task')}; this report shows those learned so far.")
     lines += [half_learned_in_words(task, at) for task, at in facts.half_learned.items()]
     if facts.forgotten:
         names = ", ".join(facts.forgotten[:10]) + (", ..." if len(facts.forgotten) > 10 else "")
@@ -76,7 +74,7 @@ def _lines(facts: RunFacts) -> list[str]:
 
 
 def backbone_in_words(facts: RunFacts) -> str:
-    """Return the backbone by name and digest."""
+    """Describe the backbone: name, size and digest."""
     if facts.pin is None:
         return "Backbone: not known yet."
     revision = f", revision {facts.pin.revision}" if facts.pin.revision else ""
@@ -85,7 +83,7 @@ def backbone_in_words(facts: RunFacts) -> str:
 
 
 def half_learned_in_words(task: str, at: Position | None) -> str:
-    """Describe the progress of a task that is being learned or was stopped, which look the same on disk."""
+    """Describe the progress of a task that is being learned or was stopped (on disk, both look the same)."""
     if at is None:
         return f"Task {task!r} is half learned."
     left = ""
@@ -107,8 +105,8 @@ def _cards(facts: RunFacts) -> list[Card]:
         last, copies = facts.growth[-1], counted(count, "full copy", "full copies")
         share = f"{last.stored / last.full_copies:.2%} of {copies} of the backbone ({last.full_copies:,})"
         cards.append(Card(name="parameters added", value=f"{last.stored:,}", note=share))
-        whole = sum(copy_bytes(facts))
-        share = f"{last.cumulative_bytes / whole:.2%} of {copies} ({megabytes(whole)})"
+        copied = sum(copy_bytes(facts))
+        share = f"{last.cumulative_bytes / copied:.2%} of {copies} ({megabytes(copied)})"
         cards.append(Card(name="on disk", value=megabytes(last.cumulative_bytes), note=f"with certificates; {share}"))
     return cards
 
@@ -117,5 +115,5 @@ def moment(seconds: float) -> str:
     """Format a time."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # the clock of the writer was wrong
+    except (OverflowError, ValueError, OSError):  # the writer's clock was wrong
         return "at an unknown time"
