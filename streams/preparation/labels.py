@@ -130,13 +130,13 @@ def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
     return index
 
 
-def unknown_rule(labels: tuple[str, ...], *, positions: bool, key: str = "labels") -> str:
+def unknown_rule(labels: tuple[str, ...], *, positions: bool, key: str = "`labels`") -> str:
     """Describe which labels there are, and what to do with rows that have another one."""
-    source = f"the list `{key}`" if positions or key != "labels" else "the training rows"
+    source = f"the list {key}" if positions or key != "`labels`" else "the training rows"
     known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
     rule = f"The classes are those of {source}: {known}"
     rule += f", or their positions 0 to {len(labels) - 1}" if _also_positions(labels, positions) else ""
-    return f"{rule}. Repair or remove these rows, or write all classes under `{key}`."
+    return f"{rule}. Repair or remove these rows, or write all classes under {key}."
 
 
 def check_class_weights(task: str, weights: str | Mapping[str, float] | None, labels: tuple[str, ...]) -> None:

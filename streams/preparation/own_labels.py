@@ -13,6 +13,7 @@ from continual_petl.streams.sources.checks import Fault, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names
 from continual_petl.streams.sources.split_rows import SplitRows
 
+_KEY = "`all_labels` (with split: `labels`)"
 Splits = Mapping[SplitName, SplitRows]
 
 
@@ -53,7 +54,7 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
     ]
     if unknown:
         with about("all_labels"):
-            raise_faults(where, column, unknown, unknown_rule(labels, positions=positions, key="all_labels"))
+            raise_faults(where, column, unknown, unknown_rule(labels, positions=positions, key=_KEY))
     answers = [labels[index[name]] for name in names]
     chosen = [row for row, answer in enumerate(answers) if answer in own]
     if not chosen:

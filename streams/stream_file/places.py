@@ -67,7 +67,10 @@ class Places:
     def _as_written(self, path: KeyPath) -> KeyPath:
         match path:
             case ("tasks", int(number), *below) if self.entries is not None and number < len(self.entries):
-                return ("tasks", self.entries[number], *below)
+                entry = ("tasks", self.entries[number])
+                if below[:1] == ["all_labels"] and (*entry, "all_labels") not in {*self.lines, *self.options}:
+                    below = ["labels", *below[1:]]  # of the entry that was split
+                return (*entry, *below)
         return path
 
     def report_option(self, option: str, text: str) -> None:
