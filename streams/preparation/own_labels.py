@@ -36,7 +36,8 @@ def own_rows(
     if task.all_labels is None:
         return dict(splits), None
     own = _named(task, "labels", spec.resolved_labels(task)) if own is None else own
-    kept, counts = {}, {}
+    kept: dict[SplitName, SplitRows] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for name, rows in splits.items():
         kept[name] = _own_rows(spec, task, rows, set(own))
         counts[name] = len(rows) - len(kept[name]), len(rows)

@@ -6,7 +6,7 @@ machine, and depends neither on the order in which the labels are written nor on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from continual_petl.errors import counted
 from continual_petl.seeding import derive_seed
@@ -74,7 +74,7 @@ def split_names(name: str, num_tasks: int) -> list[str]:
     return [f"{name}-{number:0{width}}" for number in range(1, num_tasks + 1)]
 
 
-def left_out_notice(task: str, counts: dict[str, tuple[int, int]]) -> str | None:
+def left_out_notice(task: str, counts: Mapping[str, tuple[int, int]]) -> str | None:
     """Return a notice about rows whose label belongs to another task, if there are any.
 
     Args:

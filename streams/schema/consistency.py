@@ -89,8 +89,9 @@ def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list
         elif protocol == "domain" and task.get("split") is not None:
             problems.append((("tasks", number, "split"), _SPLIT_IN_DOMAIN))
             labels = None
-        known = isinstance(labels, list | tuple) and all(isinstance(label, str | int) for label in labels)
-        written.append((str(task.get("name", number)), [str(label) for label in labels] if known else None))
+        listed = labels if isinstance(labels, list | tuple) else ()
+        known = bool(listed) and all(isinstance(label, str | int) for label in listed)
+        written.append((str(task.get("name", number)), [str(label) for label in listed] if known else None))
     return problems + [(("tasks", number, "labels"), text) for number, text in label_clashes(protocol, written)]
 
 
