@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from continual_petl import _notebook
-from continual_petl.errors import InputError, did_you_mean
+from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.places import Places, dotted
+from continual_petl.streams.stream_file.split_entries import expand_splits
 from continual_petl.streams.stream_file.yaml_file import load_placed
 
 
@@ -16,7 +17,10 @@ class TaskStream:
     """The tasks of a stream, in the order in which they arrive.
 
     Args:
-        spec: the stream; from a file by `from_yaml`.
+        spec: the stream; from a file by `from_yaml`. An entry with ``split`` is replaced by its tasks.
+
+    Raises:
+        InputError: if an entry cannot be split.
 
     Example:
         >>> rows = {"train": [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]}
@@ -29,7 +33,9 @@ class TaskStream:
     """
 
     def __init__(self, spec: StreamSpec) -> None:
-        self.spec = spec
+        expanded = expand_splits(spec)
+        raise_problems([f"key {dotted(key)}: {text}" for key, text in expanded.problems])
+        self.spec = expanded.spec
         self.places: Places | None = None
         """Where its keys are written, if it was read from a file."""
 

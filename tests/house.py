@@ -49,6 +49,7 @@ INSIDE = {
         {"encoding"},
         {"sources"},
         {"schema", "embedded"},
+        {"protocols"},
     ),
     "engine": (
         {"learn", "forget", "reevaluate"},

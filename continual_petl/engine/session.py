@@ -193,6 +193,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
+            "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
         }
         then = {
             "kind": manifest.kind,
@@ -201,6 +202,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "backbone.max_length": manifest.max_length,
             **_generation(manifest.generation, manifest.max_target_length, manifest),
             **_flat("training", manifest.training),
+            "labels": manifest.labels,
         }
         changed = [key for key in now if now[key] != then[key]]
         if changed:

@@ -18,7 +18,19 @@ from continual_petl.sweep.spec import Range, SweepSpec, plain_values
 
 TRIED = ("bank", "training", "pooling", "max_target_length", "generation")
 """Keys of a task, or parents of keys, that may be tried: they determine how it is learned, not what it is measured on."""
-_MEASURED = ("data", "columns", "labels", "metric", "limits", "validation", "probe", "name", "kind")
+_MEASURED = (
+    "data",
+    "columns",
+    "labels",
+    "all_labels",
+    "split",
+    "metric",
+    "limits",
+    "validation",
+    "probe",
+    "name",
+    "kind",
+)
 _MAX_LISTED = 5
 
 Settings = Mapping[str, Any]

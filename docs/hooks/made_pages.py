@@ -29,6 +29,7 @@ SECTIONS = {
     "TaskSpec": "an entry of tasks",
     "DataSpec": "data",
     "ColumnsSpec": "columns",
+    "SplitSpec": "split",
     "LimitsSpec": "limits",
     "GenerationSpec": "generation",
 }

@@ -8,11 +8,8 @@ and a column of integers may then also hold positions in that list, provided tha
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,45 +18,10 @@ from numpy.typing import NDArray
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
 # Up to as many digits as Python parses; longer ones are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
-
-
-_HALF = re.compile("[\ud800-\udfff]")
-"""A lone surrogate, which JSON can spell (``\\ud800``) and no file can hold."""
-
-
-def read_label_names(path: str | Path) -> tuple[str, ...]:
-    """Read at least two different names: a JSON list, or the list under ``names`` of a JSON object.
-
-    Raises:
-        InputError: if the file is missing or holds something else.
-    """
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"labels: cannot read {path}: {error.strerror}; give a list of names, or a JSON file."
-        ) from error
-    except RecursionError:
-        raise InputError(f"labels: {path} is nested too deep; it must hold a list of names.") from None
-    except ValueError as error:
-        raise InputError(f"labels: {path} is not JSON: {error}; it must hold a list of names.") from error
-    if isinstance(found, dict) and "names" in found:
-        found = found["names"]
-    if not isinstance(found, list) or not all(
-        isinstance(name, str | int) and not isinstance(name, bool) for name in found
-    ):
-        raise InputError(f'labels: {path} holds {show(found)}; it must be a JSON list of names, such as ["no", "yes"].')
-    names = tuple(str(name) for name in found)
-    if bad := [name for name in names if not name or _HALF.search(name)]:
-        raise InputError(f"labels: {path} holds the name {bad[0]!r}; a name is text in UTF-8, not empty.")
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if len(names) < 2 or twice:
-        what = f"{', '.join(map(repr, twice))} more than once" if twice else f"{len(names)} names"
-        raise InputError(f"labels: {path} holds {what}; it must be a JSON list of at least two different names.")
-    return names
 
 
 def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
@@ -168,13 +130,13 @@ def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
     return index
 
 
-def unknown_rule(labels: tuple[str, ...], *, positions: bool) -> str:
+def unknown_rule(labels: tuple[str, ...], *, positions: bool, key: str = "`labels`") -> str:
     """Describe which labels there are, and what to do with rows that have another one."""
-    source = "the list `labels`" if positions else "the training rows"
+    source = f"the list {key}" if positions or key != "`labels`" else "the training rows"
     known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
     rule = f"The classes are those of {source}: {known}"
     rule += f", or their positions 0 to {len(labels) - 1}" if _also_positions(labels, positions) else ""
-    return f"{rule}. Repair or remove these rows, or write all classes under `labels`."
+    return f"{rule}. Repair or remove these rows, or write all classes under {key}."
 
 
 def check_class_weights(task: str, weights: str | Mapping[str, float] | None, labels: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
+from continual_petl.streams.preparation.own_labels import own_rows
 from continual_petl.streams.preparation.remarks import remarks_on
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
@@ -198,10 +199,11 @@ def _read(
     splits: dict[str, Checked]
     with about("data"):
         raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits, light=light)
+        raw, left_out = own_rows(spec, task, raw)
         labels, positions = labels_of(spec, task, raw["train"])
         splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
     remarks = remarks_on(task, raw["train"])
-    notices: list[str | None] = [_copy_notice(task, data)]
+    notices: list[str | None] = [_copy_notice(task, data), left_out]
     if "validation" not in splits:
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(carved_notice(task, labels, splits["validation"]))
@@ -247,6 +249,7 @@ def check_again(
         raise InputError(
             f"task {task.name!r}: the data no longer has a {split} split; restore it, or evaluate on another one."
         )
+    raw, _ = own_rows(spec, task, raw, labels)
     rows = raw["train" if carved else split]
     positions = (task.labels is not None or rows.labels_file is not None) and rows.class_names is None
     checked = check_split(spec, task, rows, labels, positions)

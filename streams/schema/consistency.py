@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from continual_petl.heads.kinds import METRICS
+from continual_petl.streams.protocols.rules import label_clashes, unfit_kind
 from continual_petl.streams.schema.training_spec import TrainingSpec
 
 KeyPath = tuple[str | int, ...]
@@ -23,6 +25,10 @@ _KNOWN = ("adamw", "adam", "sgd")
 _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
 
 _ITSELF = "a task cannot start from its own bank: name one that is learned before, or remove start_from"
+_SPLIT_IN_DOMAIN = (
+    "its tasks would have different labels, but with protocol: domain all tasks have the same: write protocol: class, or "
+    "remove split"
+)
 
 
 class Inconsistent(ValueError):
@@ -67,7 +73,26 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
                 (("tasks", number, "name"), f"{name!r} is already the name of tasks.{first}{why}: give it its own name")
             )
         seen.setdefault(name.casefold(), (number, name))
-    return problems
+    return problems + _against_protocol(tree.get("protocol"), [_mapping(task) for task in tasks])
+
+
+def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list[tuple[KeyPath, str]]:
+    """Return which kinds and labels of tasks the protocol of their stream does not allow, as far as they are written."""
+    if protocol not in ("class", "domain", "revisit"):
+        return []
+    problems: list[tuple[KeyPath, str]] = []
+    written: list[tuple[str, list[str] | None]] = []
+    for number, task in enumerate(tasks):
+        kind, labels = task.get("kind"), task.get("labels")
+        if isinstance(kind, str) and kind in METRICS and (text := unfit_kind(protocol, kind)):
+            problems.append((("tasks", number, "kind"), text))
+        elif protocol == "domain" and task.get("split") is not None:
+            problems.append((("tasks", number, "split"), _SPLIT_IN_DOMAIN))
+            labels = None
+        listed = labels if isinstance(labels, list | tuple) else ()
+        known = bool(listed) and all(isinstance(label, str | int) for label in listed)
+        written.append((str(task.get("name", number)), [str(label) for label in listed] if known else None))
+    return problems + [(("tasks", number, "labels"), text) for number, text in label_clashes(protocol, written)]
 
 
 def _without_effect(own: Mapping[str, Any], optimizers: Sequence[Any]) -> Iterator[tuple[str, str]]:

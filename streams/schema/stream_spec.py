@@ -27,6 +27,9 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind
+from continual_petl.streams.protocols.rules import JUDGED_BY_LABEL
+from continual_petl.streams.protocols.rules import Protocol as Protocol
+from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec
 from continual_petl.streams.schema.consistency import Inconsistent, contradictions
 from continual_petl.streams.schema.data_spec import SPLITS as SPLITS
@@ -48,6 +51,7 @@ from continual_petl.streams.schema.of_kind import (
     without_idle_options,
 )
 from continual_petl.streams.schema.of_kind import ColumnsSpec as ColumnsSpec
+from continual_petl.streams.schema.split_spec import SplitSpec as SplitSpec
 from continual_petl.streams.schema.training_spec import Count, Float, Int
 from continual_petl.streams.schema.training_spec import ResolvedTraining as ResolvedTraining
 from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
@@ -74,6 +78,12 @@ class TaskSpec(FrozenModel):
     """What the columns of the data mean."""
     labels: Labels | None = None
     """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
+    all_labels: Labels | None = None
+    """All labels of the data, or a JSON file with them, if this task is about some of them (labels): rows with one of the
+    others are left out of every split. null means that there are no others. (classification, image-classification)"""
+    split: SplitSpec | None = None
+    """Cut this entry into tasks by its labels, NAME-01, NAME-02, ...; it needs labels. (classification,
+    image-classification)"""
     bank: BankChoice | None = None
     """The bank of this task; null means the stream's. Replaces the stream's bank as a whole."""
     training: TrainingOverride = TrainingOverride()
@@ -142,6 +152,37 @@ class TaskSpec(FrozenModel):
             raise ValueError(f"labels are for classification and have no effect on a {kind}: remove them")
         return value
 
+    @field_validator("all_labels", "split")
+    @classmethod
+    def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
+        if value is None:
+            return value
+        if info.data.get("kind", "classification") not in JUDGED_BY_LABEL:
+            raise ValueError(only_for(JUDGED_BY_LABEL, info.data["kind"]))
+        if info.data.get("labels", ()) is None:
+            raise ValueError(
+                f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "
+                "with a JSON list of them; `continual-petl init DATA` shows which there are"
+            )
+        return value
+
+    @field_validator("all_labels")
+    @classmethod
+    def _labels_are_among_all(
+        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
+    ) -> tuple[str, ...] | str | None:
+        own = info.data.get("labels")
+        if isinstance(value, tuple) and isinstance(own, tuple) and (unknown := sorted(set(own).difference(value))):
+            raise ValueError(f"the label {unknown[0]!r} of this task is missing here: list all labels of the data")
+        return value
+
+    @field_validator("split")
+    @classmethod
+    def _split_divides(cls, value: SplitSpec | None, info: ValidationInfo) -> SplitSpec | None:
+        if value is not None and isinstance(labels := info.data.get("labels"), tuple):
+            check_division(len(labels), value.classes_per_task)
+        return value
+
     @field_validator("metric")
     @classmethod
     def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -191,6 +232,10 @@ class StreamSpec(FrozenModel):
     routing: Routing = "off"
     """What each task stores, with its certificate, so that rows can be answered without a task's name: mean and covariance of
     its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
+    protocol: Protocol = "task"
+    """How rows that name no task are judged, and what the tasks may be. task: any; the right task has to be found, and its
+    answer has to be right. class: classifications, of text or images, each label in one task; domain: the same with the same
+    labels in all tasks; revisit: the same with labels that come back in any way. In these three the label has to be right."""
     data_dir: Text | None = None
     """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
     no copies."""
@@ -202,9 +247,13 @@ class StreamSpec(FrozenModel):
         tree = {
             "training": {key: getattr(self.training, key) for key in self.training.model_fields_set},
             "trainer": self.trainer,
+            "protocol": self.protocol,
             "tasks": [
                 {
                     "name": t.name,
+                    "kind": t.kind,
+                    "labels": t.labels,
+                    "split": t.split,
                     "training": t.training.given(),
                     "bank": {"start_from": (t.bank or self.bank).start_from},
                 }
@@ -263,6 +312,11 @@ class StreamSpec(FrozenModel):
 
     def resolved_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
         """Return the labels of ``task``; the path of a label file is relative to `data_dir`."""
-        if isinstance(task.labels, str):
-            return join_path(self.data_dir or os.curdir, task.labels)
-        return task.labels
+        return self._located_labels(task.labels)
+
+    def resolved_all_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
+        """Return all labels of the data of ``task``; the path of a file of them is relative to `data_dir`."""
+        return self._located_labels(task.all_labels)
+
+    def _located_labels(self, labels: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        return join_path(self.data_dir or os.curdir, labels) if isinstance(labels, str) else labels

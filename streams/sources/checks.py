@@ -31,6 +31,8 @@ class Where:
     split: str
     origin: str
     """File, folder, Hub id or ``rows in the stream file``."""
+    numbers: tuple[int, ...] | None = None
+    """The numbers of its rows in the source, counted from 0, if some rows are left out."""
 
     def __str__(self) -> str:
         return f"task {self.task!r}, split {self.split} ({self.origin})"
@@ -41,7 +43,7 @@ class Fault:
     """A row that cannot be used."""
 
     row: int
-    """Counted from 0; printed from 1."""
+    """Counted from 0; printed from 1, and as in the source."""
     what: str
 
 
@@ -53,7 +55,10 @@ def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) 
     """
     if not faults:
         return
-    shown = "; ".join(f"row {fault.row + 1}: {fault.what}" for fault in faults[:_SHOWN])
+    numbers = where.numbers
+    shown = "; ".join(
+        f"row {1 + (numbers[fault.row] if numbers else fault.row)}: {fault.what}" for fault in faults[:_SHOWN]
+    )
     more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     rows = "1 row" if len(faults) == 1 else f"{len(faults)} rows"
     raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")

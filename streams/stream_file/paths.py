@@ -62,7 +62,7 @@ def _paths(tree: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     if not isinstance(tree, dict):
         return
     backbone, data, tasks = tree.get("backbone"), tree.get("data"), tree.get("tasks")
-    for key in ("data_dir", "backbone", "labels", "data"):
+    for key in ("data_dir", "backbone", "labels", "all_labels", "data"):
         yield from _own(tree, key, above)
     if isinstance(backbone, dict):
         yield from _own(backbone, "name", (*above, "backbone"))

@@ -20,6 +20,9 @@ class Places:
     """Line of every key path in the file."""
     options: dict[KeyPath, str] = field(default_factory=dict)
     """The option that set a key path, such as ``--training.epochs``."""
+    entries: tuple[int, ...] | None = None
+    """For each task of the stream the number of its entry in the file, since `split` makes several tasks of one; None: the
+    same."""
     wrong: list[KeyPath] = field(default_factory=list)
     """The key paths with reported problems."""
     _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
@@ -48,14 +51,27 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return the reported problems and those found later, in the order of `problems`; those without a key come last."""
+        """Return the reported problems and those found later, in the order of `problems`; those without a key come last.
+
+        Args:
+            found: keys of the stream, whose tasks are counted after `split`, and what is wrong with them.
+        """
         both = replace(self, wrong=list(self.wrong), _found=list(self._found))
         for path, text in found:
             if path:
-                both.report(path, text)
+                both.report(self._as_written(path), text)
             else:
                 both._found.append(((2, len(both._found)), shorten(text)))
         return both.problems
+
+    def _as_written(self, path: KeyPath) -> KeyPath:
+        match path:
+            case ("tasks", int(number), *below) if self.entries is not None and number < len(self.entries):
+                entry = ("tasks", self.entries[number])
+                if below[:1] == ["all_labels"] and (*entry, "all_labels") not in {*self.lines, *self.options}:
+                    below = ["labels", *below[1:]]  # of the entry that was split
+                return (*entry, *below)
+        return path
 
     def report_option(self, option: str, text: str) -> None:
         """Record a problem with an option that matches no key."""

@@ -18,9 +18,9 @@ from continual_petl.errors import did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
-_OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max_target_length"}
+_OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max_target_length", "split"}
 """Keys of a task that do not affect the meaning of its rows."""
-_OF_STREAM = {"bank", "training", "trainer", "evaluate", "probe", "seed"}
+_OF_STREAM = {"bank", "training", "trainer", "evaluate", "probe", "protocol", "seed"}
 _NO_TASK = {"name": "none", "kind": "classification", "data": {"train": []}}
 """Placeholder for a stream whose tasks all have mistakes, since it cannot be empty; it has no number in the file."""
 

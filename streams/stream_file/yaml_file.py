@@ -28,11 +28,16 @@ from continual_petl.streams.stream_file.json_schema import json_schema as json_s
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.split_entries import expand_splits
 from continual_petl.streams.stream_file.usable import UsablePart, usable_part, usable_task
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
 _Model = TypeVar("_Model", bound=FrozenModel)
+_ONE_TASK = (
+    "this is the file of one task, and split makes several: write this entry into the file of a stream, whose new tasks "
+    "`continual-petl run` adds to an existing run, or give the labels and all_labels of one of the tasks"
+)
 
 
 def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> StreamSpec:
@@ -45,7 +50,8 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
             working directory here; the data of tasks is relative to ``data_dir`` in any case.
 
     Returns:
-        The stream. Local copies of its data (``data.local``) are left out if no ``data_dir`` is given.
+        The stream; an entry with ``split`` is replaced by its tasks. Local copies of its data (``data.local``) are left out
+        if no ``data_dir`` is given.
 
     Raises:
         StreamFileError: with all mistakes of file and overrides.
@@ -81,11 +87,16 @@ def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     if not has_copies:
         tree["data_dir"] = folder
     try:
-        spec = _validate(StreamSpec, tree, places)
+        expanded = expand_splits(_validate(StreamSpec, tree, places))
+        for where, text in expanded.problems:
+            places.report(where, text, tree)
+        if expanded.problems:
+            raise StreamFileError(places.problems)
     except StreamFileError:
         rest = usable_part(tree, places.wrong)
         raise PartlyUsableError(places, rest if rest is None or has_copies else rest.without_copies()) from None
-    return spec if has_copies else spec.without_copies(), places
+    places.entries = expanded.entries
+    return expanded.spec if has_copies else expanded.spec.without_copies(), places
 
 
 def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskSpec:
@@ -115,6 +126,8 @@ def load_placed_task(
         )
         raise StreamFileError(places.problems)
     expand_paths(tree, folder, places)
+    if tree.get("split") is not None:
+        places.report(("split",), _ONE_TASK, tree)
     data = tree.get("data")
     if isinstance(data, dict) and data.get("local") is not None:
         places.report(
@@ -132,8 +145,10 @@ def load_placed_task(
 
 
 def _located(task: TaskSpec, folder: str) -> TaskSpec:
-    labels = join_path(folder, task.labels) if isinstance(task.labels, str) else task.labels
-    return task.model_copy(update={"data": locate(task.data, folder), "labels": labels})
+    files = {
+        key: join_path(folder, path) for key in ("labels", "all_labels") if isinstance(path := getattr(task, key), str)
+    }
+    return task.model_copy(update={"data": locate(task.data, folder), **files})
 
 
 def _read(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], Places, str]:

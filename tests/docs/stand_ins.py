@@ -116,6 +116,15 @@ def _prices(folder: Path) -> None:
         _write_csv(folder / f"{name}.csv", classification_rows(name, 40))
 
 
+def _intents(folder: Path) -> None:
+    """The data set that docs/how-to/incremental.md cuts into tasks: ten classes, each known by one word."""
+    names = ["alarm", "balance", "transfer", "weather", *(f"intent {number}" for number in range(6))]
+    for split, num_rows in (("train", 200), ("test", 60)):
+        rows = [{"text": f"w{n % 10} w{10 + n % 37} w{50 + n % 29}", "label": names[n % 10]} for n in range(num_rows)]
+        _write_csv(folder / "data" / "intents" / f"{split}.csv", rows)
+    (folder / "data" / "intents" / "labels.json").write_text(json.dumps(names), encoding="utf-8")
+
+
 def _starcoder2(folder: Path) -> None:
     """The model folder that docs/backbones.md loads."""
     heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -139,6 +148,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/deploy.md": _agnews,
     "docs/how-to/everyday.md": _learned,
     "docs/how-to/from-peft.md": _prices,
+    "docs/how-to/incremental.md": _intents,
     "docs/how-to/own-callback.md": _support_desk,
     "docs/how-to/own-data.md": _files,
     "docs/how-to/sweep.md": _support_desk,

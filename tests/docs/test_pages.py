@@ -22,7 +22,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SLOW = {
     *("README.md", "docs/tutorial.md", "docs/certificates.md", "docs/how-to/everyday.md"),
-    *("docs/how-to/own-callback.md", "docs/explanation/bit-identity.md"),
+    *("docs/how-to/incremental.md", "docs/how-to/own-callback.md", "docs/explanation/bit-identity.md"),
 }
 """Pages that learn several tasks; README's Python blocks run by default too, in tests/test_readme.py."""
 

@@ -60,6 +60,7 @@ def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None
         spec.resolved_bank(task)
         spec.resolved_data(task)
         spec.resolved_labels(task)
+        spec.resolved_all_labels(task)
 
 
 def safe_names(spec: StreamSpec) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from continual_petl.engine.checks.preflight import check_loads, check_session, find_problems
 from continual_petl.engine.checks.problems import Problems, key_of
+from continual_petl.engine.checks.protocol import protocol_problems
 from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.checks.shared_bank import check_shared
 from continual_petl.engine.checks.warm_start import check_copies, check_parent
@@ -93,6 +94,8 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
                 facts.append(_learned_facts(session, task.name, error))
     with problems.collected():
         check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
+    found = {each.task: each.labels for each in facts if not each.learned}
+    problems.found += protocol_problems(session, found, [task.name for task in new])
     if problems.found:
         # A task may have more problems than the first error.
         problems.found = find_problems(session, new).found + problems.found

@@ -13,6 +13,7 @@ from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.files import source_of
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, check_meant
 from continual_petl.engine.checks.problems import Problems, key_of
+from continual_petl.engine.checks.protocol import needs_labels, protocol_problems
 from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.checks.shared_bank import check_shared
 from continual_petl.engine.checks.warm_start import check_copies, check_parent
@@ -52,7 +53,8 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
 
     Args:
         session: the stream and its run folder.
-        tasks: the tasks to check; if there are many, the data of the first ones is read.
+        tasks: the tasks to check; if there are many, only the data of the first ones is read, and that of tasks whose labels
+            the protocol of the stream compares.
         refused: problems with loading the backbone, if that has been tried before; other problems are added to them.
     """
     problems, spec = refused or Problems(), session.spec
@@ -72,11 +74,15 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
             check_shared(session, fitting)
     # Without a backbone, no data is downloaded: the stream is rejected anyway.
     read = fitting if loads else [task for task in fitting if is_near(spec.resolved_data(task))]
-    for task in read[:CHECKED_TASKS]:
+    found = dict[str, tuple[str, ...] | None]()
+    for number, task in enumerate(read):
+        if number >= CHECKED_TASKS and not needs_labels(spec, task):
+            continue
         with problems.collected(key_of(spec, task)):
-            labels = check_data(spec, task, test=session.reads_test)
+            found[task.name] = check_data(spec, task, test=session.reads_test)
             if task.name in planned:
-                session.plan(task, labels)
+                session.plan(task, found[task.name])
+    problems.found += protocol_problems(session, found, [task.name for task in tasks])
     return problems
 
 

@@ -1,0 +1,107 @@
+"""What a stream's protocol asks of its tasks, and how it judges rows that name no task.
+
+The scenarios of continual learning are those of van de Ven and Tolias (Three scenarios for continual learning, 2019), who
+call them task-, class- and domain-incremental; in ``revisit``, classes or domains come back, as in the class-incremental
+learning with repetition of Hemati et al. (2023). Here a task never trains the bank of another one in any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from continual_petl.errors import known_names
+from continual_petl.heads.kinds import METRICS, Kind
+
+Protocol = Literal["task", "class", "domain", "revisit"]
+
+JUDGED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classification"})
+"""Kinds with one label per row; all tasks of a stream are of these kinds, unless its protocol is ``task``."""
+
+_SHOWN = 3
+"""Number of labels that a message names."""
+
+
+def judged_by_label(protocol: Protocol) -> bool:
+    """Return whether a row that names no task is right if its label is right, whichever task was found.
+
+    In the protocol ``task``, the task has to be found as well.
+
+    Example:
+        >>> [protocol for protocol in ("task", "class", "domain", "revisit") if judged_by_label(protocol)]
+        ['class', 'domain', 'revisit']
+    """
+    return protocol != "task"
+
+
+def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
+    """Return why a task of a kind cannot be part of a stream with this protocol; None if it can.
+
+    Args:
+        protocol: of the stream.
+        kind: of the task.
+    """
+    if not judged_by_label(protocol) or kind in JUDGED_BY_LABEL:
+        return None
+    allowed = " or ".join(known for known in METRICS if known in JUDGED_BY_LABEL)
+    return (
+        f"got {kind}; with protocol: {protocol} rows are judged by one label, so every task is {allowed}: remove this task, "
+        "or write protocol: task"
+    )
+
+
+def label_clashes(protocol: Protocol, tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
+    """Return which tasks have labels that the protocol does not allow beside those of earlier ones, and why.
+
+    Args:
+        protocol: of the stream.
+        tasks: name and labels of each task; None if they are not known.
+
+    Example:
+        >>> [number for number, why in label_clashes("class", [("a", ["x", "y"]), ("b", ["y", "z"])])]
+        [1]
+    """
+    if protocol == "class":
+        return _repeated(tasks)
+    return _different(tasks) if protocol == "domain" else []
+
+
+def _repeated(tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
+    found, owner = [], dict[str, str]()
+    for number, (name, labels) in enumerate(tasks):
+        shared: dict[str, list[str]] = {}
+        for label in labels or ():
+            if (first := owner.setdefault(label, name)) != name:
+                shared.setdefault(first, []).append(label)
+        if shared:
+            listed = "; ".join(f"{_quoted(own)} of task {first!r}" for first, own in [*shared.items()][:_SHOWN])
+            more = f"; and of {len(shared) - _SHOWN} more tasks" if len(shared) > _SHOWN else ""
+            text = (
+                f"it has labels of earlier tasks ({listed}{more}), but with protocol: class each label belongs to one task: "
+                "rename them, or write protocol: revisit, where labels may come back"
+            )
+            found.append((number, text))
+    return found
+
+
+def _different(tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
+    known = [(number, name, labels) for number, (name, labels) in enumerate(tasks) if labels is not None]
+    found = []
+    for number, _, labels in known[1:]:
+        _, first, same = known[0]
+        missing = [label for label in same if label not in set(labels)]
+        added = [label for label in labels if label not in set(same)]
+        if missing or added:
+            listed = " and ".join(
+                f"{word} {_quoted(own)}" for word, own in (("lacks", missing), ("also has", added)) if own
+            )
+            text = (
+                f"it {listed}, unlike task {first!r}, but with protocol: domain all tasks have the same labels: write the "
+                "same list under labels in every task, or write protocol: revisit, where they may differ"
+            )
+            found.append((number, text))
+    return found
+
+
+def _quoted(labels: Sequence[str]) -> str:
+    return known_names([repr(label) for label in labels], limit=_SHOWN)

@@ -1,0 +1,19 @@
+"""Schema of a task's ``split``: one labelled data set as several tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.streams.schema.training_spec import Int
+
+
+class SplitSpec(FrozenModel):
+    """Cut a data set into tasks by its labels, which each belong to one of them."""
+
+    classes_per_task: Annotated[Int, Field(ge=2, examples=[10])]
+    """Labels of each task; the last task may have fewer, but at least two."""
+    seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
+    """Decides which labels come together, and in which order; the seed of the stream and the order of labels do not."""
