@@ -16,7 +16,7 @@ class TaskStream:
     """The tasks of a stream, in the order in which they arrive.
 
     Args:
-        spec: the stream; from a file by `from_yaml`.
+        spec: the specification of the stream; `from_yaml` reads it from a file.
 
     Example:
         >>> rows = {"train": [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]}
@@ -31,14 +31,14 @@ class TaskStream:
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
         self.places: Places | None = None
-        """Where its keys are written, if it was read from a file."""
+        """Where each key is written, if the stream was read from a file."""
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskStream:
         """Read a stream file; see `load_stream`.
 
         Raises:
-            StreamFileError: with all mistakes of file and overrides.
+            StreamFileError: listing all mistakes in the file and the overrides.
         """
         spec, places = load_placed(path, overrides)
         stream = cls(spec)
@@ -52,7 +52,7 @@ class TaskStream:
 
     @property
     def seed(self) -> int:
-        """The seed that all randomness of the stream derives from."""
+        """The seed from which all randomness of the stream is derived."""
         return self.spec.seed
 
     def __len__(self) -> int:
@@ -63,21 +63,21 @@ class TaskStream:
 
     def __contains__(self, task: object) -> bool:
         """Return whether ``task`` is a task of this stream, or the name of one."""
-        return any(task in (own, own.name) for own in self)
+        return any(task in (each, each.name) for each in self)
 
     def __getitem__(self, task: str | int) -> TaskSpec:
-        """Return a task by its name or by its number.
+        """Return a task by name or by index.
 
         Raises:
             InputError: if no task has this name.
-            IndexError: if there is no task with this number.
+            IndexError: if the index is out of range.
         """
         if isinstance(task, int):
             return self.spec.tasks[task]
-        for own in self:
-            if own.name == task:
-                return own
-        names = [own.name for own in self]
+        for each in self:
+            if each.name == task:
+                return each
+        names = [each.name for each in self]
         raise InputError(
             f"stream {self.name!r} has no task {task!r}{did_you_mean(task, names)}. Its tasks are {', '.join(names)}"
         )
