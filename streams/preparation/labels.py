@@ -1,9 +1,9 @@
-"""Classes of a classification task: from the values of the label column to indices 0..n-1, and back by name.
+"""Classes of a classification task: map the values of the label column to indices 0..n-1, and indices to names.
 
-Every label is a name. An integer is the name ``"3"``; a string that spells an integer is the same name (CSV knows no
-integers). Without ``labels`` the order is sorted, numerically if all are integers. With ``labels`` their order is used,
-and a column of integers may then also hold positions in that list, provided that no name is itself an integer: in
-``labels: ["1", "0"]`` the value 0 can only be a name.
+Every label is a name. The integer 3 is the name ``"3"``, and so is a string that spells it (CSV has no integers). Without
+``labels``, names are sorted, numerically if all are integers. With ``labels``, the given order is used, and a column of
+integers may also hold positions in that list, provided that no name is an integer: in ``labels: ["1", "0"]``, the value 0
+can only be a name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
-# Up to as many digits as Python parses; longer ones are ordinary names.
+# Limited to the number of digits that Python parses; longer numbers are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-"""A lone surrogate, which JSON can spell (``\\ud800``) and no file can hold."""
+"""A lone surrogate, which JSON can spell (``\\ud800``) but UTF-8 cannot encode."""
 
 
 def read_label_names(path: str | Path) -> tuple[str, ...]:
-    """Read at least two different names: a JSON list, or the list under ``names`` of a JSON object.
+    """Read at least two different names: from a JSON list, or from the list under ``names`` in a JSON object.
 
     Raises:
-        InputError: if the file is missing or holds something else.
+        InputError: if the file is missing or its content is anything else.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
             f"labels: cannot read {path}: {error.strerror}; give a list of names, or a JSON file."
         ) from error
     except RecursionError:
-        raise InputError(f"labels: {path} is nested too deep; it must hold a list of names.") from None
+        raise InputError(f"labels: {path} is nested too deeply; it must hold a list of names.") from None
     except ValueError as error:
         raise InputError(f"labels: {path} is not JSON: {error}; it must hold a list of names.") from error
     if isinstance(found, dict) and "names" in found:
@@ -80,7 +80,7 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
         where,
         column,
         faults,
-        "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated on), or use "
+        "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated), or use "
         "kind: regression for numbers.",
     )
     return names
@@ -93,7 +93,7 @@ def label_name(value: Any) -> str | None:
             return "true" if value else "false"
         case int():
             return str(value)
-        case float() if value.is_integer():  # JSON and Arrow turn a column of integers with gaps into floats
+        case float() if value.is_integer():  # JSON and Arrow turn integer columns with missing values into floats
             return str(int(value))
         case str() if value:
             return value
@@ -125,7 +125,7 @@ def class_labels(
         other = ", or use kind: regression" if kind == "classification" else ""
         raise InputError(
             f"{where}, column {column!r}: all rows have the label {next(iter(found), None)!r}; a {kind} needs at least "
-            f"two classes, so add rows of another one{other}."
+            f"two classes, so add rows of another class{other}."
         )
     if given is not None:
         return given
@@ -142,7 +142,7 @@ def encode_labels(
         column: its label column.
         names: the label of every row.
         labels: the classes in order.
-        positions: whether integers may be positions in ``labels``; only if ``labels`` was given explicitly.
+        positions: whether integers may be positions in ``labels``; only true if ``labels`` was given explicitly.
 
     Raises:
         InputError: naming the rows whose label is not among ``labels``.
@@ -161,7 +161,7 @@ def _also_positions(labels: tuple[str, ...], positions: bool) -> bool:
 
 
 def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
-    """Return the number of each name, and of positions too if they may be used instead of names."""
+    """Return the class index of each name, and of each position if positions may be used instead of names."""
     index = {name: number for number, name in enumerate(labels)}
     if _also_positions(labels, positions):
         index |= {str(number): number for number in range(len(labels))}
@@ -169,7 +169,7 @@ def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
 
 
 def unknown_rule(labels: tuple[str, ...], *, positions: bool) -> str:
-    """Describe which labels there are, and what to do with rows that have another one."""
+    """Describe the known labels, and how to correct rows that have a different one."""
     source = "the list `labels`" if positions else "the training rows"
     known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
     rule = f"The classes are those of {source}: {known}"
@@ -181,7 +181,7 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     """Check that ``training.class_weights`` only names labels of the task.
 
     Raises:
-        InputError: if it names another one.
+        InputError: if it names an unknown label.
     """
     unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
     if unknown:
@@ -193,12 +193,12 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
 
 
 def absent_notice(task: str, labels: tuple[str, ...], counts: NDArray[np.int64]) -> str | None:
-    """Return a notice if classes have no training row.
+    """Return a notice if any class has no training row.
 
     Args:
-        task: its name.
+        task: name of the task.
         labels: the classes.
-        counts: training rows of each, same length.
+        counts: number of training rows of each class.
     """
     absent = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
     if not absent:
