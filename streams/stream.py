@@ -17,7 +17,8 @@ class TaskStream:
     """The tasks of a stream, in the order in which they arrive.
 
     Args:
-        spec: the stream; from a file by `from_yaml`. An entry with ``split`` is replaced by its tasks.
+        spec: the specification of the stream; `from_yaml` reads it from a file. An entry with ``split`` is replaced by its
+            tasks.
 
     Raises:
         InputError: if an entry cannot be split.
@@ -37,14 +38,14 @@ class TaskStream:
         raise_problems([f"key {dotted(key)}: {text}" for key, text in expanded.problems])
         self.spec = expanded.spec
         self.places: Places | None = None
-        """Where its keys are written, if it was read from a file."""
+        """Where each key is written, if the stream was read from a file."""
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskStream:
         """Read a stream file; see `load_stream`.
 
         Raises:
-            StreamFileError: with all mistakes of file and overrides.
+            StreamFileError: listing all mistakes in the file and the overrides.
         """
         spec, places = load_placed(path, overrides)
         stream = cls(spec)
@@ -58,7 +59,7 @@ class TaskStream:
 
     @property
     def seed(self) -> int:
-        """The seed that all randomness of the stream derives from."""
+        """The seed from which all randomness of the stream is derived."""
         return self.spec.seed
 
     def __len__(self) -> int:
@@ -69,21 +70,21 @@ class TaskStream:
 
     def __contains__(self, task: object) -> bool:
         """Return whether ``task`` is a task of this stream, or the name of one."""
-        return any(task in (own, own.name) for own in self)
+        return any(task in (each, each.name) for each in self)
 
     def __getitem__(self, task: str | int) -> TaskSpec:
-        """Return a task by its name or by its number.
+        """Return a task by name or by index.
 
         Raises:
             InputError: if no task has this name.
-            IndexError: if there is no task with this number.
+            IndexError: if the index is out of range.
         """
         if isinstance(task, int):
             return self.spec.tasks[task]
-        for own in self:
-            if own.name == task:
-                return own
-        names = [own.name for own in self]
+        for each in self:
+            if each.name == task:
+                return each
+        names = [each.name for each in self]
         raise InputError(
             f"stream {self.name!r} has no task {task!r}{did_you_mean(task, names)}. Its tasks are {', '.join(names)}"
         )

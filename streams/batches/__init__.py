@@ -1,1 +1,1 @@
-"""Prepared rows to batches, in an order that can be resumed in the middle of an epoch."""
+"""Turn prepared rows into batches, in an order that can be resumed in the middle of an epoch."""

@@ -1,11 +1,11 @@
-"""Group rows into batches of similar length; `continual_petl.streams.batches.collate` makes tensors of them.
+"""Group rows into batches of similar length; `continual_petl.streams.batches.collate` turns them into tensors.
 
-Rows of similar length share a batch, so there is little padding. Training: shuffle all rows, cut into chunks of 50
-batches, sort each chunk by length, cut into batches, shuffle the batches (``group_by_length`` of transformers'
-Trainer is similar, with one fixed chunk and another order). The result is a pure function of (seed, epoch): any
-epoch can be reproduced at any time, which is what allows a run to resume in the middle of one. With a budget of
-tokens (`continual_petl.streams.batches.budget`) the rows are first divided into stretches of similar length, each with its
-own number of rows per batch, and then this is done within each.
+Rows of similar length share a batch, so there is little padding. For training, shuffle all rows, cut them into chunks of
+50 batches, sort each chunk by length, cut it into batches, and shuffle the batches (``group_by_length`` of transformers'
+Trainer is similar, with one fixed chunk and a different order). The result is a pure function of (seed, epoch): any epoch
+can be reproduced at any time, so a run can resume in the middle of one. With a token budget
+(`continual_petl.streams.batches.budget`), the rows are first divided into stretches of similar length, each with its own
+number of rows per batch, and the procedure is applied to each stretch.
 
 Images have no length: their order is a plain shuffle. Shape legend: N rows.
 """
@@ -25,7 +25,7 @@ from continual_petl.streams.batches.budget import Stretch, check_budget, rows_th
 from continual_petl.streams.batches.collate import collate as collate
 
 Batch = NDArray[np.int64]
-"""Row numbers of one batch."""
+"""Row indices of one batch."""
 
 _CHUNK_BATCHES = 50
 
@@ -36,12 +36,13 @@ class LengthBucketed:
 
     Args:
         lengths: tokens of each row, ``(N,)``, N at least 1.
-        batch_size: maximum rows per batch; the last one of an epoch may be shorter, no row is dropped.
-        seed: together with the epoch it determines the order.
-        max_tokens: maximum tokens per batch, padding included: its rows times its longest row. None: no limit.
+        batch_size: maximum rows per batch; the last batch of an epoch may be smaller, and no row is dropped.
+        seed: determines the order, together with the epoch.
+        max_tokens: maximum tokens per batch, padding included: number of rows times length of the longest row. None: no
+            limit.
 
     Raises:
-        InputError: if there are no rows, ``batch_size`` is below 1, or a row alone is longer than ``max_tokens``.
+        InputError: if there are no rows, ``batch_size`` is below 1, or a single row is longer than ``max_tokens``.
 
     Example:
         >>> order = LengthBucketed(lengths=np.array([3, 9, 3, 9]), batch_size=2, seed=0)
@@ -58,7 +59,7 @@ class LengthBucketed:
         _check(self.lengths, self.batch_size, self.max_tokens)
 
     def __len__(self) -> int:
-        """Return the number of batches, the same in every epoch: it depends on the lengths alone."""
+        """Return the number of batches, which is the same in every epoch: it depends on the lengths alone."""
         return sum(stretch.num_batches for stretch in self._stretches)
 
     @cached_property
@@ -82,7 +83,7 @@ class LengthBucketed:
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hex digits that change with the rows' lengths, the batch size, the budget and the seed."""
+        """Twelve hex digits that change with the row lengths, the batch size, the budget and the seed."""
         budget = "" if self.max_tokens is None else f"{self.max_tokens} "
         digest = hashlib.sha256(f"{self.seed} {self.batch_size} {budget}".encode())
         digest.update(self.lengths.astype("<i8").tobytes())
@@ -90,9 +91,9 @@ class LengthBucketed:
 
 
 def evaluation_batches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None = None) -> list[Batch]:
-    """Return batches by decreasing length, rows of the same length in their own order; the same for every seed.
+    """Return batches by decreasing length, keeping the order of rows of equal length; the same for every seed.
 
-    The widest batch comes first, so that a device with too little memory fails immediately.
+    The widest batch is first, so a device with too little memory fails immediately.
 
     Args:
         lengths: tokens of each row, ``(N,)``.
@@ -100,7 +101,7 @@ def evaluation_batches(lengths: NDArray[np.int64], batch_size: int, max_tokens: 
         max_tokens: maximum tokens per batch, padding included; None: no limit.
 
     Raises:
-        InputError: if there are no rows, ``batch_size`` is below 1, or a row alone is longer than ``max_tokens``.
+        InputError: if there are no rows, ``batch_size`` is below 1, or a single row is longer than ``max_tokens``.
     """
     _check(lengths, batch_size, max_tokens)
     rows = np.argsort(-lengths, kind="stable")

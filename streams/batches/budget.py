@@ -1,15 +1,15 @@
-"""Token budgets: the number of rows in a batch with a maximum number of tokens, padding included.
+"""Token budgets: how many rows fit into a batch with a maximum number of tokens, padding included.
 
 Rows are sorted by length and divided into stretches; all batches of a stretch have as many rows as would fit if each were
-as long as the stretch's longest. Stretches depend on the lengths alone, never on the shuffle, so **every epoch has the same
-number of batches**: the learning-rate schedule, the position in a checkpoint and processes that share the batches all rely
-on it. Samplers that fill each batch as it comes have a different number in every epoch, or no length at all (PyG's
-``DynamicBatchSampler``); fairseq's ``--max-tokens`` has a fixed number because it makes the batches once and then only
-shuffles them. Here the rows of a stretch are combined into new batches in every epoch.
+as long as the longest row of the stretch. Stretches depend on the lengths alone, never on the shuffle, so **every epoch has
+the same number of batches**: the learning-rate schedule, the position in a checkpoint and the processes that share the
+batches all rely on this. Samplers that fill batches greedily have a different number in every epoch, or no length at all
+(PyG's ``DynamicBatchSampler``); fairseq's ``--max-tokens`` has a fixed number because it builds the batches once and then
+only shuffles them. Here the rows of a stretch are combined into new batches in every epoch.
 
-A stretch ends where rows are an eighth shorter than its longest, so little of the budget stays unused, and it holds whole
-batches, so only the very last of an epoch is short. Where ``batch_size`` limits the batches, one stretch takes all remaining
-rows.
+A stretch ends where rows are an eighth shorter than its longest row, so little of the budget is left unused, and it consists
+of full batches, so only the last batch of an epoch can be smaller. Where ``batch_size`` is the limit, one stretch takes all
+remaining rows.
 
 Shape legend: N rows.
 """
@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
     num_rows: int
     batch_size: int
-    """Rows per batch; the last one may be shorter."""
+    """Rows per batch; the last batch may be smaller."""
 
     @property
     def num_batches(self) -> int:
@@ -46,7 +46,7 @@ def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | Non
     Args:
         lengths: tokens of each row, ``(N,)``, each at most ``max_tokens``.
         batch_size: maximum rows per batch.
-        max_tokens: maximum tokens per batch; None makes one stretch of all rows.
+        max_tokens: maximum tokens per batch; None puts all rows into one stretch.
 
     Example:
         >>> stretches(np.array([9, 1, 1, 10, 1]), batch_size=3, max_tokens=20)
@@ -70,25 +70,25 @@ def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | Non
 
 
 def rows_that_fit(longest: int, batch_size: int, max_tokens: int) -> int:
-    """Return how many rows a batch may have, given the tokens of the longest one."""
+    """Return how many rows a batch may have, given the number of tokens of its longest row."""
     return min(batch_size, max_tokens // max(1, longest))
 
 
 def check_budget(
     lengths: NDArray[np.int64], max_tokens: int | None, *, where: str = "", key: str = "max_tokens"
 ) -> None:
-    """Check that every row fits into a batch of its own.
+    """Check that no single row exceeds the budget.
 
-    A longer row is an error rather than a batch above the budget: the budget exists because more does not fit into memory.
+    A longer row is an error rather than a batch above the budget: the budget exists because memory is limited.
 
     Args:
         lengths: tokens of each row, ``(N,)``.
         max_tokens: maximum tokens per batch; None: no limit.
-        where: what the rows are, for the message.
-        key: the setting with the budget.
+        where: which rows these are, for the message.
+        key: the setting that holds the budget.
 
     Raises:
-        InputError: if a row is longer; the message says how many are.
+        InputError: if any row is longer; the message says how many are.
     """
     if max_tokens is None:
         return

@@ -1,6 +1,6 @@
 """Collate the rows of a batch into tensors, one layout per kind of task.
 
-Shape legend: B rows, W tokens of the longest one, V tokens of the longest target, C labels.
+Shape legend: B rows, W tokens in the longest row, V tokens in the longest target, C labels.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def collate(
     kind: Kind = "classification",
     train: bool = True,
 ) -> dict[str, Tensor]:
-    """Make one batch, padded to its longest row.
+    """Collate one batch, padded to its longest row.
 
-    Rows are padded on the right, except causal-lm rows that are to be answered (``train=False``): these are padded on the
-    left, so that all answers begin where the row ends.
+    Rows are padded on the right, except causal-lm rows in evaluation (``train=False``): those are padded on the left, so
+    that all generated texts start at the same position.
 
     Args:
         rows: a split.
-        indices: the B row numbers.
+        indices: the B row indices.
         pad_token_id: pads ``input_ids``; ``attention_mask`` and ``token_type_ids`` are padded with 0,
             ``labels`` with -100.
         kind: the kind of the task.
-        train: whether this is a training batch; it only makes a difference for causal-lm.
+        train: whether this is a training batch; only causal-lm treats it differently.
 
     Shape:
-        ``index`` ``(B,)`` int64; for texts ``input_ids``, ``attention_mask`` and, if the tokenizer makes them,
+        ``index`` ``(B,)`` int64; for texts ``input_ids``, ``attention_mask`` and, if the tokenizer returns them,
         ``token_type_ids`` ``(B, W)`` int64; for images ``pixel_values`` ``(B, 3, H, W)`` float32. ``labels``, omitted
         if the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
         ``(B, C)`` float32 (multilabel), ``(B, W)`` int64 (token-classification; causal-lm in training, where

@@ -1,12 +1,12 @@
 """The LightningDataModule of one task: a prepared task in, loaders out.
 
-A checkpoint that Lightning writes in ``on_train_batch_end``, ``on_train_epoch_end`` or when a run dies resumes with
-exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Two limitations come from Lightning:
+A run resumed from a checkpoint that Lightning wrote in ``on_train_batch_end``, in ``on_train_epoch_end`` or after a crash
+continues with exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Lightning has two limitations:
 
-* a checkpoint holds no partially accumulated gradients: with ``accumulate_grad_batches`` save right after a step,
-  or the first part of the window is lost;
-* saved in ``on_train_batch_end`` of the last batch of an epoch, the resumed run starts at the next epoch and never
-  runs the validation and ``on_train_epoch_end`` of that one: save in ``on_train_epoch_end`` instead.
+* a checkpoint holds no partially accumulated gradients: with ``accumulate_grad_batches``, save right after an optimizer
+  step, or the first part of the window is lost;
+* resumed from a checkpoint saved in ``on_train_batch_end`` of an epoch's last batch, the run starts at the next epoch and
+  never runs the validation and ``on_train_epoch_end`` of the finished one: save in ``on_train_epoch_end`` instead.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class TaskDataModule(L.LightningDataModule):
         batch_size: maximum rows per training batch.
         eval_batch_size: maximum rows per validation, test or prediction batch.
         seed: the stream's seed; the order of batches depends only on it and the task's name.
-        num_workers: processes that make batches; 0 makes them in this one, which is fast enough for text.
-        max_tokens: maximum tokens per training batch, padding included; for sources and targets separately if they are padded
-            separately (seq2seq); None: no limit.
-        eval_max_tokens: maximum tokens per validation, test or prediction batch, padding included, without generated ones.
+        num_workers: processes that build batches; 0 builds them in this process, which is fast enough for text.
+        max_tokens: maximum tokens per training batch, padding included; applied to sources and targets separately if they
+            are padded separately (seq2seq); None: no limit.
+        eval_max_tokens: maximum tokens per validation, test or prediction batch, padding included, generated tokens
+            excluded.
 
     Raises:
         InputError: if a batch size, a budget or ``num_workers`` is out of range, or a single row is longer than a budget.
@@ -82,11 +83,11 @@ class TaskDataModule(L.LightningDataModule):
 
     @classmethod
     def of(cls, data: TaskData, training: TrainingSpec, *, pad_token_id: int, seed: int) -> TaskDataModule:
-        """Return the loaders that a task's settings ask for.
+        """Return the data module configured by a task's training settings.
 
         Args:
-            data: of the task.
-            training: its settings.
+            data: the prepared task.
+            training: its training settings.
             pad_token_id: the tokenizer's padding token.
             seed: the stream's seed.
 
@@ -106,7 +107,7 @@ class TaskDataModule(L.LightningDataModule):
 
     @property
     def num_batches(self) -> int:
-        """Number of training batches in an epoch, over all processes."""
+        """Number of training batches per epoch, over all processes."""
         return len(self._order)
 
     def train_dataloader(self) -> TrainLoader:
@@ -140,7 +141,7 @@ class TaskDataModule(L.LightningDataModule):
         return self._evaluation(self.data.test)
 
     def predict_dataloader(self) -> EvaluationLoader:
-        """Return the test batches; ``index`` in each batch holds the row numbers."""
+        """Return the test batches; ``index`` in each batch holds the row indices."""
         return self.test_dataloader()
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -169,7 +170,7 @@ class TaskDataModule(L.LightningDataModule):
     def _place(self) -> Place | None:
         if self.trainer is None or not self.trainer.training:
             return None
-        # Both count what is finished at the moment Lightning draws the first batch of an epoch.
+        # When Lightning draws the first batch of an epoch, both counters hold finished epochs and batches.
         fit = self.trainer.fit_loop
         epoch = fit.epoch_progress.current
         assert isinstance(epoch, _ProcessedTracker)
@@ -177,7 +178,7 @@ class TaskDataModule(L.LightningDataModule):
 
 
 def _training_lengths(data: TaskData, *, budget: bool) -> NDArray[np.int64]:
-    """Return the length by which training rows are sorted, and counted in a budget, ``(N,)``."""
+    """Return the lengths used for sorting training rows and for the token budget, ``(N,)``."""
     if budget and data.task.kind == "seq2seq":
         # Two tensors, each padded separately: the longer of the two limits both.
         return np.maximum(data.train.lengths, data.train.target_lengths)

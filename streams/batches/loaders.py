@@ -1,19 +1,19 @@
-"""The iterables that Lightning draws batches from; the training one can resume in the middle of an epoch.
+"""The iterables from which Lightning draws batches; the training loader can resume in the middle of an epoch.
 
 These are plain iterables, not ``torch.utils.data.DataLoader``: rows are already token ids in memory, so one process
-makes a batch in well under a millisecond, and a ``DataLoader`` would draw a number from the global random state at
-the start of every epoch. With ``num_workers`` a ``DataLoader`` is used internally, with its own generator.
+builds a batch in well under a millisecond, and a ``DataLoader`` would draw a number from the global random state at
+the start of every epoch. With ``num_workers``, a ``DataLoader`` is used internally, with its own generator.
 
-**Exact resuming.** Lightning saves how many batches it has finished and continues counting from there. The loader asks it
-for that position when the first batch is drawn, instead of keeping its own count: a batch that was drawn but not
-finished (the process died inside ``training_step``) is drawn again, and the epoch ends where Lightning says, also with
-``limit_train_batches``. The state in the checkpoint ensures that the order of batches is still the same.
+**Exact resuming.** Lightning saves how many batches it has finished and continues counting from there. The loader asks
+Lightning for that position when the first batch is drawn, instead of keeping a count: a batch that was drawn but not
+finished (the process died inside ``training_step``) is drawn again, and the epoch ends where Lightning ends it, even with
+``limit_train_batches``. The state in the checkpoint is used to check that the order of batches is still the same.
 
 Based on lightning 2.6.6: ``loops/fit_loop.py`` (``setup_data``, ``on_advance_start``), ``loops/training_epoch_loop.py``
 (``reset``, ``on_run_start``, ``advance``), ``loops/fetchers.py`` (a loader with a length is never prefetched).
 
-**Several devices.** Lightning does not shard plain iterables, so each process takes its own share of the batches here.
-In training all shares have the same length (the first batches are repeated to fill up); in evaluation no batch is repeated.
+**Several devices.** Lightning does not shard plain iterables, so each process selects its share of the batches here. In
+training, all shares have the same length (the first batches are repeated as needed); in evaluation, no batch is repeated.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 Place = tuple[int, int]
-"""(epoch, number of batches of it that are finished)"""
+"""(epoch, number of its batches that are finished)"""
 
 
 class TrainLoader:
-    """Training batches, epoch after epoch. Satisfies Lightning's protocol of a stateful loader.
+    """Training batches, epoch after epoch. Implements Lightning's protocol for stateful loaders.
 
     Args:
         rows: the training split.
         order: which rows make up each batch.
         pad_token_id: see `collate`.
         kind: the kind of the task.
-        num_workers: processes that make batches; 0 makes them in this one.
+        num_workers: processes that build batches; 0 builds them in this process.
         place: called when an iteration starts; returns where to start, or ``None`` to use the loader's own count (every
             iteration is one epoch, and only the first after ``load_state_dict`` starts in the middle).
-        rank: number of this process.
+        rank: rank of this process.
         world_size: number of processes that share the batches.
     """
 
@@ -75,8 +75,8 @@ class TrainLoader:
         return -(-len(self.order) // self.world_size)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        # A generator: none of this runs before the first batch is drawn. Lightning calls iter() while it sets
-        # up, before its own counters are in place.
+        # A generator: none of this runs before the first batch is drawn. Lightning calls iter() during setup, before
+        # its counters are in place.
         epoch, done = self._place() or self._next
         if done >= len(self):
             epoch, done = epoch + 1, 0
@@ -91,7 +91,7 @@ class TrainLoader:
         return [batches[position % len(batches)] for position in wanted]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last batch drawn, and what identifies the order of batches."""
+        """Return the position of the last batch drawn, and the fingerprint of the order of batches."""
         epoch, batches = self._seen
         return {"epoch": epoch, "batches": batches, "order": self.order.fingerprint, "world_size": self.world_size}
 
@@ -99,7 +99,7 @@ class TrainLoader:
         """Restore a saved position.
 
         Raises:
-            InputError: if the checkpoint was made with other rows, another batch size, budget, seed or number of processes.
+            InputError: if the checkpoint was saved with different rows, batch size, budget, seed or number of processes.
         """
         for key, ours in (("order", self.order.fingerprint), ("world_size", self.world_size)):
             if state_dict[key] != ours:
@@ -119,8 +119,8 @@ class EvaluationLoader:
         batch_size: maximum rows per batch.
         pad_token_id: see `collate`.
         kind: the kind of the task.
-        num_workers: processes that make batches; 0 makes them in this one.
-        rank: number of this process.
+        num_workers: processes that build batches; 0 builds them in this process.
+        rank: rank of this process.
         world_size: number of processes that share the batches.
         max_tokens: maximum tokens per batch, padding included; None: no limit.
     """
@@ -149,20 +149,20 @@ class EvaluationLoader:
 
 
 def _shared(rows: TokenisedRows, batch_size: int, max_tokens: int | None, world_size: int) -> list[Batch]:
-    """Return the batches of a split, at least one for each process: Lightning would leave out a process without any."""
+    """Return the batches of a split, at least one per process: Lightning would leave out a process that has none."""
     batches = evaluation_batches(rows.lengths, batch_size, max_tokens)
     if len(batches) >= world_size:
         return batches
     if len(rows) < world_size:
         raise InputError(
-            f"a split has {len(rows)} rows, too few for {world_size} processes that share it: give it one row for each, or "
-            "use fewer devices."
+            f"a split has {len(rows)} rows, too few for the {world_size} processes that share it: give it at least one row "
+            "per process, or use fewer devices."
         )
     return evaluation_batches(rows.lengths, len(rows) // world_size, max_tokens)
 
 
 class _Maker:
-    """Turns lists of row numbers into batches, here or in worker processes."""
+    """Turns lists of row indices into batches, in this process or in workers."""
 
     def __init__(self, make: Callable[[Batch], dict[str, Tensor]], num_workers: int) -> None:
         if num_workers < 0:

@@ -1,6 +1,6 @@
-"""The embedded streams: real text included in every CPython, so that a first run needs no download, and images.
+"""The embedded tasks: text that every CPython includes, and images, so a first run needs no download.
 
-Five tasks are cut from the documentation inside the standard library. Its sources are parsed, never imported.
+Five tasks are built from the documentation in the standard library. Its sources are parsed, never imported.
 
 | name | kind | the question |
 |---|---|---|
@@ -10,9 +10,9 @@ Five tasks are cut from the documentation inside the standard library. Its sourc
 | ``chapters`` | 5 classes | which part of the language reference is this passage from? |
 | ``outcomes`` | 2 classes | does the function with this docstring return a value? |
 
-A row's split is a hash of its own text, so it depends neither on file order nor on the hash seed, and a docstring
-is in the same split in every task. The rows differ a little between Python versions, as the documentation does:
-compare figures within one version.
+A row's split is chosen by a hash of its text, so it depends neither on file order nor on Python's hash seed, and a
+docstring is in the same split in every task. The rows differ a little between Python versions, as the documentation does:
+compare scores within one version.
 
 ``digits`` (10 classes), ``digits-low`` and ``digits-high`` (5 each) and ``digits-parity`` (2) are images included in
 scikit-learn: see `continual_petl.streams.embedded.digits`.
@@ -50,18 +50,18 @@ def image_names() -> tuple[str, ...]:
 
 
 def load(name: str) -> dict[str, list[dict[str, object]]]:
-    """Return the rows of one embedded task, the same at every call.
+    """Return the rows of one embedded task, the same for every call.
 
     Args:
         name: one of :func:`names` or :func:`image_names`.
 
     Returns:
-        ``{"train": rows, "validation": rows, "test": rows}``. A row has ``text``, for ``signatures`` also
-        ``text_pair``, and ``label``, all strings. Image rows have ``image``, rows of grey values, and ``label``.
+        ``{"train": rows, "validation": rows, "test": rows}``. A row has ``text``, ``label`` and, for ``signatures``,
+        ``text_pair``, all strings. Image rows have ``image``, a list of lists of grey values, and ``label``.
 
     Raises:
-        InputError: ``name`` is unknown, this Python comes without the sources of its standard library, or scikit-learn
-            is needed and not installed.
+        InputError: if ``name`` is unknown, this Python lacks the sources of its standard library, or scikit-learn is needed
+            and not installed.
 
     Example:
         >>> sorted(load("definitions")["test"][0])

@@ -1,7 +1,7 @@
-"""Three tasks about docstrings alone: the package they belong to, what they document, what that returns.
+"""Three tasks on docstrings alone: the package, class or function, and whether a call returns a value.
 
-Which of ten large packages: the ten names themselves are hidden wherever they occur as a word (``HTTP_COOKIE`` loses its
-first half, ``HTTPConnection`` is another word and stays), so the answer has to be inferred from the subject. Whether a call
+The package is one of ten large ones; their names are hidden wherever they occur as a word (``HTTP_COOKIE`` loses its first
+half, ``HTTPConnection`` is a different word and stays), so the label has to be inferred from the subject. Whether a call
 returns a value is derived from the code.
 """
 

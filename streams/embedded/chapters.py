@@ -1,4 +1,4 @@
-"""Which part of the language reference is a passage from? The text of ``help("topics")``, ``pydoc_data/topics.py``."""
+"""A task: which part of the language reference is a passage from? The text is that of ``pydoc_data/topics.py``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHAPTERS: Mapping[str, str] = {
     "built-in types": "formatstrings string-methods typesmapping typesseq typesseq-mutable",
     "data model": "attribute-access callable-types context-managers customization numeric-types objects sequence-types "
     "specialnames types",
-    # The debugger alone has too few passages in some releases, so its share of a split would depend on luck.
+    # The debugger alone has too few passages in some releases, so its share of a split would be left to chance.
     "execution": "bltin-code-objects debugger dynamic-features exceptions execmodel naming",
     "expressions": "atom-identifiers atom-literals attribute-references await binary bitwise booleans calls "
     "comparisons conversions dict exprlists in lambda lists operator-summary power shifting slicings subscriptions "
@@ -26,28 +26,28 @@ CHAPTERS: Mapping[str, str] = {
 }
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"*])")
 _BULLET = re.compile(r"^(?:[*+-]|\d+\.)\s+")
-# Grammar, examples, headings, tables, and the notes on versions, which are the same in all chapters.
+# Grammar, examples, headings, tables, and notes on versions, which are worded alike in all chapters.
 _NOT_PROSE = re.compile(r"::=|>>>|[=*~-]{4}|[|].*[|]|\+--|(?:Changed|New|Added|Deprecated) (?:in|since) ")
 _LONG_ENOUGH = 90
 
 
 def build() -> dict[str, tuple[Example, ...]]:
-    """Return the splits: ``text`` is a sentence, or two short ones, and ``label`` the chapter."""
+    """Return the splits: ``text`` is a sentence or two short ones, ``label`` the chapter."""
     topics = read_topics(library_folder() / "pydoc_data" / "topics.py")
     return assemble(
         Example(source=passage, text=passage, label=chapter)
         for chapter, listed in CHAPTERS.items()
         for topic in listed.split()
-        if topic in topics  # a chapter keeps its passages when a version renames or merges a topic
+        if topic in topics  # some versions rename or merge topics
         for passage in passages(topics[topic])
     )
 
 
 def read_topics(file: Path) -> dict[str, str]:
-    """Return the topics of ``pydoc``, by parsing the file.
+    """Parse the file and return the topics of ``pydoc``.
 
     Raises:
-        InputError: the file is missing or holds no table of topics.
+        InputError: if the file is missing or holds no table of topics.
     """
     tree = ast.parse(file.read_bytes()) if file.is_file() else ast.Module(body=[], type_ignores=[])
     for node in tree.body:
@@ -61,7 +61,7 @@ def read_topics(file: Path) -> dict[str, str]:
 
 
 def passages(topic: str) -> Iterator[str]:
-    """Yield a topic's prose: sentences, a short one together with the next of its paragraph."""
+    """Yield the sentences of a topic; a short one is joined with the next in its paragraph."""
     for paragraph in topic.split("\n\n"):
         if _NOT_PROSE.search(paragraph):
             continue

@@ -1,8 +1,8 @@
-"""Images without a download: the 1797 handwritten digits in scikit-learn, 8 by 8 pixels of 17 greys.
+"""Images without a download: the 1797 handwritten digits in scikit-learn, 8 by 8 pixels with 17 levels of grey.
 
-They are the test part of E. Alpaydin and C. Kaynak, "Optical recognition of handwritten digits" (UCI, 1998,
-https://doi.org/10.24432/C50P49). Grey 0 to 16 becomes 0 to 255. An image's split is a hash of its own pixels, so it is
-the same in every task.
+They are the test split of E. Alpaydin and C. Kaynak, "Optical recognition of handwritten digits" (UCI, 1998,
+https://doi.org/10.24432/C50P49). Grey levels 0 to 16 are scaled to 0 to 255. An image's split is chosen by a hash of its
+pixels, so it is the same in every task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LABELS: Mapping[str, Callable[[int], str | None]] = MappingProxyType(
         "digits-parity": lambda digit: ("even", "odd")[digit % 2],
     }
 )
-"""For each task the label of every digit in it; ``None`` for a digit that is not in it."""
+"""For each task, the label of every digit; ``None`` for a digit that the task leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)

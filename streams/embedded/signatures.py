@@ -1,7 +1,7 @@
-"""Is this the docstring of that function? A text pair.
+"""A task on text pairs: is this the docstring of that function?
 
-Half of the docstrings, chosen by hash, keep their own signature. The others get one of another function of the library
-in the same split, also chosen by hash. (Drawn from the same module, the pairs would be too hard for a first stream:
+Half of the docstrings, chosen by hash, keep their signature. The others get the signature of another library function in
+the same split, also chosen by hash. (With functions from the same module, the pairs would be too hard for a first stream:
 a small encoder is hardly better than chance after a few epochs.)
 """
 
@@ -17,7 +17,7 @@ from continual_petl.streams.embedded.splits import Example, assemble, split_of
 from continual_petl.streams.embedded.stdlib import Docstring, docstrings
 from continual_petl.streams.embedded.text import content_hash, words
 
-# Functions at positions given by hash (consistent hashing: a changed function changes only few pairs).
+# Functions at positions given by their hash (consistent hashing: a changed function changes only a few pairs).
 Ring: TypeAlias = list[tuple[int, Docstring]]
 
 
@@ -39,7 +39,7 @@ def _example(own: Docstring, ring: Ring) -> Example:
 
 
 def _differ(one: Docstring, other: Docstring) -> bool:
-    """Whether two functions share a name or a docstring, as methods of the same name in two classes may."""
+    """Return whether two functions differ in both name and docstring; methods of two classes may share either."""
     return _name(one) != _name(other) and words(one.text) != words(other.text)
 
 

@@ -1,4 +1,4 @@
-"""Split rows into train, validation and test by content alone, balanced by class, without near-copies across splits."""
+"""Split rows into train, validation and test by content alone, with balanced classes and no near-copies across splits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import cache
 from continual_petl.streams.embedded.text import content_hash, words
 
 SIZES: Mapping[str, int] = {"train": 800, "validation": 200, "test": 300}
-SIMILAR = 0.75  # shared words over all words (Jaccard) from which two texts count as copies of each other
+SIMILAR = 0.75  # Jaccard index of their words (shared over all) above which two texts count as copies
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Example:
-    """One row; ``source`` is the unchanged passage that decides its split and is compared with other rows."""
+    """One row; ``source`` is the original passage, which determines the split and is compared with other rows."""
 
     source: str
     text: str
@@ -39,9 +39,9 @@ def split_of(source: str) -> str:
 def assemble(examples: Iterable[Example]) -> dict[str, tuple[Example, ...]]:
     """Return the splits of a task.
 
-    A passage that occurs with two labels is ambiguous and dropped. One that is a near-copy of a passage in test is
-    dropped from train and validation, one that is a near-copy in validation is dropped from train. Rows beyond
-    ``SIZES``, shared evenly among the classes, are dropped by hash.
+    A passage that occurs with two labels is ambiguous and is dropped. Near-copies of test passages are dropped from train
+    and validation, near-copies of validation passages from train. Each class gets an equal share of ``SIZES``; rows beyond
+    it are dropped by hash.
     """
     by_source: dict[tuple[str, ...], list[Example]] = defaultdict(list)
     for example in examples:

@@ -1,7 +1,7 @@
 """Docstrings of the standard library, read from its ``.py`` files with ``ast``: nothing is imported or run.
 
-Only modules that every supported CPython (3.11 to 3.14) ships, with or without optional system packages: no
-``tkinter``, nothing that PEP 594 or 632 removed, no test folders.
+Only modules that every supported CPython (3.11 to 3.14) ships, whichever optional system packages are installed, are read:
+no ``tkinter``, nothing that PEP 594 or 632 removed, no test folders.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from continual_petl.streams.embedded.text import summary
 
 Outcome = Literal["value", "nothing", "unknown"]
 
-# Chosen for many docstrings per line, which keeps the parsing short.
+# Chosen for many docstrings per line, so that parsing is fast.
 MODULES = tuple(
     """
     asyncio bdb calendar codecs collections concurrent configparser contextlib datetime decimal difflib doctest
     email enum fractions ftplib functools http imaplib importlib inspect io ipaddress logging mailbox
     multiprocessing numbers pathlib pdb random selectors shutil smtplib socketserver ssl statistics symtable tarfile
     tempfile threading traceback typing unittest urllib wsgiref xml xmlrpc zipfile
-    """.split()  # noqa: SIM905  one name a line would hide the rest of the file
+    """.split()  # noqa: SIM905  one name per line would take up most of the file
 )
 
 _SKIPPED_FOLDERS = {"__pycache__", "test", "tests"}
@@ -36,7 +36,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Docstring:
-    """One documented class or function: its cleaned summary and the facts that tasks are about."""
+    """One documented class or function: its cleaned summary and the facts that tasks predict."""
 
     text: str
     package: str
@@ -50,7 +50,7 @@ def library_folder() -> Path:
     """Return the folder of the standard library's sources.
 
     Raises:
-        InputError: this Python comes without them.
+        InputError: if this Python lacks them.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "asyncio" / "tasks.py").is_file():
@@ -62,7 +62,7 @@ def library_folder() -> Path:
 
 
 def source_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of one module or package; ``datetime`` may be in ``_pydatetime.py``."""
+    """Return the files of a module or package, including a pure Python version such as ``_pydatetime.py``."""
     inside = (
         p for p in (folder / name).rglob("*.py") if not _SKIPPED_FOLDERS.intersection(p.parts[len(folder.parts) :])
     )
@@ -77,7 +77,7 @@ def source_files(folder: Path, name: str) -> list[Path]:
 
 @cache
 def docstrings() -> tuple[Docstring, ...]:
-    """Return every usable docstring of :data:`MODULES` in one fixed order."""
+    """Return every usable docstring of :data:`MODULES` in a fixed order."""
     folder = library_folder()
     found = {d for name in MODULES for file in source_files(folder, name) for d in read_file(file, name)}
     return tuple(sorted(found))
@@ -121,7 +121,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, outer: str) -> str:
 
 
 def _outcome(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Outcome:
-    """Return whether a call can return a value; None for a generator, or a body that is only a placeholder."""
+    """Return whether a call can return a value; ``unknown`` for a generator or a body that is only a placeholder."""
     if all(_is_placeholder(statement) for statement in node.body):
         return "unknown"
     waiting: list[ast.AST] = list(node.body)

@@ -1,4 +1,4 @@
-"""Reduce a raw docstring to one short plain line, and derive two representations for comparing rows."""
+"""Reduce a raw docstring to one short plain line, and compute the words and hashes used to compare rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def summary(docstring: str) -> str | None:
-    """Return the opening of a docstring on one line, or None if it says too little.
+    """Return the beginning of a docstring on one line, or None if it is too short to be useful.
 
-    This is its first paragraph and, while shorter than a sentence or two, the following ones; never an
-    interactive example; at most ``MAX_CHARACTERS`` characters, cut between words.
+    This is the first paragraph and, while the line is shorter than a sentence or two, the following ones, without
+    interactive examples; at most ``MAX_CHARACTERS`` characters, cut between words.
     """
     if not docstring:
         return None
@@ -30,7 +30,7 @@ def summary(docstring: str) -> str | None:
 
 
 def one_line(paragraph: str) -> str:
-    """Return ``paragraph`` with every run of white space as one space."""
+    """Return ``paragraph`` with every run of white space replaced by one space."""
     return " ".join(paragraph.split())
 
 
@@ -46,5 +46,5 @@ def words(line: str) -> tuple[str, ...]:
 
 
 def content_hash(purpose: str, *parts: str) -> int:
-    """Return 64 bits that depend on nothing but the arguments, for every choice between rows."""
+    """Return 64 bits that depend only on the arguments; every choice between rows uses them."""
     return int.from_bytes(hashlib.sha256("\x1f".join((purpose, *parts)).encode()).digest()[:8], "big")

@@ -1,1 +1,1 @@
-"""Texts, words and images to numbers, in flat arrays."""
+"""Encode texts, words and images as numbers, in flat arrays."""

@@ -1,10 +1,10 @@
-"""A file cache: entries are found by key, verified, limited in total bytes, and evicted by least recent use.
+"""A file cache with least-recently-used eviction: entries are looked up by key, verified, and limited in total size.
 
 Entries are private to the user, cost only time when lost, and are never trusted: each file begins with the digest of its
 key and content, and a file that does not match, or that another user could have written, is removed and reported. Disk
 errors are reported too, and the work continues without the cache.
 
-``CONTINUAL_PETL_CACHE`` names the folder, or is ``off``; ``CONTINUAL_PETL_CACHE_BYTES`` limits its size.
+``CONTINUAL_PETL_CACHE`` is the folder, or ``off``; ``CONTINUAL_PETL_CACHE_BYTES`` limits its size.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class CacheFiles:
         self.folder = folder
         self.max_bytes = max_bytes
         self.notices: list[str] = []
-        """Notices for the user that need no action; one or two sentences each."""
+        """Notices for the user; no action is needed. One or two sentences each."""
 
     @classmethod
     def usual(cls, name: str) -> CacheFiles | None:
-        """Return the files of one kind in the user's cache folder; None if the cache is off or there is no home folder.
+        """Return the user's cache of this name; None if caching is off or there is no home folder.
 
         Args:
-            name: the kind's folder in the cache folder.
+            name: its subfolder in the user's cache folder.
 
         Raises:
-            InputError: if the environment variables hold no number of bytes, or no possible folder.
+            InputError: if the environment variables hold an invalid number of bytes or folder.
         """
         bound = os.environ.get(BOUND) or str(MAX_BYTES)
         if not (bound.isascii() and bound.isdecimal()):
@@ -64,7 +64,7 @@ class CacheFiles:
         return None if root is None or int(bound) == 0 else cls(root / name, int(bound))
 
     def read(self, key: str) -> bytes | None:
-        """Return what was written under a key; None if there is nothing, or nothing that can be trusted."""
+        """Return the content written under a key; None if there is none, or none that can be trusted."""
         path = self._path(key)
         try:
             with open(os.open(path, _READING), "rb") as handle:
@@ -87,7 +87,7 @@ class CacheFiles:
         return content[_DIGEST_BYTES:]
 
     def write(self, key: str, content: bytes) -> None:
-        """Store content under a key: whole or not at all, even with other processes writing."""
+        """Store content under a key, atomically, even if other processes are writing too."""
         if len(content) + _DIGEST_BYTES > self.max_bytes:
             self._notice(
                 f"the cache {self.folder} holds {self.max_bytes} bytes ({BOUND}), less than the {len(content)} of one "

@@ -31,23 +31,23 @@ def encode_rows(
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
-    """Encode checked rows, with their answers, or without for prediction.
+    """Encode checked rows, with their labels or targets, or without for prediction.
 
     Args:
         kind: the kind of their task.
         inputs: texts, sources, lists of words or images, one per row; an empty list only checks the settings.
-        pairs: the second texts of a task on pairs.
+        pairs: the second text of each row, for a task on text pairs.
         answers: labels ``(N,)`` or ``(N, C)``, an array of tags per row, or target texts; ``None`` if there are none.
-        tokenizer: the fast tokenizer of the backbone; images need none.
+        tokenizer: the fast tokenizer of the backbone; not needed for images.
         max_length: maximum tokens per row.
-        max_target_length: as in the task; a causal-lm's sources are cut by it too, so pass it for predictions as well.
+        max_target_length: as in the task; it also limits the sources of a causal-lm, so pass it for predictions as well.
         images: the preprocessing of the backbone, for images.
-        where: what the rows are, for messages.
+        where: which rows these are, for messages.
         cache: where token ids of large splits are cached; None: no cache.
 
     Raises:
-        InputError: if tokenizer, preprocessing or lengths do not fit the kind, or a row cannot be used.
-        ValueError: if the tokenizer or the preprocessing that this kind needs is not given.
+        InputError: if the tokenizer, the preprocessing or a length does not fit the kind, or a row cannot be used.
+        ValueError: if the tokenizer or the preprocessing that the kind needs is missing.
     """
     if kind == "image-classification":
         if images is None:
@@ -74,9 +74,9 @@ def encode_rows(
 
 
 def _check_not_empty(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
-    """Check that every row has a token; otherwise the answer would be computed from padding."""
+    """Check that every row has a token; otherwise its prediction would be computed from padding."""
     for row in np.flatnonzero(rows.lengths == 0).tolist():
         raise InputError(
-            f"{where}, row {row + 1}: {show(texts[row])} gives no tokens with this tokenizer, which adds none of its own, so "
-            "there is nothing to answer; write a text there, or remove the row."
+            f"{where}, row {row + 1}: {show(texts[row])} gives no tokens with this tokenizer, which adds no special tokens, "
+            "so there is nothing to predict from; write a text there, or remove the row."
         )

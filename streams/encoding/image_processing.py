@@ -1,10 +1,10 @@
-"""Preprocess images for a vision backbone: resize, crop, rescale and normalise as the backbone's configuration says.
+"""Preprocess images for a vision backbone: resize, crop, rescale and normalise as its configuration specifies.
 
 The settings are read from the backbone's ``preprocessor_config.json``; the arithmetic is implemented here, in torch.
-transformers 5 implements it twice, with torchvision and with Pillow, uses whichever is installed, and the two differ:
-a certificate could not record how an image was processed. Resizing follows Pillow (antialiased, first across and then
-down, rounded after each): measured against Pillow 13, nearest is equal, bilinear within one of
-255 levels, bicubic too unless one edge shrinks while the other is stretched, where Pillow reverses the order.
+transformers 5 implements it twice, with torchvision and with Pillow, and uses whichever is installed, although their results
+differ: a certificate could not record how an image was processed. Resizing follows Pillow (antialiased, first horizontally
+and then vertically, rounded after each): compared with Pillow 13, nearest is equal and bilinear is within one of 255 levels;
+so is bicubic, unless one edge shrinks while the other is stretched, because Pillow then reverses the order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE = "preprocessor_config.json"
 _ARITHMETIC = 1
 """Increase this when the same settings give different pixels than before."""
 _MODES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
-"""Numbers of Pillow's filters."""
+"""Pillow's filters by number."""
 _STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
 Size = tuple[int, int]
@@ -69,7 +69,7 @@ class ImageProcessing:
             images: anything that `continual_petl.streams.encoding.images` accepts.
 
         Raises:
-            InputError: naming the first one that is not an image.
+            InputError: naming the first value that is not an image.
         """
         out_N3HW = np.empty((len(images), 3, *self.size), dtype=np.float32)
         for row, image in enumerate(images):
@@ -99,12 +99,12 @@ class ImageProcessing:
 def image_processing(backbone_name: str, revision: str | None, config: PretrainedConfig) -> ImageProcessing:
     """Return the preprocessing of a vision backbone.
 
-    Without a ``preprocessor_config.json`` images are resized to the ``image_size`` of the model's configuration and
-    scaled to -1 to 1 (mean and standard deviation 0.5), as for ViT.
+    Without a ``preprocessor_config.json``, images are resized to the ``image_size`` of the model's configuration and
+    scaled to the range from -1 to 1 (mean and standard deviation 0.5), as for ViT.
 
     Args:
         backbone_name: id on the Hub, or path.
-        revision: of a Hub model.
+        revision: commit, tag or branch of a Hub model.
         config: the configuration of the model.
 
     Raises:
@@ -217,7 +217,7 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
         return values_3HW
     if mode == "nearest":
         return values_3HW[:, _nearest(height, to[0])[:, None], _nearest(width, to[1])]
-    # First across, then down, with rounding between the two, as Pillow does.
+    # First horizontally, then vertically, with rounding in between, as in Pillow.
     for size in ((height, to[1]), to):
         if size != tuple(values_3HW.shape[1:]):
             resized_13HW = F.interpolate(values_3HW[None], size=size, mode=mode, antialias=True, align_corners=False)
@@ -226,7 +226,7 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
 
 
 def _nearest(before: int, after: int) -> Tensor:
-    """Return the source pixel of each new one: summed in double precision, which matters at the border of two pixels."""
+    """Return the source index of each new pixel; summed in double precision, which matters at pixel borders."""
     step = before / after
     return torch.from_numpy(np.cumsum([0.5 * step, *[step] * (after - 1)]).astype(np.int64))
 

@@ -1,8 +1,8 @@
 """Convert the images in rows to plain arrays of RGB bytes.
 
-Accepted are PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of whole numbers 0 to 255, what ``datasets``
-reads from its image columns (``{"bytes": ..., "path": ...}``), and paths. Grey becomes three equal channels;
-transparency is dropped. Only files and PIL images need Pillow.
+Accepted are PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of integers from 0 to 255, the values of
+``datasets`` image columns (``{"bytes": ..., "path": ...}``), and paths. Grey becomes three equal channels; transparency is
+dropped. Only files and PIL images need Pillow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
-"""Modes of Pillow with at most eight bits per channel; others would be cut off at 255."""
+"""Pillow modes with at most eight bits per channel; the values of others would be clipped at 255."""
 
 
 class NotAnImage(ValueError):
@@ -55,11 +55,11 @@ def check_images(
         base: folder for relative paths; ``None`` means the working directory.
 
     Returns:
-        The images, paths made absolute, not decoded (they could be much larger than the memory); and one key per row
-        that is the same for the same pixels, in any input format.
+        The images, with absolute paths, not decoded (decoded, they could exceed the memory); and one key per row, which
+        depends only on the pixels, not on the input format.
 
     Raises:
-        InputError: naming the rows without an image and what they hold instead, or if Pillow is needed and missing.
+        InputError: naming the rows without an image and their content, or if Pillow is needed and missing.
     """
     images, keys, faults = [], [], []
     for row, value in enumerate(values):
@@ -118,7 +118,7 @@ def _from_file(file: Any) -> NDArray[np.uint8]:
         raise
     except module.UnidentifiedImageError:
         raise NotAnImage(f"{shown} cannot be read as an image (no format that Pillow knows)") from None
-    # SyntaxError and NotImplementedError: raised by Pillow for broken files; the last: too many pixels to be genuine.
+    # Pillow raises SyntaxError and NotImplementedError for broken files, DecompressionBombError for implausibly large ones.
     except (OSError, ValueError, SyntaxError, NotImplementedError, module.DecompressionBombError) as error:
         raise NotAnImage(f"{shown} cannot be read as an image ({type(error).__name__}: {error})") from None
 

@@ -1,9 +1,9 @@
-"""An encoded split: its rows' inputs and answers as flat arrays.
+"""An encoded split: the inputs and labels or targets of its rows as flat arrays.
 
-A list of Python lists costs about 36 bytes per token and is slow to pad; one ``int32`` array costs 4, and a batch
-is a slice. Images are one array, already in the backbone's input size.
+A list of Python lists takes about 36 bytes per token and is slow to pad; one ``int32`` array takes 4, and a row is a slice.
+Images are one array, already in the backbone's input size.
 
-Shape legend: N rows, T tokens of all rows together, S target tokens of all rows, C labels.
+Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TokenisedRow(NamedTuple):
     ids: NDArray[np.int32]
     token_types: NDArray[np.int8] | None
     label: Any
-    """A number; for multilabel, and for the tags of tokens, an array."""
+    """A number; an array for multilabel and token-classification."""
     target_ids: NDArray[np.int32] | None = None
 
 
@@ -42,23 +42,23 @@ class TokenisedRows:
     offsets: NDArray[np.int64]
     """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
     token_types: NDArray[np.int8] | None
-    """Which of the two texts a token belongs to; ``None`` if the tokenizer makes no such ids."""
+    """Which of the two texts a token belongs to; ``None`` if the tokenizer returns no token types."""
     labels: NDArray[np.int64] | NDArray[np.float32] | None
     """Class indices (int64, ``(N,)``), numbers (float32, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
-    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows that are only
-    predicted, and if the answer is a text."""
+    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows without labels and
+    for generated texts."""
     num_truncated: int = 0
     """How many rows were longer than ``max_length`` and lost input tokens."""
     num_targets_truncated: int = 0
     """How many targets lost tokens."""
     first_piece: NDArray[np.bool_] | None = None
-    """token-classification: the tokens that begin a word, where the word's tag is read."""
+    """token-classification: marks the tokens that begin a word, at which the word's tag is predicted."""
     target_ids: NDArray[np.int32] | None = None
     """Token ids of all targets, with the end token if the tokenizer has one; ``None`` without targets."""
     target_offsets: NDArray[np.int64] | None = None
     """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
     references: tuple[str, ...] | None = None
-    """The whole target texts, for comparison with answers."""
+    """The uncut target texts, for comparison with predictions."""
     pixels: NDArray[np.float32] | None = None
     """The images in the backbone's format."""
 

@@ -1,10 +1,10 @@
 """Disk cache of token ids for large splits, so that later runs need not tokenise them again.
 
-The key is a digest of everything that affects them: the texts, the tokenizer's rules and settings, truncation, which arrays
-are kept, and the versions of the libraries. A tokenizer with its own Python code is not cached, since its inputs are
-unknown. Cached content is checked like untrusted input: names, types and ranges of all arrays, and a few rows
-tokenised again. (Other libraries use a pickled tokenizer as key, which changes whenever it is called, so the cache is never
-hit, or its name, so a stale entry is.)
+The key is a digest of everything that affects the token ids: the texts, the tokenizer's rules and settings, truncation, the
+arrays that are kept, and the versions of the libraries. The output of a tokenizer with custom Python code is not cached,
+since its behaviour may depend on anything. Cached content is checked like untrusted input: the names, types and ranges of
+all arrays are validated, and a few rows are tokenised again. (Other libraries use the pickled tokenizer as the key, which
+changes with every call, so the cache never hits, or its name, so stale entries hit.)
 
 Token ids reveal the texts to anyone who has the tokenizer: the files are readable by their owner only, and
 ``CONTINUAL_PETL_CACHE=off`` keeps everything off the disk.
@@ -46,7 +46,7 @@ _ARRAYS: dict[str, Any] = {
 
 
 def usual_cache() -> CacheFiles | None:
-    """Return the user's cache of token ids; None if it is off."""
+    """Return the user's cache of token ids; None if caching is off."""
     return CacheFiles.usual("tokens")
 
 
@@ -81,7 +81,7 @@ def encode_cached(
         cache.refuse(key, "it does not hold the tokens of these texts")
     encoded = encode(tokenizer, texts, pairs, max_length, **options)
     content = safetensors.numpy.save({name: array for name, array in vars(encoded).items() if array is not None})
-    # Some tokenizers have ids above the number of their tokens; content that the check would reject is not written.
+    # Some tokenizers have ids beyond their vocabulary size; content that would be rejected on reading is not written.
     if _unpacked(content, tokenizer, texts, max_length, options) is not None:
         cache.write(key, content)
     return encoded
@@ -91,7 +91,7 @@ def _key(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], pairs: Sequence[str] | None, asked: dict[str, Any]
 ) -> str:
     with settings_kept(tokenizer):
-        # Left by the last call, not part of the tokenizer.
+        # Truncation and padding are left over from the last call, not part of the tokenizer.
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
         rules = tokenizer.backend_tokenizer.to_str()
@@ -116,7 +116,7 @@ def _key(
 def _unpacked(
     content: bytes, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], max_length: int, options: dict[str, bool]
 ) -> Encoded | None:
-    """Return the arrays of a file if they are plausible for these texts."""
+    """Return the arrays of a cached file if they are plausible for these texts."""
     wanted = {"ids", "offsets", "cut"} | {name for name in ("types", "words") if options.get(name)}
     try:
         arrays = safetensors.numpy.load(content)
@@ -136,7 +136,7 @@ def _unpacked(
 
 
 def _sound(found: Encoded, num_rows: int, longest: int, vocabulary: int, num_words_N: NDArray[np.int64] | None) -> bool:
-    """Check every number that is later used as an index."""
+    """Check every number that is used as an index later."""
     if found.offsets.shape != (num_rows + 1,) or found.cut.shape != (num_rows,) or found.offsets[0] != 0:
         return False
     lengths_N = np.diff(found.offsets)

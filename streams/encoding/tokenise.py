@@ -1,6 +1,6 @@
-"""Tokenise texts and words, once per split; for tasks that generate text see `tokenise_sources`.
+"""Tokenise texts and words, once per split; for tasks that generate text, see `tokenise_sources`.
 
-Truncation is ``longest_first`` for pairs, as in BERT's own ``_truncate_seq_pair``, and is counted.
+Pairs are truncated ``longest_first``, as in ``_truncate_seq_pair`` of the original BERT code; truncated rows are counted.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def tokenise_words(
 
     Args:
         rows: a list of words per row.
-        tags: the number of each word's tag, or ``None``.
-        tokenizer: a fast tokenizer; one that reads words without spaces between them gets the spaces.
+        tags: the index of each word's tag, or ``None``.
+        tokenizer: a fast tokenizer; if it joins pre-split words without spaces, spaces are inserted.
         max_length: maximum tokens per row; truncated words lose their tags.
-        where: what the rows are, for messages.
+        where: which rows these are, for messages.
         cache: where token ids of large splits are cached; None: no cache.
 
     Raises:
-        InputError: if the tokenizer does not take words or makes no tokens of one, or ``max_length`` leaves no room.
+        InputError: if the tokenizer does not accept words, returns no tokens for one, or ``max_length`` leaves no room.
         ValueError: if ``tags`` do not fit ``rows``.
     """
     same_number("tags", tags, "rows", rows)
@@ -158,7 +158,7 @@ def _check_nothing_vanished(
     for number, (row, count, cut) in enumerate(zip(rows, counts.tolist(), encoded.cut.tolist(), strict=True)):
         span = slice(int(encoded.offsets[number]), int(encoded.offsets[number + 1]))
         seen = encoded.words[span][first_piece[span]].tolist()
-        # Words are truncated at one end, depending on the tokenizer; between two visible words none may be missing.
+        # Truncation removes words at one end, depending on the tokenizer; none may be missing between two kept words.
         expected = range(seen[0], seen[-1] + 1) if cut and seen else range(0 if cut else len(row))
         if count < len(expected):
             gone = min(set(expected) - set(seen))

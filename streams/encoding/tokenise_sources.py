@@ -1,7 +1,7 @@
 """Tokenise sources and targets of seq2seq and causal-lm tasks.
 
-In a causal-lm the target continues where the source ends: the source has no closing special token, the target has no
-opening one, and nothing comes between them that is not in the texts.
+In a causal-lm, the target directly continues the source: the source has no closing special token, the target has no
+opening one, and nothing is inserted between them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
 
 TARGET_LENGTH = 128
-"""Default number of tokens after which a target is cut."""
+"""Default maximum number of tokens in a target."""
 
 
 def room_for(kind: Literal["seq2seq", "causal-lm"], max_length: int, max_target_length: int | None) -> tuple[int, int]:
     """Return how many tokens a source and a target may keep.
 
-    In a causal-lm both share one row of ``max_length`` tokens, in a seq2seq each has its own row. The default of
-    ``max_target_length`` is 128, or less if the backbone takes no more (half a row in a causal-lm).
+    In a causal-lm, both share one row of ``max_length`` tokens; in a seq2seq, each has its own row. The default of
+    ``max_target_length`` is 128, or less if ``max_length`` is smaller (in a causal-lm, at most half of it).
 
     Raises:
         InputError: if the targets leave no room for sources.
@@ -54,14 +54,14 @@ def tokenise_sources(
     max_target_length: int | None = None,
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
-    """Tokenise a split whose answers are texts.
+    """Tokenise a split whose targets are texts.
 
     Args:
-        sources: the input text, one per row.
-        targets: the output text, or ``None`` for rows that are only predicted.
+        sources: one input text per row.
+        targets: one output text per row, or ``None`` for prediction.
         tokenizer: a fast tokenizer.
-        max_length: maximum tokens of a source, of source and target together in a causal-lm; see :func:`room_for`.
-        kind: which of the two.
+        max_length: maximum tokens of a source; in a causal-lm, of source and target together; see :func:`room_for`.
+        kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
         cache: where token ids of large splits are cached; None: no cache.
 
@@ -100,7 +100,7 @@ def _targets(
     with_end = encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
     end = tokenizer.eos_token_id
     if end in with_end:
-        end = None  # the tokenizer adds it; mBART's comes before the language
+        end = None  # the tokenizer adds it; mBART puts it before the language code
     needed = (tokenizer.num_special_tokens_to_add(pair=False) if special else 0) + (end is not None)
     if room <= needed:
         raise InputError(

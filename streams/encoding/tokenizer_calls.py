@@ -1,10 +1,10 @@
 """Call a tokenizer: many rows in, flat arrays out, and its settings restored.
 
-Its truncation and padding settings belong to its digest, and a call with ``truncation=...`` would change them.
+Truncation and padding settings are part of the tokenizer's digest, and a call with ``truncation=...`` would change them.
 
-Many rows are tokenised in parallel by the tokenizer's own threads, one per core, unless ``TOKENIZERS_PARALLELISM=false``:
-nine tenths of a call are spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds), so there are no worker processes,
-which would have to be started and sent the texts.
+Many rows are tokenised in parallel by the tokenizer's threads, one per core, unless ``TOKENIZERS_PARALLELISM=false``: nine
+tenths of a call are spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds). Worker processes would not pay off:
+they would have to be started, and the texts sent to them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Encoded:
     offsets: NDArray[np.int64]
     types: NDArray[np.int8] | None
     words: NDArray[np.int32] | None
-    """Number of the word that a token belongs to, -1 for special tokens; ``(T,)``."""
+    """Index of the word that a token belongs to, -1 for special tokens; ``(T,)``."""
     cut: NDArray[np.bool_]
-    """Which rows lost tokens, ``(N,)``."""
+    """Which rows were truncated, ``(N,)``."""
 
 
 def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -53,9 +53,9 @@ def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id that pads short rows: the padding token, otherwise the end token, otherwise 0.
+    """Return the id for padding short rows: that of the padding token, otherwise of the end token, otherwise 0.
 
-    The mask marks padding, never the id: a decoder's end token is also a real token of its targets.
+    Padding is recognised by the mask, never by this id: a decoder's end token also occurs in its targets.
     """
     for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
         if found is not None:
@@ -78,13 +78,13 @@ def encode(
 
     Args:
         tokenizer: a fast tokenizer.
-        texts: one text per row, or with ``words`` one list of words per row.
+        texts: one text per row, or one list of words per row if ``words`` is true.
         pairs: the second text of each row, or ``None``.
         max_length: maximum tokens per row, special tokens included.
         types: whether to keep the token types.
-        words: whether rows are lists of words; if so, also return the word of each token.
+        words: whether rows are lists of words; if so, the word index of each token is returned too.
         special: whether to add special tokens.
-        target: whether the rows are targets: some tokenizers encode these differently, and they are cut at their ends.
+        target: whether the rows are targets: some tokenizers encode targets differently, and they are cut at the end.
     """
     ids: list[NDArray[np.int32]] = []
     kinds: list[NDArray[np.int8]] = []
@@ -102,7 +102,7 @@ def encode(
     }
     with settings_kept(tokenizer):
         if target:
-            # A source may be cut at its beginning, but an answer is written from its beginning.
+            # A source may be cut at the beginning, but a target is generated from its beginning.
             tokenizer.truncation_side = "right"
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])
@@ -128,8 +128,8 @@ def encode(
 def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether pre-split words would lose the spaces between them (GPT-2, RoBERTa).
 
-    Byte-level tokenizers, and SentencePiece, write a space into the token after it; given words, they only do so
-    with ``add_prefix_space``, or a ``prepend_scheme``, and otherwise see word forms that hardly occurred in pre-training.
+    Byte-level and SentencePiece tokenizers make a space part of the token that follows it. For pre-split words they only do
+    so with ``add_prefix_space`` or a ``prepend_scheme``; otherwise they produce tokens that were rare in pre-training.
     """
 
     def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -148,8 +148,8 @@ def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 @contextmanager
 def settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Restore the tokenizer's truncation and padding settings."""
-    # A call with truncation=... changes the Rust tokenizer and what it would save to disk.
+    """Restore the tokenizer's truncation and padding settings on exit."""
+    # A call with truncation=... changes the Rust tokenizer, and with it the files it would save.
     backend = tokenizer.backend_tokenizer
     truncation, padding, side = backend.truncation, backend.padding, tokenizer.truncation_side
     try:

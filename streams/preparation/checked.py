@@ -1,4 +1,4 @@
-"""Rows of a task after all content checks: inputs that can be encoded, answers as numbers or texts."""
+"""Rows of a task after all content checks: inputs that can be encoded, and labels or targets as numbers or texts."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Checked:
     answers: Any
     """The arguments of `encode_rows`."""
     names: list[Any]
-    """The readable answer of every row: a name, a list of names, a text, the spelling of a number."""
+    """The label or target of every row in readable form: a name, a list of names, a text, the spelling of a number."""
     keys: list[str]
-    """A key for every row's content without its answer; equal keys mean equal inputs."""
+    """A key for every row's inputs, without the label or target; equal keys mean equal inputs."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -84,7 +84,7 @@ class Checked:
         """Encode the rows.
 
         Raises:
-            InputError: if a row, or a setting, cannot be used.
+            InputError: if a row or a setting cannot be used.
         """
         from continual_petl.streams.encoding.encode import encode_rows  # imports transformers
 
@@ -118,7 +118,7 @@ class Checked:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the rows' inputs and answers."""
+        """SHA-256 of the rows' inputs and of their labels or targets."""
         digest = hashlib.sha256()
         for key, name in zip(self.keys, self.names, strict=True):
             digest.update(f"{key}\t{json.dumps(name)}\n".encode())
@@ -126,10 +126,10 @@ class Checked:
 
 
 def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple[str, ...] | None, bool]:
-    """Return the label names of a task in order, and whether integers may be positions in them.
+    """Return the label names of a task in order, and whether integers may be positions in this list.
 
     Raises:
-        InputError: if the training rows have fewer than two labels, or ``labels`` or the class weights do not fit.
+        InputError: if the training rows have fewer than two labels, or ``labels`` or the class weights do not match.
     """
     if task.kind not in LABELLED:
         return None, False
@@ -142,8 +142,8 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
             f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
-            f"{len(task.labels)} (labels: {', '.join(task.labels)}): this copy is of another data set, so name the right one "
-            f"(--tasks.{task.name}.data.local), or remove the file."
+            f"{len(task.labels)} (labels: {', '.join(task.labels)}): this is a copy of another data set, so name the right "
+            f"one (--tasks.{task.name}.data.local), or remove the file."
         )
     check_rows(train.where, len(train))
     column = _answer_column(task)
@@ -168,7 +168,7 @@ def check_split(
     """Check the rows of one split.
 
     Raises:
-        InputError: naming the rows that cannot be used, and why.
+        InputError: naming the rows that cannot be used and the reasons.
     """
     check_rows(rows.where, len(rows))
     column, where = _answer_column(task), rows.where
@@ -215,11 +215,11 @@ def _answer_column(task: TaskSpec) -> str:
 
 
 def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
-    """Check that a row has room for the longest source and the answer generated after it."""
+    """Check that a row has room for the longest source and the text generated after it."""
     longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
     if longest + new > max_length:
         raise InputError(
-            f"task {task.name!r}, generation.max_new_tokens: {new} tokens after a source of {longest} are more than the "
-            f"{max_length} of a whole row (backbone.max_length); use at most {max_length - longest}, or a larger "
+            f"task {task.name!r}, generation.max_new_tokens: {new} new tokens after a source of {longest} exceed the "
+            f"{max_length} tokens of a row (backbone.max_length); use at most {max_length - longest}, or a larger "
             "max_target_length, which cuts sources shorter."
         )

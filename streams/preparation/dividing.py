@@ -1,4 +1,4 @@
-"""Divide and limit a task's rows by a hash of their content, so that the order of a file changes nothing."""
+"""Divide and limit a task's rows by a hash of their content, so that their order in a file has no effect."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from continual_petl.streams.preparation.stratified import STRATIFIED, held_out
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
-"""Minimum number of rows; with fewer, a single one changes an accuracy by more than five points."""
+"""Minimum number of rows; with fewer, a single row changes the accuracy by more than five points."""
 _SHOWN = 10
-"""Number of labels whose rows a notice counts."""
+"""Maximum number of labels listed with their row counts in a notice."""
 
 
 def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
@@ -34,7 +34,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     if task.kind in STRATIFIED:
         inside = held_out(train, np.unique(ranks, return_inverse=True)[1], wanted)
     if not inside.any():
-        # Also if each label has a single input: then one of them is missing from train, whichever is held out.
+        # Also used if each label has a single input: one of them is then missing from train, whichever is held out.
         inside = ranks <= np.sort(ranks)[wanted - 1]
     if inside.all():
         what = "images" if task.kind == "image-classification" else "texts"
@@ -47,7 +47,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
 
 
 def carved_notice(task: TaskSpec, labels: tuple[str, ...] | None, validation: Checked) -> str:
-    """Return a notice that rows were held out: how many, and how many of each label."""
+    """Return a notice with the number of rows that were held out, in total and per label."""
     rows = counted(len(validation), "training row")
     held = f"{rows} {'was' if len(validation) == 1 else 'were'} held out for validation"
     if labels is not None and task.kind != "token-classification":
@@ -65,7 +65,7 @@ def _span(counts: list[int]) -> str:
 
 
 def limited(spec: StreamSpec, task: TaskSpec, name: str, split: Checked) -> Checked:
-    """Keep as many rows as the limit of split ``name`` allows, chosen by hash, in their own order."""
+    """Keep as many rows as the limit of split ``name`` allows, chosen by hash, in their original order."""
     limit: int | None = getattr(task.limits, name)
     if limit is None or limit >= len(split):
         return split

@@ -1,6 +1,6 @@
-"""Labels of tasks with several per row: any number per row (multilabel), or one per word (tags).
+"""Labels of tasks with several labels per row: any number (multilabel), or one per word (tags).
 
-A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists, so a list is written as JSON there.
+A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists, so it holds them as JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from continual_petl.streams.sources.checks import Fault, Where, raise_faults, sh
 
 
 def as_list(value: Any) -> list[Any] | None:
-    """Return a list, also one written as JSON; ``None`` for anything else."""
+    """Return ``value`` as a list, parsing it if it is a JSON list; ``None`` for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except (ValueError, RecursionError):  # the latter: deeply nested lists
+        except (ValueError, RecursionError):  # RecursionError: deeply nested lists
             return None
     return list(value) if isinstance(value, list | tuple | np.ndarray) else None
 
@@ -31,7 +31,7 @@ def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[st
     """Return the words of every row.
 
     Raises:
-        InputError: naming the rows that are not a list, have no words, or have a word that is blank or not a string.
+        InputError: naming the rows that are not lists, have no words, or have a word that is blank or not a string.
     """
     rows: list[list[str]] = []
     faults = []
@@ -55,7 +55,7 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
     """Return the labels of every row of a multilabel task as names; a row may have none.
 
     Raises:
-        InputError: naming the rows that are not a list, or have a duplicate label, or one that is neither string nor integer.
+        InputError: naming the rows that are not lists, or have a duplicate label or one that is neither string nor integer.
     """
     rows: list[list[str]] = []
     faults = []
@@ -67,7 +67,7 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
         elif None in names:
             faults.append(Fault(row=row, what=f"label {show(found[names.index(None)])} is neither string nor integer"))
         elif twice := [name for name, count in Counter(names).items() if count > 1]:
-            faults.append(Fault(row=row, what=f"label {twice[0]!r} is there twice"))
+            faults.append(Fault(row=row, what=f"label {twice[0]!r} is given twice"))
         rows.append([name for name in names if name is not None])
     raise_faults(
         where, column, faults, 'Every row needs a list of labels, [] for none, ["a", "b"] for two; repair these rows.'
@@ -85,7 +85,7 @@ def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[
         words: the words of every row.
 
     Raises:
-        InputError: naming the rows that are not a list, have more or fewer tags than words, or an invalid tag.
+        InputError: naming the rows that are not lists, have more or fewer tags than words, or have an invalid tag.
     """
     rows: list[list[str]] = []
     faults = []
@@ -126,7 +126,7 @@ def encode_multilabel(
 def encode_tags(
     where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
 ) -> list[NDArray[np.int64]]:
-    """Encode every tag as a number, one array per row; arguments as in `encode_labels`.
+    """Encode every tag as a class index, one array per row; arguments as in `encode_labels`.
 
     Raises:
         InputError: naming the rows with a tag that is not among ``labels``.

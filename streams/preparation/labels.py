@@ -1,9 +1,9 @@
-"""Classes of a classification task: from the values of the label column to indices 0..n-1, and back by name.
+"""Classes of a classification task: map the values of the label column to indices 0..n-1, and indices to names.
 
-Every label is a name. An integer is the name ``"3"``; a string that spells an integer is the same name (CSV knows no
-integers). Without ``labels`` the order is sorted, numerically if all are integers. With ``labels`` their order is used,
-and a column of integers may then also hold positions in that list, provided that no name is itself an integer: in
-``labels: ["1", "0"]`` the value 0 can only be a name.
+Every label is a name. The integer 3 is the name ``"3"``, and so is a string that spells it (CSV has no integers). Without
+``labels``, names are sorted, numerically if all are integers. With ``labels``, the given order is used, and a column of
+integers may also hold positions in that list, provided that no name is an integer: in ``labels: ["1", "0"]``, the value 0
+can only be a name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from continual_petl.heads.kinds import Kind
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
-# Up to as many digits as Python parses; longer ones are ordinary names.
+# Limited to the number of digits that Python parses; longer numbers are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
 
 
@@ -42,7 +42,7 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
         where,
         column,
         faults,
-        "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated on), or use "
+        "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated), or use "
         "kind: regression for numbers.",
     )
     return names
@@ -55,7 +55,7 @@ def label_name(value: Any) -> str | None:
             return "true" if value else "false"
         case int():
             return str(value)
-        case float() if value.is_integer():  # JSON and Arrow turn a column of integers with gaps into floats
+        case float() if value.is_integer():  # JSON and Arrow turn integer columns with missing values into floats
             return str(int(value))
         case str() if value:
             return value
@@ -87,7 +87,7 @@ def class_labels(
         other = ", or use kind: regression" if kind == "classification" else ""
         raise InputError(
             f"{where}, column {column!r}: all rows have the label {next(iter(found), None)!r}; a {kind} needs at least "
-            f"two classes, so add rows of another one{other}."
+            f"two classes, so add rows of another class{other}."
         )
     if given is not None:
         return given
@@ -104,7 +104,7 @@ def encode_labels(
         column: its label column.
         names: the label of every row.
         labels: the classes in order.
-        positions: whether integers may be positions in ``labels``; only if ``labels`` was given explicitly.
+        positions: whether integers may be positions in ``labels``; only true if ``labels`` was given explicitly.
 
     Raises:
         InputError: naming the rows whose label is not among ``labels``.
@@ -123,7 +123,7 @@ def _also_positions(labels: tuple[str, ...], positions: bool) -> bool:
 
 
 def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
-    """Return the number of each name, and of positions too if they may be used instead of names."""
+    """Return the class index of each name, and of each position if positions may be used instead of names."""
     index = {name: number for number, name in enumerate(labels)}
     if _also_positions(labels, positions):
         index |= {str(number): number for number in range(len(labels))}
@@ -131,7 +131,7 @@ def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
 
 
 def unknown_rule(labels: tuple[str, ...], *, positions: bool, key: str = "`labels`") -> str:
-    """Describe which labels there are, and what to do with rows that have another one."""
+    """Describe the known labels, and how to correct rows that have a different one."""
     source = f"the list {key}" if positions or key != "`labels`" else "the training rows"
     known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
     rule = f"The classes are those of {source}: {known}"
@@ -143,7 +143,7 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     """Check that ``training.class_weights`` only names labels of the task.
 
     Raises:
-        InputError: if it names another one.
+        InputError: if it names an unknown label.
     """
     unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
     if unknown:
@@ -155,12 +155,12 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
 
 
 def absent_notice(task: str, labels: tuple[str, ...], counts: NDArray[np.int64]) -> str | None:
-    """Return a notice if classes have no training row.
+    """Return a notice if any class has no training row.
 
     Args:
-        task: its name.
+        task: name of the task.
         labels: the classes.
-        counts: training rows of each, same length.
+        counts: number of training rows of each class.
     """
     absent = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
     if not absent:

@@ -1,8 +1,7 @@
 """Prepare a task of a stream file for learning: read, check, divide, limit and encode its rows.
 
-Every choice of rows is made by a hash of the rows' own content, seeded from (stream seed, task name): the order of
-a file, its format and the machine make no difference. Rows with the same input never end up on both sides of the
-division into train and validation.
+Rows are always selected by a hash of their content, seeded from (stream seed, task name): their order in a file, its format
+and the machine make no difference. When rows are divided into train and validation, rows with the same input stay together.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WHAT: Mapping[Kind, str] = {
     "causal-lm": "source",
     "image-classification": "image",
 }
-"""Names of the inputs of kinds without texts."""
+"""Words for the inputs of kinds without texts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,29 +49,29 @@ class TaskData:
     train: TokenisedRows
     """Training rows."""
     validation: TokenisedRows
-    """Rows that decide which bank is kept; taken from train if the data has none."""
+    """Rows that decide which epoch's bank is kept; taken from train if the data has no validation split."""
     test: TokenisedRows | None
-    """Rows used only for measuring, if there are any."""
+    """Rows used only for evaluation, if there are any."""
     notices: tuple[str, ...]
-    """Notices for the user that need no action; one or two sentences each."""
+    """Notices for the user; no action is needed. One or two sentences each."""
     digests: Mapping[str, str]
-    """SHA-256 of the content of each split: inputs and answers of its rows, in order."""
+    """SHA-256 of the content of each split: inputs and labels or targets of its rows, in order."""
     num_truncated: Mapping[str, int]
     """Number of rows of each split that were cut to ``max_length``."""
     remarks: tuple[str, ...] = ()
-    """Notices about the columns; they may contain text from a row, and are therefore not in the certificate."""
+    """Notices about the columns; not in the certificate, because they may contain text from a row."""
     cache_notices: tuple[str, ...] = ()
-    """Notices about the token cache; they concern this machine, and are therefore not in the certificate."""
+    """Notices about the token cache; not in the certificate, because they concern this machine only."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitData:
-    """One split of a task, ready to be evaluated on."""
+    """One split of a task, ready for evaluation."""
 
     rows: TokenisedRows
     """The rows."""
     digest: str
-    """SHA-256 of their content; the same as in :attr:`TaskData.digests` as long as nothing has changed."""
+    """SHA-256 of their content; equal to the entry in :attr:`TaskData.digests` as long as the data is unchanged."""
     cache_notices: tuple[str, ...] = ()
     """As in :attr:`TaskData.cache_notices`."""
 
@@ -90,10 +89,10 @@ def prepare_task(
 
     Args:
         spec: the stream; its seed and folders are used.
-        task: one of its tasks, or one added later.
-        tokenizer: the fast tokenizer of the backbone; images need none.
+        task: one of its tasks, or a task added later.
+        tokenizer: the fast tokenizer of the backbone; not needed for images.
         max_length: maximum tokens per row.
-        images: the preprocessing of the backbone's images; texts need none.
+        images: the preprocessing of the backbone, for images.
         test: whether the test split is read, if there is one.
 
     Raises:
@@ -120,14 +119,14 @@ def prepare_task(
 
 
 def _copy_notice(task: TaskSpec, data: str | DataSpec | Rows) -> str | None:
-    """Return a notice if the rows come from a local copy, for the certificate."""
+    """Return a notice for the certificate if the rows were read from a local copy."""
     if not isinstance(data, DataSpec) or data.local is None or not isinstance(task.data, DataSpec):
         return None
     return f"task {task.name!r}: read from the local copy {task.data.local!r}, and not from {data.path} on the Hub."
 
 
 def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
-    """Return notices about how many rows lost tokens."""
+    """Return notices on how many rows were truncated."""
     from continual_petl.streams.encoding.tokenise_sources import room_for
 
     notices = []
@@ -152,7 +151,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
 
 
 def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
-    """Return a notice if ROUGE finds no words in some targets: every answer to them scores 0."""
+    """Return a notice if ROUGE finds no words in some targets: every prediction for them scores 0."""
     count = sum(re.search("[a-z0-9]", target.lower()) is None for target in targets)
     if count == 0:
         return None
@@ -193,7 +192,7 @@ def column_remarks(spec: StreamSpec, task: TaskSpec) -> list[str]:
 def _read(
     spec: StreamSpec, task: TaskSpec, test: bool, light: bool = False
 ) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str]]:
-    """Return the labels, the checked, divided and limited splits, notices about them, and remarks on their columns."""
+    """Return the labels, the splits (checked, divided and limited), the notices about them, and remarks on their columns."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     splits: dict[str, Checked]
@@ -226,12 +225,12 @@ def _read(
 def check_again(
     spec: StreamSpec, task: TaskSpec, *, split: SplitName = "test", labels: tuple[str, ...] | None
 ) -> Checked:
-    """Read and check one split of a task that was learned before, as :func:`prepare_task` did then.
+    """Read and check one split of a task that was learned before, in the same way as :func:`prepare_task`.
 
     Args:
         spec: the stream.
         task: one of its tasks.
-        split: which split; a validation split that has to be taken from train is taken again, in the same way.
+        split: which split; if validation rows were taken from train, the same rows are taken again.
         labels: the labels of the task's bank; ``None`` for a kind without labels.
 
     Raises:
@@ -269,9 +268,9 @@ def encode_split(
 
     Args:
         checked: its rows, from :func:`check_again`.
-        tokenizer: the fast tokenizer of the backbone; images need none.
+        tokenizer: the fast tokenizer of the backbone; not needed for images.
         max_length: maximum tokens per row.
-        images: the preprocessing of the backbone's images; texts need none.
+        images: the preprocessing of the backbone, for images.
 
     Raises:
         InputError: if a row cannot be used.

@@ -1,4 +1,4 @@
-"""Remarks for the user about the columns that a task reads, and those that it does not.
+"""Remarks for the user on the columns that a task reads, and on those that it does not read.
 
 Unlike other notices, they are not in the certificate, because one of them contains text from a row.
 """
@@ -9,7 +9,7 @@ from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
 _SHOWN = 160
-"""Number of characters shown of a row."""
+"""Maximum number of characters of a row that are shown."""
 
 
 def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
@@ -38,7 +38,7 @@ def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
 
 
 def _template(task: TaskSpec, more: str) -> str:
-    """Describe how to add something to the source: text for ``str.format``, in which ``more`` is already filled in."""
+    """Describe how to append ``more`` to the source; returns text to be passed through ``str.format``."""
     source, data = task.columns.source, task.data
     if isinstance(data, DataSpec) and source in (data.templates or {}):
         return f"write {more} at the end of data.templates.{source}"
@@ -50,7 +50,7 @@ def _template(task: TaskSpec, more: str) -> str:
 
 
 def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
-    """Return a remark if nothing marks where the sources of a causal-lm end and its targets begin."""
+    """Return a remark if nothing separates the sources of a causal-lm from its targets."""
     if task.kind != "causal-lm" or _is_separated(train.inputs, train.answers):
         return []
     first = train.inputs[0] + train.answers[0]
@@ -64,7 +64,7 @@ def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
 
 
 def _is_separated(sources: list[str], targets: list[str]) -> bool:
-    """Return whether every row has white space between the two, or all sources end in the same mark, such as a colon."""
+    """Return whether white space separates source and target in all rows, or all sources end in one mark such as a colon."""
     ends = {source[-1] for source in sources}
     if len(ends) == 1 and not (mark := next(iter(ends))).isalnum() and mark not in ".?!":
         return True

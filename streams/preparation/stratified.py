@@ -1,14 +1,14 @@
-"""Stratified sampling of validation rows, so that every class is among them, in proportion.
+"""Stratified sampling of validation rows: every class is represented, in proportion.
 
-Rows with the same input are one group, which is held out as a whole. Each group belongs to one stratum:
+Rows with the same input form a group, which is held out or kept as a unit. Each group belongs to one stratum:
 
-* classification, of texts or images: its label; of equal inputs with different labels, the most frequent one;
-* multilabel: the rarest of its labels, so that rare labels are held out too; rows without a label are their own stratum
-  (a simple form of what Sechidis et al. 2011 do label by label);
+* classification of texts or images: its label; if equal inputs have different labels, the most frequent of them;
+* multilabel: the rarest of its labels, so that rare labels are held out too; rows without labels form a separate stratum (a
+  simple form of the label-by-label method of Sechidis et al. 2011);
 * regression: one of ten quantiles of the targets.
 
-A stratum gives its share of rows. If at least as many rows are held out as there are strata, each gives at least one; and
-each keeps at least one group for training, because a label that is only validated cannot be learned.
+Each stratum contributes its share of rows. If at least as many rows are held out as there are strata, each contributes at
+least one; and each keeps at least one group for training, because a label without training rows cannot be learned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from continual_petl.streams.preparation.checked import Checked
 
 STRATIFIED = frozenset({"classification", "image-classification", "multilabel", "regression"})
-"""Kinds with stratified validation; answers of other kinds cannot be grouped."""
+"""Kinds with stratified validation; the targets of other kinds cannot be grouped."""
 _QUANTILES = 10
 
 Integers = NDArray[np.int64]
@@ -30,9 +30,9 @@ def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]
 
     Args:
         train: the rows of a task of one of the kinds in `STRATIFIED`; N of them.
-        groups: (N,), a number for each row, from 0 on without gaps: equal for equal inputs, and in the order in which
-            groups are drawn.
-        wanted: number of rows to hold out, at least 1. There are fewer if groups do not fit or must stay for training,
+        groups: (N,), the group number of each row, 0-based and without gaps: equal for equal inputs; groups are drawn in
+            the order of their numbers.
+        wanted: number of rows to hold out, at least 1. Fewer are held out if groups do not fit or are needed for training,
             and more if the only available groups are larger.
 
     Returns:
@@ -40,7 +40,7 @@ def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]
     """
     sizes = np.bincount(groups)
     _, first, strata = np.unique(_strata(train, groups, wanted), return_index=True, return_inverse=True)
-    # By stratum, and inside in the order of the draw; strata are ordered by their first group, not by name.
+    # Sorted by stratum, then in drawing order; strata are ordered by their first group, not by name.
     order = np.argsort(first[strata], kind="stable")
     ends = np.cumsum(np.bincount(strata)[np.argsort(first)])
     members = [each for each in np.split(order, ends[:-1]) if len(each) > 1]
@@ -52,11 +52,11 @@ def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]
 
 
 def _shares(sizes: Integers, wanted: int) -> Integers:
-    """Return how many rows each stratum gives, by the largest remainders.
+    """Return how many rows each stratum contributes, by the largest remainder method.
 
     Args:
-        sizes: (S,), rows of each stratum.
-        wanted: their sum, if every stratum has that many.
+        sizes: (S,), number of rows in each stratum.
+        wanted: total number of rows to hold out; the sum of the result if every stratum has that many.
     """
     if not len(sizes):
         return sizes
@@ -70,7 +70,7 @@ def _shares(sizes: Integers, wanted: int) -> Integers:
 
 
 def _fitting(members: Integers, sizes: Integers, share: int) -> list[int]:
-    """Return the groups of a stratum that are taken: in order, those that fit; the smallest if none does; never all."""
+    """Return the groups of a stratum to hold out: those that fit, in order; the smallest if none fits; never all."""
     taken: list[int] = []
     left = share
     for group in members.tolist():
@@ -85,7 +85,7 @@ def _fitting(members: Integers, sizes: Integers, share: int) -> list[int]:
 
 
 def _strata(train: Checked, groups: Integers, wanted: int) -> Integers:
-    """Return (G,), a number for the stratum of each group."""
+    """Return the stratum number of each group, (G,)."""
     count = int(groups.max()) + 1
     match train.task.kind:
         case "multilabel":
@@ -104,9 +104,9 @@ def _strata(train: Checked, groups: Integers, wanted: int) -> Integers:
 
 
 def _most_frequent(groups: Integers, labels: Integers, count: int) -> Integers:
-    """Return the label of each group; the first of equally frequent ones."""
+    """Return the most frequent label of each group, and the first of equally frequent ones."""
     pairs, often = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
-    order = np.lexsort((-pairs[1], often, pairs[0]))  # the chosen label comes last in its group
+    order = np.lexsort((-pairs[1], often, pairs[0]))  # the chosen label is the last of its group
     found = np.empty(count, dtype=np.int64)
     found[pairs[0][order]] = pairs[1][order]
     return found

@@ -14,7 +14,7 @@ from continual_petl.heads.kinds import Kind
 TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
 
 _CAUSAL = ("gpt2", "llama", "qwen")
-"""Parts of the names of causal language models on the Hub, whose configuration is not read here."""
+"""Substrings of the names of causal language models on the Hub, whose configuration is not read here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,37 +24,37 @@ class Chosen:
     name: str
     why: str
     writes: Kind = "seq2seq"
-    """The kind of its tasks that generate text."""
+    """The kind of the tasks that generate text with it."""
     max_tokens: int | None = None
     """Maximum tokens; None if unknown or not limited."""
 
 
 def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
-    """Return the backbone of a stream.
+    """Return the backbone for a stream.
 
     Args:
-        kinds: the kind of each data set's task.
+        kinds: the kind of task for each data set.
         given: the user's choice; None for the default.
 
     Raises:
-        InputError: if no backbone can learn all of them, or this one cannot.
+        InputError: if no backbone, or not the given one, can learn all of them.
     """
     images = [data for data, kind in kinds.items() if kind == "image-classification"]
     writing = [data for data, kind in kinds.items() if kind == "seq2seq"]
     if images and len(images) < len(kinds):
         other = next(data for data in kinds if data not in images)
         raise InputError(
-            f"{images[0]} holds images and {other} texts, and no backbone reads both; make a stream of each"
+            f"{images[0]} holds images and {other} texts, and no backbone reads both; make a separate stream for each"
         )
     if given is None and images:
-        return Chosen(name=IMAGES, why="a ViT from the Hub, downloaded on first use (330 MB); or a path to another one")
+        return Chosen(name=IMAGES, why="a ViT from the Hub, downloaded on first use (330 MB); or a path to another ViT")
     if given is None and writing:
-        why = "it can write texts, which the packaged minilm cannot; downloaded from the Hub on first use (560 MB)"
+        why = "generates text, which the packaged minilm cannot; downloaded from the Hub on first use (560 MB)"
         return Chosen(name=WRITER, why=f"{why}; or a path")
     if given is None:
         return Chosen(name=TEXTS, why="minilm is packaged (no download); or a model on the Hub, or a path")
     if given == TEXTS and (images or writing):
-        what = "cannot read images" if images else "cannot write texts"
+        what = "cannot read images" if images else "cannot generate text"
         raise InputError(
             f"--backbone: minilm {what}, which {(images or writing)[0]} needs; leave --backbone out, or give "
             f"another, such as {IMAGES if images else WRITER}"
@@ -72,7 +72,7 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
 
 
 def _config(name: str) -> dict[str, Any]:
-    """Return facts from the configuration of a model on disk; none for a model on the Hub."""
+    """Return the configuration of a model on disk; an empty dict for a model on the Hub."""
     try:
         config = json.loads((Path(name).expanduser() / "config.json").read_text("utf-8"))
     except (OSError, ValueError):

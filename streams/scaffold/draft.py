@@ -19,7 +19,7 @@ from continual_petl.streams.schema.limits_spec import SIZES
 _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
 _LETTERS_OF_TOKEN = 4
-"""For English; other languages have fewer, and then the run reports how many rows are cut."""
+"""Letters per token, for English; where there are fewer, more rows are cut, and the run reports how many."""
 _EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
 _STEPS = 300
 """Minimum number of optimizer steps, as far as the number of epochs allows."""
@@ -32,15 +32,15 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
 
     Args:
         file: where it will be written, for the commands in its comments.
-        name: of the stream.
-        tasks: each data set's summary, and the guess based on it.
-        folder: of the file; paths are written relative to it.
+        name: name of the stream.
+        tasks: the summary of each data set, and the guess based on it.
+        folder: folder of the file; paths are written relative to it.
         backbone: the backbone of the stream.
     """
     letters = max(guess.letters for _, guess in tasks)
     epochs = min(_epochs(seen) for seen, _ in tasks)
     lines = [
-        "# Made by `continual-petl init`, by looking at the data. Look it over; `continual-petl schema` has every key.",
+        "# Drafted from the data by `continual-petl init`: please check it. `continual-petl schema` lists every key.",
         f"#   continual-petl run {_safe(file)} --dry-run    shows what would be learned",
         f"#   continual-petl run {_safe(file)}              learns it",
         f"name: {quoted(name)}",
@@ -57,7 +57,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
     lines += [
         "bank: houlsby    # each task gets its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
         "# fewer rows need more epochs, because a bank starts as a no-op; a task can have its own `training`;",
-        "# learning_rate is left open: each preset has its own, also where --bank gives another one (docs/methods.md)",
+        "# learning_rate is not set: each preset has its own default, including presets chosen by --bank (docs/methods.md)",
         f"training: {{epochs: {epochs}, batch_size: {_BATCH}}}",
         "tasks:",
     ]
@@ -70,7 +70,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
 
 
 def quoted(text: str) -> str:
-    """Return a text as YAML reads it back."""
+    """Return a text in the form that YAML reads back unchanged."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not is_number(text)
     return text if plain else '"' + "".join(map(_escaped, text)) + '"'
 
@@ -115,7 +115,7 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         about.append(_safe(left))
     missing = [split for split in SPLITS[1:] if split not in seen.splits]
     if seen.hidden:
-        about.append(f"the answers of {', '.join(seen.hidden)} are hidden (-1), so these rows are left out")
+        about.append(f"the labels of {', '.join(seen.hidden)} are hidden (-1), so these rows are left out")
     if "validation" in missing:
         about.append("no validation rows: a tenth of the training rows is held out (`validation: 0.1`)")
     if "test" in missing:
@@ -124,37 +124,37 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
 
 
 def about_numbers(seen: Seen, guess: Guess) -> str | None:
-    """Return a comment on labels that are numbers without names; None if they are not."""
+    """Return a comment if the labels are numbers without names, otherwise None."""
     numbers = len(guess.labels) > 2 and all(map(is_number, guess.labels))
     if guess.kind != "classification" or not numbers or _label_names(seen, guess) is not None:
         return None
-    return "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
+    return "the labels are numbers: if their order matters, as with star ratings, use `kind: regression`"
 
 
 def about_texts_left(guess: Guess) -> str | None:
-    """Return a comment on text columns that no part of the task reads; None if there are none."""
+    """Return a comment on text columns that the task does not read; None if there are none."""
     if not guess.texts_left:
         return None
     several, names = len(guess.texts_left) > 1, ", ".join(guess.texts_left)
     notice = f"column{'s' * several} {names} hold{'s' * (not several)} texts and {'are' if several else 'is'} not read"
     if "text" in guess.columns and "text_pair" not in guess.columns:
-        return f"{notice}; a second text is read as `columns: {{text_pair: {guess.texts_left[0]}}}`"
+        return f"{notice}; to read a second text, write `columns: {{text_pair: {guess.texts_left[0]}}}`"
     return f"{notice}; `data.templates` joins several columns into one"
 
 
 def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
-    """Return the names in labels.json, if the labels of the rows are these names or positions among them."""
+    """Return the names in labels.json if the labels of the rows are these names or their positions."""
     if seen.labels is None or guess.kind != "classification":
         return None
     try:
         names = read_label_names(os.path.expanduser(seen.labels))
     except InputError:
-        return None  # a file of that name with something else in it
+        return None  # a file of this name that holds something else
     return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
 
 
 def _epochs(seen: Seen) -> int:
-    """Return the number of epochs: enough for `_STEPS`, within two bounds."""
+    """Return the number of epochs: enough for `_STEPS`, between `_EPOCHS` and `_MAX_EPOCHS`."""
     steps = math.ceil(seen.num_rows * (1 if "validation" in seen.splits else 0.9) / _BATCH)
     return max(_EPOCHS, min(_MAX_EPOCHS, math.ceil(_STEPS / max(1, steps))))
 
@@ -179,10 +179,10 @@ def _data(seen: Seen, folder: str, guess: Guess) -> str:
 
 
 def _max_length(letters: int, backbone: Chosen, kinds: Sequence[str]) -> int:
-    """Return a number of tokens that most rows fit into, limited by the backbone."""
+    """Return a maximum length in tokens that fits most rows, limited by the backbone."""
     wanted = letters / _LETTERS_OF_TOKEN + (
         128 if "causal-lm" in kinds else 0
-    )  # the answer comes after the source there
+    )  # in a causal-lm, the target follows the source in the same row
     length = next((each for each in _LENGTHS if each >= wanted), _LENGTHS[-1])
     return length if backbone.max_tokens is None else min(length, backbone.max_tokens)
 
@@ -210,7 +210,7 @@ def _fresh(name: str, used: set[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return a text for a comment: on a single line, and shortened."""
+    """Return a text for a comment: on one line, and shortened."""
     line = " ".join(text.split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= 100 else line[:99] + "…"

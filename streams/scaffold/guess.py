@@ -1,4 +1,4 @@
-"""Guess a task's kind and the meaning of its columns: from their content first, then from their names."""
+"""Guess a task's kind and the meaning of its columns: first from their content, then from their names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Guess:
 
     kind: Kind
     columns: dict[str, str]
-    """Keys of ``columns`` in a stream file, with the names of the data's columns."""
+    """Keys of ``columns`` in a stream file, with the names of columns in the data."""
     why: str
-    """The reason, to be read after "because"."""
+    """The reason, worded to follow "because"."""
     letters: int
     """Length in characters that 99 of 100 inputs do not exceed; 0 for images."""
     labels: tuple[str, ...] = ()
-    """The labels that were seen."""
+    """The labels found in the rows."""
     pairing: str = ""
     """How two columns were found to belong together, as a sentence without its full stop."""
     templates: dict[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Guess:
     unread: tuple[str, ...] = ()
     """Columns that are not used."""
     texts_left: tuple[str, ...] = ()
-    """Those of them that hold running text."""
+    """Unused columns that hold running text."""
 
     @property
     def words(self) -> str:
@@ -46,14 +46,14 @@ class Guess:
 
 
 def guess(where: str, columns: Sequence[Column]) -> Guess:
-    """Return the kind of task that columns make.
+    """Return the task that fits the columns.
 
     Args:
         where: the data set's name, for messages.
         columns: see `continual_petl.streams.scaffold.profile.profile`.
 
     Raises:
-        InputError: if they make none; the message describes each column.
+        InputError: if no task fits; the message describes each column.
     """
     left = [each for each in columns if each.holds != "nothing" and each.name.lower() not in ROW_NAMES]
     for attempt in _ATTEMPTS:
@@ -63,14 +63,14 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
     held = ", ".join(f"{each.name} ({each.holds})" for each in columns) or "no column at all"
     several = separators_hint([each.name for each in columns])
     raise InputError(
-        f"{where}: no kind of task was found in its columns: {held}. A task needs a text with a label that is repeated in "
-        "other rows, or a number; two texts of which one answers the other; words with their tags; or an image with a label. "
-        f"Write the task's `kind` and `columns` by hand; `continual-petl schema` has all keys.{several}"
+        f"{where}: no kind of task fits its columns: {held}. A task needs a text with a number, or with a label that is "
+        "repeated in other rows; an input text and an output text; words with their tags; or an image with a label. "
+        f"Write the task's `kind` and `columns` by hand; `continual-petl schema` lists all keys.{several}"
     )
 
 
 def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
-    """Return a guess in which an unused column is an input as well.
+    """Return the guess with an unused column as an additional input.
 
     Args:
         found: a guess that does not use the column.
@@ -80,7 +80,7 @@ def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
     more = next(each.longest for each in columns if each.name == second)
     if "source" in found.columns:
         first = next((each for each in columns if each.name == found.columns["source"]), None)
-        if first is None:  # already made by a template
+        if first is None:  # the source is already built by a template
             key = found.columns["source"]
             made: dict[str, Any] = {"templates": {key: f"{found.templates[key]}\n{{{second}}}"}}
         else:
@@ -92,14 +92,14 @@ def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
 
 
 def can_take_second(found: Guess, column: str) -> bool:
-    """Return whether an unused column can still be an input: as the second text, or after the source."""
+    """Return whether an unused column can become an input: as the second text, or appended to the source."""
     if "source" in found.columns:
         return not set("{}!:[.") & set(column + found.columns["source"])
     return "text" in found.columns and "text_pair" not in found.columns
 
 
 def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:
-    """Return a guess that lists the columns it does not use."""
+    """Return the guess with its unused columns listed."""
     used = {*found.columns.values()} - {*found.templates}
     used.update(name for text in found.templates.values() for name in template_fields(text))
     left = [each for each in columns if each.name not in used]
@@ -108,7 +108,7 @@ def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:
 
 
 def _joined_source(first: str, second: str, there: Sequence[str], target: str) -> dict[str, Any]:
-    """Return the fields of a guess whose source is two columns, one after the other."""
+    """Return the fields of a guess whose source is the concatenation of two columns."""
     name = next(each for each in ("source", "prompt", "joined_source", "_source") if each not in there)
     return {"columns": {"source": name, "target": target}, "templates": {name: f"{{{first}}}\n{{{second}}}"}}
 
@@ -119,7 +119,7 @@ def _token_classification(columns: list[Column]) -> Guess | None:
     if words is None or tags is None or words.lengths != tags.lengths:
         return None
     found = {"tokens": words.name, "tags": tags.name}
-    why = f"columns {words.name} and {tags.name} hold lists, in every row of the same length"
+    why = f"columns {words.name} and {tags.name} hold lists, of the same length in every row"
     letters = _LETTERS_OF_WORD * sorted(words.lengths)[(len(words.lengths) - 1) * 99 // 100]
     return Guess(kind="token-classification", columns=found, why=why, letters=letters, labels=tags.distinct)
 
@@ -146,7 +146,7 @@ def _number(columns: list[Column]) -> Guess | None:
     answer = _of(columns, "number", LABEL) or _named(columns, "whole number", LABEL)
     if answer is None or not texts.columns:
         return None
-    what = "numbers that are not all whole" if answer.holds == "number" else "many different whole numbers"
+    what = "numbers, not all of them whole" if answer.holds == "number" else "many different whole numbers"
     return _on_texts("regression", columns, texts, answer, f"column {answer.name} holds {what}")
 
 
@@ -160,7 +160,7 @@ def _label(columns: list[Column]) -> Guess | None:
 
 
 def _instructions(columns: list[Column]) -> Guess | None:
-    """Return a task whose source is two columns, such as an instruction and its input, which some rows leave empty."""
+    """Return a task whose source is two columns, such as an instruction and an input that may be empty."""
     names = {each.name.lower(): each for each in columns if each.holds in ("text", "name", "the same in every row")}
     target = _named(columns, "text", TARGET)
     pair = next(((names[one], names[other]) for one, other in SOURCES if one in names and other in names), None)
@@ -172,7 +172,7 @@ def _instructions(columns: list[Column]) -> Guess | None:
         return None  # a label among the columns is more likely the target
     return Guess(
         kind="seq2seq",
-        why=f"columns {first.name}, {second.name} and {target.name} are named like a prompt and its answer",
+        why=f"columns {first.name}, {second.name} and {target.name} are named like a prompt and its response",
         letters=first.longest + second.longest,
         pairing=f"columns {first.name} and {second.name} were taken together as the source, because of their names",
         **_joined_source(first.name, second.name, [each.name for each in columns], target.name),
@@ -182,7 +182,7 @@ def _instructions(columns: list[Column]) -> Guess | None:
 def _two_texts(columns: list[Column]) -> Guess | None:
     texts = [each for each in columns if each.holds in ("text", "name")]
     if len(texts) < 2 or any(each.name.lower() in set(LABEL).difference(TARGET) for each in texts):
-        return None  # labels that each occur only once are not answers to learn to write
+        return None  # labels that each occur only once are not texts to be generated
     target = _named(texts, None, TARGET) or min(texts, key=lambda each: each.letters)
     left = [each for each in texts if each is not target]
     source = _named(left, None, SOURCE) or max(left, key=lambda each: each.letters)
@@ -202,12 +202,12 @@ def _values(label: Column) -> str:
 
 
 def _label_named(columns: list[Column]) -> Guess | None:
-    """Return a classification only if the label's name indicates one: the numbers could mean anything."""
+    """Return a classification only if the column's name suggests a label: the numbers could mean anything."""
     return _label(columns) if _named(columns, "name", LABEL) is not None else None
 
 
 def _of(columns: list[Column], holds: str, names: Sequence[str]) -> Column | None:
-    """Return the column with this content and one of the names, otherwise the last one with this content."""
+    """Return the column with this content and one of these names, otherwise the last column with this content."""
     fitting = [each for each in columns if each.holds == holds]
     return _named(fitting, holds, names) or (fitting[-1] if fitting else None)
 
@@ -227,4 +227,4 @@ _ATTEMPTS: tuple[Callable[[list[Column]], Guess | None], ...] = (
     _label,
     _two_texts,
 )
-"""Tried in this order; the first one that finds its columns is used."""
+"""Tried in this order; the first guess whose columns are found is used."""

@@ -32,22 +32,22 @@ class Seen:
     task: str
     """A name for its task."""
     data: str
-    """The argument as it was given."""
+    """The data argument as given by the user."""
     config: str | None = None
     """Configuration of a data set on the Hub."""
     on_hub: bool
     splits: tuple[str, ...]
-    """Splits with answers."""
+    """Splits with labels."""
     hidden: tuple[str, ...] = ()
-    """Splits whose answers are hidden (-1), as in the test sets of benchmarks."""
+    """Splits whose labels are hidden (-1), as in the test sets of benchmarks."""
     table: Mapping[str, Sequence[Any]]
     """Inspected rows of the training split."""
     num_rows: int
-    """Number of all rows."""
+    """Number of rows in the training split."""
     reader: str | None = None
-    """The reader of its files, if they are on this machine."""
+    """The reader for its files, if they are on this machine."""
     labels: str | None = None
-    """A file with the names of labels, if the folder has one."""
+    """A file with label names, if the folder has one."""
     limits: LimitsSpec = DEFAULTS
     """Size limits of files and cells."""
 
@@ -67,7 +67,7 @@ def look(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_ROWS) -> 
         max_rows: maximum number of rows to inspect.
 
     Raises:
-        InputError: if it does not exist, or cannot be read.
+        InputError: if the data does not exist or cannot be read.
     """
     if "://" in data:
         raise InputError(f"{data}: addresses are not supported; download the file, and give its path")
@@ -76,7 +76,7 @@ def look(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_ROWS) -> 
 
 
 def name_of(data: str) -> str:
-    """Return a name for a task: that of the folder, or of the file without its suffixes."""
+    """Return a name for a task: the name of the folder, or of the file without suffixes."""
     stem = os.path.basename(os.path.normpath(data)).split(".")[0]
     if stem.lower() in ALIASES or not stem.strip("*?[]"):
         stem = os.path.basename(os.path.dirname(os.path.abspath(data))) or stem
@@ -109,9 +109,9 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
 
 
 def _spread(num_rows: int, max_rows: int) -> Sequence[int]:
-    """Return the numbers of the rows to inspect: one of each stretch, and not always its first.
+    """Return the indices of the rows to inspect: a random one from each of ``max_rows`` equal stretches.
 
-    With a constant step, alternating labels could look like a single one.
+    With a constant step, alternating labels could look like a single label.
     """
     if num_rows <= max_rows:
         return range(num_rows)
@@ -128,7 +128,7 @@ def _hub(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
     except _ERRORS as error:
         raise InputError(
             f"{data}: there is no such file or folder in {os.getcwd()}, and no data set of this name can be loaded from "
-            f"the Hub ({type(error).__name__}: {' '.join(str(error).split())[:600]}). Check the path; or the name and the "
+            f"the Hub ({type(error).__name__}: {' '.join(str(error).split())[:600]}). Check the path, or the name and the "
             "network (HF_HUB_OFFLINE allows only cached data). The configuration of a data set is written after "
             "a colon, as in nyu-mll/glue:sst2. Without a network, give a folder with the files."
         ) from error
@@ -157,7 +157,7 @@ def _hub(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:
-    """Return the label names that a data set declares for its numbers."""
+    """Replace class numbers with the label names that the data set declares."""
     if isinstance(value, list | tuple):
         return [_named(each, names) for each in value]
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

@@ -1,4 +1,4 @@
-"""Common names of columns; if several columns would do, the one with the first of these names is used."""
+"""Common column names; if several columns match, the one whose name is listed first is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAGS = ("tags", "ner_tags", "ner", "pos_tags", "labels")
 IMAGE = ("image", "img", "picture", "file", "path")
 # fmt: on
 ROW_NAMES = ("id", "idx", "index", "guid", "uid", "row_id", "uuid", "unnamed: 0")
-"""Columns that only identify the row."""
+"""Columns that only identify a row."""
 PAIRS = (
     ("text", "text_pair"),
     ("text1", "text2"),
@@ -52,4 +52,4 @@ PAIRS = (
 NUMBERED = (("1", "2"), ("0", "1"), ("a", "b"), ("left", "right"), ("first", "second"))
 """The parts in which the names of a pair differ: sent_a and sent_b, left_text and right_text."""
 SOURCES = (("instruction", "input"), ("instruction", "context"), ("question", "context"), ("prompt", "input"))
-"""Columns that together form the input of a generated text: the second one may be empty."""
+"""Columns that together form the source of a generated text; the second may be empty."""

@@ -12,7 +12,7 @@ from continual_petl.streams.scaffold.profile import Column
 _LONGER = 2.0
 """Maximum ratio of the average lengths of two texts that are recognised as a pair by similarity."""
 _SHARED = 0.3
-"""Minimum share of words that both columns have, relative to the column with fewer words."""
+"""Minimum share of common words, relative to the column with fewer words."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Texts:
 
 
 def texts_of(columns: Sequence[Column]) -> Texts:
-    """Return the column of the text, or of two texts that make a pair."""
-    # A text may be repeated in many rows, such as a query with its passages; then only its name shows that it is a text.
+    """Return the column of the text, or the columns of two texts that form a pair."""
+    # A text may be repeated in many rows, such as a query with its passages; only the name then shows that it is a text.
     by_name = {
         each.name.lower(): each
         for each in reversed(columns)

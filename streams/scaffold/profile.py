@@ -27,9 +27,9 @@ Holds = Literal[
 ]
 
 MAX_NAMES = 1_000
-"""Maximum number of different values that still count as label names, if each is repeated several times on average."""
+"""Maximum number of different values that count as label names, if each is repeated several times on average."""
 _FEW, _FEW_OF_LABEL = 4, 2
-"""How often a name is repeated on average; in a column with a label's name fewer are enough."""
+"""Minimum average number of rows per name; lower for a column that is named like a label."""
 _LONGEST_NAME = 60
 _ROWS_OF_WORDS = 2_000
 _WORD = re.compile(r"[\u2e80-\uffff]|\w+")
@@ -43,8 +43,8 @@ class Column:
 
     name: str
     holds: Holds
-    """``text``: running text; ``name``: one of a few texts or numbers; ``words``: a list of texts for each row; ``names``: a
-    list of a few texts or numbers; ``the same in every row``: of no use."""
+    """``text``: running text; ``name``: one of a few texts or numbers; ``words``: a list of texts per row; ``names``: a list
+    drawn from a few texts or numbers; ``the same in every row``: of no use."""
     distinct: tuple[str, ...] = ()
     """For names, the different values, in order."""
     letters: float = 0.0
@@ -78,7 +78,7 @@ def _column(name: str, values: Sequence[Any]) -> Column:
 
 
 def _texts(name: str, values: Sequence[str]) -> Column:
-    """Profile texts; in a csv file every value is one: numbers, and lists as JSON."""
+    """Profile texts; in a CSV file, numbers and lists (as JSON) are texts too."""
     letters = sum(map(len, values)) / len(values)
     longest = sorted(map(len, values))[(len(values) - 1) * 99 // 100]
     if all(value.lower().endswith(_IMAGES) for value in values):
@@ -109,7 +109,7 @@ def _names_or_texts(name: str, values: Sequence[str], letters: float, longest: i
 
 
 def _numbers(name: str, values: Sequence[str]) -> Column:
-    """Profile numbers in text form; true and false are included, and count as label names."""
+    """Profile numbers in text form, including true and false, which count as label names."""
     counts = Counter(values)
     if len(counts) == 1 and len(values) > 1:
         return Column(name=name, holds="the same in every row", distinct=tuple(counts))
@@ -150,7 +150,7 @@ def _as_number(text: str) -> float:
 
 
 def _is_image(value: Any) -> bool:
-    """Return whether a value is an image in the form that ``datasets`` returns, or rows of grey values or RGB."""
+    """Return whether a value is an image as returned by ``datasets``, or nested lists of grey or RGB values."""
     if isinstance(value, Mapping):
         return {"bytes", "path"} <= value.keys()
     if isinstance(value, list | tuple) and value:

@@ -1,1 +1,1 @@
-"""The schema of a stream, checked before anything heavy is imported."""
+"""The schema of a stream, which is checked before any heavy import."""

@@ -16,17 +16,17 @@ class BackboneSpec(FrozenModel):
     """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
 
     name: Annotated[Text, Field(examples=["minilm"])]
-    """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
+    """The packaged minilm, the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
     revision: Revision | None = None
     """Commit, tag or branch of a Hub model."""
     max_length: Annotated[Int, Field(ge=4)] | None = None
-    """Tokens after which a row is cut; null means as many as the backbone takes."""
+    """Maximum tokens per row; longer rows are cut; null means the maximum that the backbone supports."""
     pooling: Pooling | None = None
-    """How token states become one vector; null means the default of the model's family."""
+    """How token states are pooled into one vector; null means the default of the model's family."""
     attention: Literal["auto", "eager", "sdpa"] = "auto"
-    """Attention kernel; auto is the one that trains fastest on the device, and in an existing run that of its first task."""
+    """Attention kernel; auto is the fastest one for training on the device or, in an existing run, that of its first task."""
     remote_code: Bool = False
-    """Whether Python code that comes with the model is executed. It can do whatever you can: read it first."""
+    """Whether to execute Python code included with the model. It can do anything that you can: read it first."""
 
     @model_validator(mode="before")
     @classmethod

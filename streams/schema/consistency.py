@@ -1,6 +1,6 @@
-"""Check that the keys of a stream are consistent with each other, on plain data.
+"""Check that the keys of a stream are consistent with each other.
 
-Plain data, so that a file with other mistakes is checked too and everything is reported at once.
+This works on plain data: a file with other mistakes is checked too, and all mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _TRAINER_KEYS = {
     "accumulate_grad_batches": "training.accumulate",
     "gradient_clip_val": "training.gradient_clip",
 }
-"""Arguments of Lightning's Trainer that have their own key elsewhere."""
+"""Arguments of Lightning's Trainer that the stream file sets with a different key."""
 _KNOWN = ("adamw", "adam", "sgd")
 _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
 
-_ITSELF = "a task cannot start from its own bank: name one that is learned before, or remove start_from"
+_ITSELF = "a task cannot start from its own bank: name an earlier task, or remove start_from"
 _SPLIT_IN_DOMAIN = (
     "its tasks would have different labels, but with protocol: domain all tasks have the same: write protocol: class, or "
     "remove split"
@@ -32,7 +32,7 @@ _SPLIT_IN_DOMAIN = (
 
 
 class Inconsistent(ValueError):
-    """Keys of a stream contradict each other; ``problems`` holds where and why, one paragraph each."""
+    """Keys of a stream contradict each other; ``problems`` lists where and why, one paragraph each."""
 
     def __init__(self, problems: Sequence[tuple[KeyPath, str]]) -> None:
         self.problems = tuple(problems)
@@ -43,11 +43,11 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     """Return where the keys of a stream contradict each other, and why.
 
     Args:
-        tree: plain data with (some of) the keys of a stream; parts of a wrong type are left to the schema.
+        tree: plain data with some or all keys of a stream; values of a wrong type are left to the schema.
     """
     training, trainer = _mapping(tree.get("training")), _mapping(tree.get("trainer"))
     problems: list[tuple[KeyPath, str]] = [
-        (("trainer", key), f"this is written as {place}, so move the value there and remove it here")
+        (("trainer", key), f"this is set by {place}, so move the value there and remove it here")
         for key, place in _TRAINER_KEYS.items()
         if key in trainer
     ]
@@ -68,9 +68,9 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
             problems.append((("tasks", number, "bank", "start_from"), _ITSELF))
         if name.casefold() in seen:
             first, other = seen[name.casefold()]
-            why = "" if other == name else f" (as {other!r}: upper and lower case are the same name on some disks)"
+            why = "" if other == name else f" (as {other!r}: some file systems ignore upper and lower case)"
             problems.append(
-                (("tasks", number, "name"), f"{name!r} is already the name of tasks.{first}{why}: give it its own name")
+                (("tasks", number, "name"), f"{name!r} is already the name of tasks.{first}{why}: choose another name")
             )
         seen.setdefault(name.casefold(), (number, name))
     return problems + _against_protocol(tree.get("protocol"), [_mapping(task) for task in tasks])
@@ -96,7 +96,7 @@ def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list
 
 
 def _without_effect(own: Mapping[str, Any], optimizers: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of ``own`` that differ from their default and that none of ``optimizers`` uses."""
+    """Yield the keys of ``own`` that differ from their defaults and are used by none of ``optimizers``."""
     if not all(isinstance(optimizer, str) and optimizer in _KNOWN for optimizer in optimizers):
         return  # the schema reports it
     for key, readers in _OPTIMIZER_KEYS.items():

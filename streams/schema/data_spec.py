@@ -26,7 +26,7 @@ _REVISION = re.compile(r"[^\s\\\x00-\x1f\x7f]+")
 
 
 def _revision(text: str) -> str:
-    """Accept valid git names of a commit, tag or branch: the Hub's cache uses it as a path."""
+    """Accept a valid git name of a commit, tag or branch: the Hub's cache uses it as a path."""
     if text.startswith(("/", "~")) or ".." in text or _REVISION.fullmatch(text) is None or re.match("[A-Za-z]:", text):
         raise ValueError(f"got {text!r}; allowed: a commit, tag or branch, such as main or refs/pr/1")
     return text
@@ -36,19 +36,19 @@ Revision = Annotated[Text, AfterValidator(_revision)]
 """Commit, tag or branch."""
 
 TAG = "\ue000"
-"""First character of union tags, which occur among the keys of a validation error; no real key starts with it."""
+"""First character of union tags, which pydantic puts among the keys of a validation error; no real key starts with it."""
 AS_TEXT, AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{n}" for n in ("text", "list", "mapping", "rows", "source"))
 
 
 def is_url(text: str) -> bool:
-    """Return whether ``text`` is an address (https://..., hf://...) rather than a path."""
+    """Return whether ``text`` is a URL (https://..., hf://...) rather than a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
 def looks_like_path(text: str) -> bool:
     """Return whether ``text`` is written as a path: absolute, or beginning with ``./``, ``../`` or ``~``.
 
-    Where a name is also allowed (``path`` of a data set, ``name`` of a backbone), everything else is a name.
+    Where names are also allowed (``path`` of a data set, ``name`` of a backbone), everything else is a name.
     """
     return text in {".", ".."} or text.startswith(("./", "../", "~", ".\\", "..\\")) or os.path.isabs(text)
 
@@ -72,7 +72,7 @@ _Files: TypeAlias = Annotated[
     Discriminator(
         _shape,
         custom_error_type="shape",
-        custom_error_message="must be a path, a list of paths, or a mapping from train, validation, test to those",
+        custom_error_message="must be a path, a list of paths, or a mapping from train, validation or test to either",
     ),
 ]
 
@@ -81,21 +81,21 @@ def template_fields(template: str) -> tuple[str, ...]:
     """Return the columns that ``template`` names in braces, in order.
 
     Raises:
-        ValueError: if a brace is unmatched, or the braces hold nothing or more than the name of a column.
+        ValueError: if a brace is unmatched, or braces hold anything but the name of a column.
     """
     fields = []
     try:
         for _, field, form, conversion in string.Formatter().parse(template):
             if field is not None:
                 if not field or form or conversion:
-                    raise ValueError("only the name of a column can stand in braces")
+                    raise ValueError("braces can only hold the name of a column")
                 fields.append(field)
     except ValueError as error:
         raise ValueError(
-            f"got {template!r}: {error}; write such as '{{title}} {{content}}', and {{{{ for a brace"
+            f"got {template!r}: {error}; write a template such as '{{title}} {{content}}', and {{{{ for a brace"
         ) from None
     if not fields:
-        raise ValueError(f"got {template!r}, which names no column; write such as '{{title}} {{content}}'")
+        raise ValueError(f"got {template!r}, which names no column; write a template such as '{{title}} {{content}}'")
     return tuple(fields)
 
 
@@ -113,25 +113,25 @@ class DataSpec(FrozenModel):
     path: Annotated[Text, Field(examples=["nyu-mll/glue"])]
     """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
     name: Text | None = None
-    """The configuration of a Hub data set; with path: embedded the name of the built-in data set."""
+    """The configuration of a Hub data set; with path: embedded, the name of the built-in data set."""
     revision: Revision | None = None
     """Commit, tag or branch of a Hub data set."""
     split: dict[SplitName, Text] | None = None
     """Which rows are train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""
     data_files: _Files | None = None
-    """Files for a reader: a path, a list, or a mapping from split to those; globs are fine."""
+    """Files for a reader: a path, a list of paths, or a mapping from split to either; globs are allowed."""
     data_dir: Text | None = None
     """Folder for a reader, or inside a Hub data set."""
     templates: Templates | None = None
-    """Columns made of others, such as {text: "{title} {content}"}; a.b accesses a column of mappings. Missing values
-    count as empty, and space at both ends is removed."""
+    """Columns built from others, such as {text: "{title} {content}"}; a.b accesses a column of mappings. Missing values
+    count as empty, and white space at both ends is removed."""
     local: Text | None = None
-    """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir and
+    """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir. It is
     read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""
 
     @property
     def is_local(self) -> bool:
-        """Whether the rows are in files on this machine (as opposed to the Hub or a built-in data set)."""
+        """Whether the rows are in files on this machine, as opposed to the Hub or a built-in data set."""
         return self.path in READERS or looks_like_path(self.path)
 
     @model_validator(mode="after")
@@ -178,14 +178,14 @@ Data: TypeAlias = Annotated[
     Discriminator(
         _data_shape,
         custom_error_type="shape",
-        custom_error_message="must be a path (file, folder or glob), a mapping with path and data_files as "
-        "datasets.load_dataset takes them, or a mapping from split to rows",
+        custom_error_message="must be a path (file, folder or glob), a mapping with path and data_files as for "
+        "datasets.load_dataset, or a mapping from split to rows",
     ),
 ]
 
 
 def is_near(data: str | DataSpec | Rows) -> bool:
-    """Return whether rows are read without a network: from local files, a built-in data set, or as given in the stream."""
+    """Return whether rows can be read without a network: from local files, a built-in data set, or the stream itself."""
     if isinstance(data, str):
         return not is_url(data)
     if not isinstance(data, DataSpec):
@@ -200,7 +200,7 @@ def join_path(base: str, path: str) -> str:
 
 
 def without_copy(data: str | DataSpec | Rows) -> str | DataSpec | Rows:
-    """Return ``data`` as it is read without a data_dir: local copies are not used."""
+    """Return ``data`` without its local copy, as it is read if the stream has no data_dir."""
     return data.model_copy(update={"local": None}) if isinstance(data, DataSpec) and data.local is not None else data
 
 

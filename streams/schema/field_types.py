@@ -1,4 +1,4 @@
-"""Field types with their own rules: names that become folders, and labels."""
+"""Field types with special rules: names that become folders, and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generation settings of a task that answers with texts."""
+"""Generation settings of tasks that generate text."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ StopText = Annotated[str, Field(strict=True, min_length=1, max_length=100)]
 
 
 class GenerationSpec(FrozenModel):
-    """How answers are generated (seq2seq, causal-lm): searched for, or drawn with ``do_sample``."""
+    """How text is generated (seq2seq, causal-lm): by greedy or beam search, or by sampling with ``do_sample``."""
 
     num_beams: Annotated[Int, Field(ge=1, le=1000)] = 1
     """Number of beams; 1 means greedy search."""
     max_new_tokens: Count = 64
-    """Tokens after which an answer is cut."""
+    """Maximum number of generated tokens."""
     min_new_tokens: Annotated[Int, Field(ge=0)] = 0
-    """Tokens before which no answer ends."""
+    """Minimum number of generated tokens."""
     no_repeat_ngram_size: Annotated[Int, Field(ge=0)] = 0
-    """Runs of this many tokens occur at most once in an answer; 0 means no limit."""
+    """N-grams of this many tokens are generated at most once; 0 means no limit."""
     length_penalty: Float = 1.0
-    """Exponent of the length by which the score of a beam is divided; above 0 favours longer answers."""
+    """A beam's score is divided by its length to this power; above 0 favours longer texts."""
     early_stopping: Bool = False
-    """Stop as soon as there are num_beams complete answers, without looking for better ones."""
+    """Stop as soon as there are num_beams complete texts, without searching for better ones."""
     do_sample: Bool = False
-    """Sample tokens by their probability instead of taking the likeliest. The samples depend on the task's seed and on the
-    row's tokens: the same row has the same answer each time, whatever batch it is in."""
+    """Sample tokens by their probability instead of taking the most likely. The samples depend on the task's seed and on the
+    row's tokens: the same row always gets the same text, whatever batch it is in."""
     temperature: Annotated[Float, Field(gt=0)] = 1.0
-    """For do_sample: logits are divided by it; below 1 favours likely tokens."""
+    """For do_sample: divides the logits; below 1 favours likely tokens."""
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
-    """For do_sample: only the likeliest tokens whose probabilities add up to this are drawn."""
+    """For do_sample: only the most likely tokens whose probabilities add up to this value are sampled."""
     stop: Annotated[tuple[StopText, ...], Field(max_length=16)] = ()
-    """Texts that end an answer; neither they nor anything after them is part of it."""
+    """Texts that end the generated text; they are removed, with anything after them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> GenerationSpec:
         if self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
-                f"min_new_tokens is {self.min_new_tokens} and max_new_tokens {self.max_new_tokens}: make the first "
-                "the smaller one"
+                f"min_new_tokens is {self.min_new_tokens} and max_new_tokens {self.max_new_tokens}: the first must not be "
+                "larger"
             )
         if self.do_sample and self.num_beams > 1:
-            raise ValueError(f"do_sample draws one answer, and num_beams is {self.num_beams}: remove one of the two")
+            raise ValueError(f"do_sample samples one text, and num_beams is {self.num_beams}: remove one of the two")
         for key in () if self.do_sample else ("temperature", "top_p"):
             if getattr(self, key) != 1.0:
                 raise ValueError(f"{key} has no effect without do_sample: remove it, or write do_sample: true")
@@ -57,7 +57,7 @@ class GenerationSpec(FrozenModel):
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Certificates from before these keys existed stay unchanged, byte for byte.
+        # Certificates written before these keys existed must stay unchanged, byte for byte.
         defaults = {key: type(self).model_fields[key].default for key in ("do_sample", "temperature", "top_p", "stop")}
         return {
             key: value

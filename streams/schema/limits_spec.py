@@ -6,11 +6,11 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.streams.schema.training_spec import Count, Rate
 
 SIZES = ("cell_mb", "unpacked_gb", "ratio")
-"""The limits on files, as opposed to numbers of rows; `init` and `predict` take them as options."""
+"""The limits on files, as opposed to row counts; `init` and `predict` accept them as options."""
 
 
 class LimitsSpec(FrozenModel):
-    """Use only this many rows of a split, chosen by the seed and not by their order in the file; reject oversized files."""
+    """How many rows of each split to use, chosen by the seed rather than by their order; and which files are too large."""
 
     train: Count | None = None
     """Rows of the training split; null means all."""
@@ -19,17 +19,17 @@ class LimitsSpec(FrozenModel):
     test: Count | None = None
     """Rows of the test split; null means all."""
     cell_mb: Rate = 4.0
-    """Longest text in one cell, in millions of characters; tokenizing takes about 300 bytes of memory per character."""
+    """Maximum length of the text in one cell, in millions of characters; tokenizing takes about 300 bytes per character."""
     unpacked_gb: Rate = 16.0
-    """Largest size of a compressed, parquet or arrow file after unpacking, in GB; plain text files may have any size."""
+    """Maximum size of a compressed, parquet or arrow file after unpacking, in GB; plain text files may have any size."""
     ratio: Rate = 100.0
-    """How many times its own size such a file may unpack to, beyond the first 100 MB; text is seldom compressed 30 times."""
+    """Maximum ratio of unpacked to packed size of such a file, beyond the first 100 MB; for text it is seldom above 30."""
 
     def hint(self, key: str, needed: float) -> str:
-        """Return how to raise one of the sizes to ``needed`` or more, for an error message."""
+        """Return advice, for an error message, on how to raise a limit to at least ``needed``."""
         enough = next(n for n in (digit * 10.0**power for power in range(-6, 15) for digit in (1, 2, 5)) if n >= needed)
         return (
-            f"If the file is meant to be like this, raise the limit: `limits: {{{key}: {enough:g}}}` for the task in the "
+            f"If the file is correct, raise the limit: `limits: {{{key}: {enough:g}}}` for the task in the "
             f"stream file, or --limits.{key} {enough:g} for init and predict."
         )
 

@@ -1,4 +1,4 @@
-"""Which options each kind of task uses; giving another one is an error rather than silently ignored."""
+"""Which options each kind of task uses; any other option is an error and never silently ignored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "causal-lm": ("source", "target"),
     "image-classification": ("image", "label"),
 }
-"""The keys of ``columns`` that each kind reads: the input (and its pair), and last the answer."""
+"""The keys of ``columns`` that each kind reads: the input (and the second text), then the label or target."""
 
 ALL = frozenset(METRICS)
 POOLED: frozenset[Kind] = ALL - GENERATIVE - {"token-classification"}
@@ -33,11 +33,11 @@ TRAINING: Mapping[str, frozenset[Kind]] = {
     "class_weights": LABELLED,
     "head_dropout": ALL - GENERATIVE,
 }
-"""Kinds that use these keys of ``training``; all kinds use the others."""
+"""The kinds that use these keys of ``training``; all kinds use the other keys."""
 
 
 class ColumnsSpec(FrozenModel):
-    """What the columns of the data mean. Only those that the task's kind reads may be given."""
+    """The names of the columns in the data. Only keys that the task's kind reads are allowed."""
 
     text: Text = "text"
     """The column with the text (classification, regression, multilabel)."""
@@ -54,25 +54,26 @@ class ColumnsSpec(FrozenModel):
     tags: Text = "tags"
     """The column with the list of tags, one per word (token-classification), in CSV a JSON list."""
     image: Text = "image"
-    """The column with the image (image-classification): a path, what datasets reads, or rows of grey values or RGB."""
+    """The column with the image (image-classification): a path, an image as read by datasets, or nested lists of grey or
+    RGB values."""
 
     def read_by(self, kind: Kind) -> dict[str, str | None]:
-        """Return the keys that a task of ``kind`` reads, with the names of the columns; the last one is the answer."""
+        """Return the keys that a task of ``kind`` reads, with the column names; the last is the label or target."""
         return {key: getattr(self, key) for key in COLUMNS[kind]}
 
 
 def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
-    """Return a message that an option has no effect on a task of ``kind``, naming the kinds it is for."""
+    """Return the message that an option has no effect on a task of ``kind``, naming the kinds that use it."""
     listed = ", ".join(other for other in METRICS if other in set(kinds))
     return f"has no effect on a {kind} (it is for {listed}): remove it"
 
 
 def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
-    """Raise one error that holds all ``problems`` of a mapping, each at its own key.
+    """Raise one error that holds all ``problems`` of a mapping, each located at its key.
 
     Args:
         title: the key of the mapping.
-        problems: key, its value, and what is wrong with it.
+        problems: triples of key, value and description of the problem.
 
     Raises:
         ValidationError: if there is a problem.
@@ -86,7 +87,7 @@ def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
 
 
 def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain data of a task without the options that are not allowed for its kind."""
+    """Return the plain data of a task without the options that its kind does not allow."""
     tree = {key: v for key, v in tree.items() if kind in GENERATIVE or key not in ("generation", "max_target_length")}
     if "columns" in tree:
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in COLUMNS[kind]}
@@ -94,6 +95,6 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle(training: TrainingSpec, kind: Kind) -> dict[str, Any]:
-    """Return the set keys that a kind does not use, each with its neutral value."""
+    """Return the keys that are set but not used by the kind, each with its default value."""
     silent = {key: TrainingSpec.model_fields[key].default for key, kinds in TRAINING.items() if kind not in kinds}
     return {key: value for key, value in silent.items() if getattr(training, key) != value}

@@ -16,7 +16,7 @@ from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
 
-# Strict, because pydantic otherwise reads `true` as 1 and '3' as 3.
+# Strict, because otherwise pydantic reads `true` as 1 and '3' as 3.
 Int = Annotated[int, Field(strict=True)]
 Float = Annotated[float, Field(strict=True)]
 Bool = Annotated[bool, Field(strict=True)]
@@ -25,12 +25,12 @@ Rate = Annotated[Float, Field(gt=0)]
 
 
 def _named_by_number(value: Any) -> Any:
-    """Treat numeric labels as names: YAML and JSON read ``3: 2.0`` with the number 3 as its key."""
+    """Treat numeric labels as names: in YAML, the key of ``3: 2.0`` is a number."""
     if not isinstance(value, dict):
         return value
     named = {str(k) if isinstance(k, int) and not isinstance(k, bool) else k: v for k, v in value.items()}
     if len(named) < len(value):
-        raise ValueError("a label is given twice, as a number and as a text: keep one of the two")
+        raise ValueError("a label is given twice, as a number and as text: keep one of the two")
     return named
 
 
@@ -60,18 +60,19 @@ class TrainingSpec(FrozenModel):
     epochs: Count | None = None
     """Passes over the training split; null means the default of the bank's preset, see `banks/config/presets.py`."""
     batch_size: Count = 32
-    """Rows per step on one device, before `accumulate`; with max_tokens the maximum."""
+    """Rows per batch on one device, before `accumulate`; with max_tokens, the maximum."""
     eval_batch_size: Count | None = None
-    """Rows of one evaluation batch; null means the same as batch_size."""
+    """Rows per evaluation batch; null means the same as batch_size."""
     max_tokens: Count | None = None
-    """Maximum tokens per batch, padding included (rows times the longest row), besides batch_size; null means no limit."""
+    """Maximum tokens per batch, padding included (rows times the longest row), in addition to batch_size; null means no
+    limit."""
     eval_max_tokens: Count | None = None
     """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
     """Peak learning rate of the schedule; null means the default of the bank's preset, see
     `continual_petl.banks.config.recipes`."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """Which optimizer; each task gets a new one with the parameters of its own bank only."""
+    """The optimizer; each task gets a new one, with only the parameters of its bank."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.01
     """Weight decay (decoupled in adamw, L2 in adam and sgd)."""
     momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.9
@@ -83,7 +84,7 @@ class TrainingSpec(FrozenModel):
     schedule: Literal["linear", "constant"] = "linear"
     """The learning rate after the warm-up: decrease linearly to zero, or stay constant."""
     warmup: Annotated[Float, Field(ge=0, le=1)] = 0.1
-    """Share of all steps over which the learning rate rises from zero."""
+    """Share of all steps during which the learning rate rises from zero."""
     gradient_clip: Annotated[Float, Field(gt=0)] | None = 1.0
     """Maximum norm of the gradient; null means no clipping."""
     accumulate: Count = 1
@@ -95,24 +96,24 @@ class TrainingSpec(FrozenModel):
     label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing: share of the target spread over all classes or tokens (not for regression and multilabel)."""
     class_weights: ClassWeights | None = None
-    """Class weights in the loss: balanced (by number of rows), or a mapping from label to weight (others weigh 1)."""
+    """Class weights in the loss: balanced (by number of rows), or a mapping from label to weight (1 for other labels)."""
     backbone_dropout: Bool = False
-    """Enable the dropout that the backbone was pre-trained with (as in the papers)."""
+    """Enable the dropout with which the backbone was pre-trained (as in the papers)."""
     prefix_cache: Literal["auto", "on", "off"] = "auto"
     """Whether hidden states below the lowest layer that the bank changes are computed once and kept on disk while the task
-    is learned; auto does it on a CPU, where it pays off."""
+    is learned; auto does so on a CPU, where it pays off."""
     prefix_cache_bytes: Count = 4 * 2**30
-    """Maximum bytes on disk for these states; a split that needs more is recomputed in every epoch."""
+    """Maximum bytes on disk for these states; if a split needs more, its states are recomputed in every epoch."""
     select: Literal["best", "last"] = "best"
     """Which bank is kept: the best epoch by the validation metric, or the last step."""
     checkpoint_every: Count = 200
-    """Optimizer steps between two checkpoints of a half-learned bank; one is also saved at the end of every epoch."""
+    """Optimizer steps between two checkpoints of a half-learned bank; a checkpoint is also saved after every epoch."""
     num_workers: Annotated[Int, Field(ge=0)] = 0
-    """Processes that collate batches; 0 means none besides the main one."""
+    """Processes that collate batches; 0 means none besides the main process."""
 
 
 class ResolvedTraining(TrainingSpec):
-    """How one bank is trained: nothing is left open."""
+    """The training settings of one bank, with the number of epochs and the learning rate resolved."""
 
     epochs: Count
     """Passes over the training split."""
@@ -121,7 +122,7 @@ class ResolvedTraining(TrainingSpec):
 
     @classmethod
     def of(cls, training: TrainingSpec, bank: BankSpec, recipe: Recipe | None = None) -> ResolvedTraining:
-        """Return the settings completed from a recipe, by default that of a bank."""
+        """Return the settings completed from a recipe, by default the recipe of the bank."""
         recipe = recipe or recipe_of(bank)
         filled = {
             "epochs": recipe.epochs if training.epochs is None else training.epochs,
@@ -131,10 +132,10 @@ class ResolvedTraining(TrainingSpec):
 
 
 class TrainingOverride(TrainingSpec):
-    """Overrides of one task: the keys of `training`, each optional; the stream's settings apply to the rest.
+    """Overrides for one task: the keys of `training`, each optional; the stream's settings apply to the rest.
 
-    Read it through `StreamSpec.merged_training`; a field that was left out holds a default without meaning here.
-    Equality, hash and `model_dump` only use the given fields.
+    Read them through `StreamSpec.merged_training`: a field that was not given holds a meaningless default. Equality, hash
+    and `model_dump` use only the given fields.
     """
 
     def given(self) -> dict[str, Any]:

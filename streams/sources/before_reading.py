@@ -1,4 +1,4 @@
-"""Checks of a file before `datasets` reads it, and better messages where those of `datasets` say too little."""
+"""Checks of a file before `datasets` reads it, and better messages where those of `datasets` are too vague."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.text_file import TextFile
 
 _MANY_BRACKETS = 500
-"""Only lines with this many brackets are parsed to check their nesting: Python fails at about a thousand levels."""
+"""Only lines with more brackets than this are parsed to check their nesting: Python fails at about a thousand levels."""
 
-TOO_DEEP = "nested too deep (brackets within brackets) to be read: repair this line, or leave it out"
+TOO_DEEP = "nested too deeply (brackets within brackets) to be read: repair this line, or leave it out"
 
 
 def check_before_reading(place: str, path: str, reader: str, limits: LimitsSpec) -> None:
-    """Check a local file before memory is allocated for it; a csv file was checked with its header."""
+    """Check a local file before memory is allocated for it; CSV files are checked when their header is read."""
     if "://" in path or reader == "csv":
         return
     if reader in ("parquet", "arrow"):
@@ -32,14 +32,14 @@ def check_before_reading(place: str, path: str, reader: str, limits: LimitsSpec)
 
 
 def package_missing(task: str, paths: Sequence[str], error: ImportError) -> str:
-    """Return a message for an address that needs an extra package, using that of fsspec."""
+    """Return the message for a URL that needs an extra package, based on the message of fsspec."""
     name = getattr(error.__cause__, "name", None) or error.name
     install = f"pip install {name}" if name else "install the package that it names"
     return f"task {task!r}, data {', '.join(paths)}: {error}: {install}, or download the files and give their paths."
 
 
 def bad_line_of(paths: Sequence[str]) -> str | None:
-    """Return which line of which file is not a JSON object; pyarrow reports neither."""
+    """Describe the first line that is not a JSON object, with its file; pyarrow reports neither."""
     for path in paths:
         if "://" not in path and {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
             found = _bad_json_line(TextFile(path, path))
@@ -49,10 +49,10 @@ def bad_line_of(paths: Sequence[str]) -> str | None:
 
 
 def _check_json(file: TextFile) -> None:
-    """Check that a file can be read as text within its limits, and that no line of it is nested too deep.
+    """Check that a file can be read as text within its limits, and that no line is nested too deeply.
 
     Raises:
-        InputError: naming the line.
+        InputError: if it cannot, or a line is; the message names the line.
     """
     if next(file.pieces(), "").lstrip()[:1] == "[":  # a JSON list, which may be a single line
         for _ in file.pieces():
@@ -65,11 +65,11 @@ def _check_json(file: TextFile) -> None:
             except RecursionError:
                 raise InputError(f"{file.place}: line {number:,} is {TOO_DEEP}") from None
             except ValueError:
-                pass  # reported when it is read
+                pass  # reported when the line is read
 
 
 def _bad_json_line(file: TextFile) -> str | None:
-    """Return which line of a file of JSON lines is not a JSON object."""
+    """Describe the first line of a JSON Lines file that is not a JSON object."""
     for number, line in enumerate(file.lines(), 1):
         try:
             if line.strip() and not isinstance(json.loads(line), dict):

@@ -1,6 +1,6 @@
-"""Conditions that rows must meet before a bank is trained on them; violations are errors that name the place.
+"""Checks of rows before a bank is trained on them; the errors name the place.
 
-Rows are counted from 1: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
+Row numbers are 1-based: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A row that cannot be used."""
+    """A row that cannot be used, and the reason."""
 
     row: int
-    """Counted from 0; printed from 1, and as in the source."""
+    """Index of the row, 0-based; messages print it 1-based, and as in the source."""
     what: str
 
 
 def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) -> None:
-    """Raise one paragraph about all ``faults`` of a column, the first five in full; return if there are none.
+    """Raise one error about all ``faults`` of a column, with details of the first five; return if there are none.
 
     Raises:
-        InputError: if there is a fault.
+        InputError: if there is any fault.
     """
     if not faults:
         return
@@ -69,12 +69,12 @@ def show(value: object, width: int = 60) -> str:
     try:
         text = repr(value)
     except RecursionError:
-        text = f"a {type(value).__name__} that is nested too deep"
+        text = f"a {type(value).__name__} that is nested too deeply"
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def shown_columns(names: Iterable[str], wanted: str = "") -> str:
-    """Return the names of columns for a message, shortened."""
+    """Return a list of column names for a message, shortened."""
     return known_names([show(name) for name in names], wanted)
 
 
@@ -108,12 +108,12 @@ def check_texts(where: Where, column: str, values: Sequence[Any]) -> None:
 
 
 def regression_targets(where: Where, column: str, values: Sequence[Any]) -> NDArray[np.float32]:
-    """Return the targets as float32 ``(N,)``; strings that spell a number are accepted, as CSV has nothing else.
+    """Return the targets as float32 ``(N,)``; strings that spell a number are accepted, since CSV has only strings.
 
     Raises:
         InputError: naming the rows that are missing, not numbers, not finite or beyond float32.
     """
-    import numpy as np  # what reads files for `predict` does without
+    import numpy as np  # not imported by the code that reads files for `predict`
 
     targets = np.empty(len(values), dtype=np.float32)
     faults = []
@@ -143,14 +143,14 @@ def _number(value: Any) -> float | None:
 def overlap_notice(
     task: str, train: Iterable[str], others: Sequence[str], split: str, what: str = "text"
 ) -> str | None:
-    """Return a notice if texts of ``split`` are also training texts, compared as whole (text, text_pair) rows.
+    """Return a notice if inputs of ``split`` are also training inputs; a text and its second text count as one input.
 
     Args:
-        task: its name.
+        task: name of the task.
         train: one key per training row.
         others: one key per row of ``split``.
-        split: its name.
-        what: name of the inputs.
+        split: name of the other split.
+        what: word for the inputs.
     """
     num_shared = len(others) - sum(key not in known for known in (set(train),) for key in others)
     if num_shared == 0:
@@ -162,13 +162,13 @@ def overlap_notice(
 
 
 def names_in(folder: str | Path) -> str:
-    """Describe the content of a folder for a message."""
+    """List the content of a folder for a message."""
     names = _visible(folder)
     return known_names(names, limit=12) if names else "nothing"
 
 
 def nearest_in(folder: str | Path, wanted: str) -> str:
-    """Return the names in a folder that are similar to a missing one, for a message; if there are none, some of its names.
+    """List the names in a folder that are similar to a missing name, for a message; if there are none, some of its names.
 
     Args:
         folder: an existing folder.

@@ -1,8 +1,8 @@
 """Read CSV and TSV as plain text.
 
-Values stay text: pandas, which ``datasets`` uses, would otherwise turn the word "None" or "NA"
-into a missing value and "007" into 7. In TSV a quotation mark is an ordinary character (as IANA registers the
-format): with quoting, one stray mark would swallow all lines up to the next one.
+Values stay text: pandas, which ``datasets`` uses, would otherwise turn the word "None" or "NA" into a missing value and
+"007" into 7. In TSV, a quotation mark is an ordinary character (as in the IANA registration of the format): with quoting,
+one stray mark would swallow all lines up to the next mark.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from continual_petl.streams.sources.text_file import TextFile
 
 
 def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str, Any]:
-    """Return the arguments with which ``datasets`` reads these files.
+    """Return the arguments for reading these files with ``datasets``.
 
     Raises:
-        InputError: if csv and tsv are mixed, headers differ, a line has a wrong number of fields, or a file cannot be read.
+        InputError: if CSV and TSV are mixed, headers differ, a line has the wrong number of fields, or a file is unreadable.
     """
-    import datasets  # type: ignore[import-untyped]  # takes seconds, and `predict` reads tables without it
+    import datasets  # type: ignore[import-untyped]  # import takes seconds, and `predict` reads tables without it
 
     tabs, names = csv_header(task, files, limits)
     style: dict[str, Any] = {"sep": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"sep": ","}
@@ -35,7 +35,7 @@ def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str
 
 
 def csv_header(task: str, files: Sequence[str], limits: LimitsSpec) -> tuple[bool, list[str] | None]:
-    """Return whether tabs separate the columns of these files, and their names; None where no file is on this machine.
+    """Return whether tabs separate the columns of these files, and the column names; None if no file is on this machine.
 
     Raises:
         InputError: as in `csv_options`.
@@ -57,7 +57,7 @@ def csv_header(task: str, files: Sequence[str], limits: LimitsSpec) -> tuple[boo
 
 
 def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield the header and the rows of a table, each with the number of its first line.
+    """Yield the header and the rows of a table, each with its first line's number.
 
     Raises:
         InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
@@ -82,7 +82,7 @@ def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]
         if not tabs and lines.ended and _is_open(lines.last, file.max_chars):
             raise InputError(
                 f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
-                'everything after it is part of it. Close it, or double it ("") if it is part of a quoted text.'
+                'the rest of the file is part of the cell. Close it, or double it ("") if it is part of a quoted text.'
             )
         yield start, fields
         start = reader.line_num + 1
@@ -108,7 +108,7 @@ def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: in
 
 
 class _RecordedLines:
-    """Lines of a file; the last few are kept to report those of a bad row."""
+    """Lines of a file; the last few are kept for reporting a bad row."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._ahead = lines, next(lines, None)
@@ -130,7 +130,7 @@ class _RecordedLines:
 
 
 def _next(reader: Iterator[list[str]], max_chars: int) -> list[str] | None:
-    """Return the next row's fields; the field size limit is global for the process, so it is restored."""
+    """Return the next row's fields; the field size limit of `csv` is global to the process, so it is restored."""
     limit = csv.field_size_limit(max_chars)
     try:
         return next(reader, None)
@@ -139,9 +139,9 @@ def _next(reader: Iterator[list[str]], max_chars: int) -> list[str] | None:
 
 
 def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
-    """Return the header, after checking that every line has as many fields.
+    """Return the header, after checking that every line has the same number of fields.
 
-    pandas takes the first column of a file whose lines are all one field too long as row names, and shifts the rest.
+    If all lines are one field too long, pandas uses the first column as row names and shifts the rest.
     """
     rows = table_lines(file, tabs=tabs)
     _, header = next(rows, (1, []))
@@ -156,11 +156,11 @@ def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
         raise InputError(f"task {task!r}: {file.path} has {what}; the first line must name every column once.")
     if num_ragged:
         more = f"; and {num_ragged - 5} more" if num_ragged > 5 else ""
-        advice = "no text may hold a tab" if tabs else "put a text that holds a comma in double quotes"
+        advice = "texts must not contain tabs" if tabs else "put texts that contain a comma in double quotes"
         raise InputError(
             f"task {task!r}, {file.path}: the header names {len(header)} columns ({shown_columns(header)}), but "
-            f"{'1 line has' if num_ragged == 1 else f'{num_ragged} lines have'} another number of fields: "
+            f"{'1 line has' if num_ragged == 1 else f'{num_ragged} lines have'} a different number of fields: "
             f"{'; '.join(shown)}{more}. Repair these lines: {advice}."
         )
-    # A data frame written with its row numbers has a column without a name; this is pandas' name for it.
+    # A data frame saved with its index has a column without a name; this is pandas' name for it.
     return [name or f"Unnamed: {number}" for number, name in enumerate(header)]

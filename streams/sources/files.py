@@ -1,7 +1,7 @@
-"""Files of this machine: which of them hold which split, and reading them with ``datasets``, which takes seconds to import.
+"""Local files: find the files of each split, and read them with ``datasets``, which takes seconds to import.
 
-``datasets`` first writes what it reads into a cache; for local files that cache is a temporary folder, so nothing
-is left behind, next to the data or elsewhere, and a changed file is never read from an old copy.
+``datasets`` first writes the rows to a cache; for local files, that cache is a temporary folder, so nothing is left behind,
+next to the data or elsewhere, and a changed file is never read from an old copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READER_OF_SUFFIX = {
     ".arrow": "arrow",
     ".txt": "text",
 }
-"""The ``datasets`` reader for each suffix; ``.gz`` may follow, except on parquet and arrow."""
+"""The ``datasets`` reader for each suffix; ``.gz`` may follow, except for parquet and arrow."""
 
 ALIASES: dict[str, SplitName] = {
     "train": "train",
@@ -53,14 +53,14 @@ ALIASES: dict[str, SplitName] = {
 """Accepted names of each split."""
 
 _FORMATS = "csv, tsv, json, jsonl, parquet (and .gz of the text formats)"
-_READ_ERRORS = (  # and those of `datasets` itself
+_READ_ERRORS = (  # in addition to the errors of `datasets`
     OSError,
     ValueError,
     EOFError,
     RuntimeError,
     LookupError,
     StopIteration,  # raised by the JSON reader for a file without rows
-    zipfile.BadZipFile,  # these four for downloaded files: local ones were unpacked once before
+    zipfile.BadZipFile,  # these four for downloaded files: local files have been unpacked before
     tarfile.TarError,
     lzma.LZMAError,
     zlib.error,
@@ -85,15 +85,15 @@ def split_of(path: str) -> SplitName | None:
 def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     """Find the files of a task.
 
-    A folder provides the files named after a split, and others are ignored. A single file is the training
-    split. A glob provides splits if all its files are named after one, and the training split if none is.
+    In a folder, files named after a split are used and others are ignored. A single file is the training split. If all
+    files of a glob are named after a split, they form those splits; if none is, they form the training split.
 
     Args:
         task: name of the task, for messages.
         path: a file, a folder or a glob.
 
     Raises:
-        InputError: if nothing is found, two names mean the same split, or a format is unknown.
+        InputError: if nothing is found, two files are named after the same split, or a format is unknown.
     """
     here = f"task {task!r}, data {path}"
     found: dict[SplitName, list[str]]
@@ -114,8 +114,8 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         if named and len(named) < len(files):
             other = next(name for name in files if not split_of(name))
             raise InputError(
-                f"{here}: {named[0]} is named after a split and {other} is not, so it is unclear which rows are "
-                "for training; narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
+                f"{here}: {named[0]} is named after a split, but {other} is not, so it is unclear which rows are for "
+                "training; narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
             )
         found = _by_split(here, files) if named else {"train": files} if files else {}
     else:
@@ -132,10 +132,10 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
 
 
 def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
-    """Return the files that paths and globs name; addresses (``https://``, ``hf://``) pass through.
+    """Return the files that match paths and globs; URLs (``https://``, ``hf://``) are passed through.
 
     Raises:
-        InputError: if a path or glob finds nothing.
+        InputError: if a path or glob matches nothing.
     """
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -190,12 +190,12 @@ def read_files(
         task: name of the task, for messages.
         reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``.
         files: the files of each split.
-        expressions: which rows make up each wanted split, such as ``train[:80%]``.
-        limits: how large files and cells may be.
+        expressions: which rows make up each requested split, such as ``train[:80%]``.
+        limits: maximum sizes of files and cells.
         light: whether to avoid `datasets` where the values are the same without it.
 
     Raises:
-        InputError: if a file cannot be read or is beyond a limit, or an expression does not fit.
+        InputError: if a file cannot be read or exceeds a limit, or an expression is invalid.
     """
     if light and (found := light_splits(task, reader, files, expressions, limits)) is not None:
         return found
@@ -246,7 +246,7 @@ def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the progress bars of ``datasets`` for small local work."""
+    """Silence the progress bars of ``datasets`` while small local files are read."""
     import datasets
 
     were_on = datasets.are_progress_bars_disabled() is False

@@ -21,9 +21,9 @@ def from_hub(
     """Read the splits of a data set from the Hub.
 
     Raises:
-        InputError: if it cannot be loaded, has no training split or no such column, or a text is too long.
+        InputError: if it cannot be loaded, lacks the training split or a column, or a text is too long.
     """
-    import datasets  # type: ignore[import-untyped]  # takes seconds, and files are checked without it
+    import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
 
     loaded: dict[SplitName, datasets.Dataset] = {}
 
@@ -50,7 +50,7 @@ def from_hub(
             f"task {task!r}, data: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
             "Check the name and "
             "the network (HF_HUB_OFFLINE allows cached data only); offline, put the files into a folder and write "
-            "data: FOLDER, or give a --data-dir with copies where the stream names some (data.local). For "
+            "data: FOLDER, or give a --data-dir with copies if the stream names them (data.local). For "
             f"local data that is not on the Hub, begin the path with ./ (./{data.path})."
         ) from error
     found = {}
@@ -63,15 +63,14 @@ def from_hub(
         )
     if "train" in splits and "train" not in found:
         raise InputError(
-            f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Say which "
-            "rows are "
-            'which: data: {path: ..., split: {train: "...", test: "..."}}.'
+            f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Map the "
+            'splits: data: {path: ..., split: {train: "...", test: "..."}}.'
         )
     return found
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:
-    """Return the names that a data set declares for its labels, also where a row has a list of them."""
+    """Return the label names that a data set declares, also for columns with a list of labels per row."""
     import datasets
 
     while not isinstance(feature, datasets.ClassLabel) and hasattr(feature, "feature"):

@@ -1,7 +1,7 @@
-"""Small files of this machine, read without ``datasets``, whose import takes seconds: for a check of what is in them.
+"""Read small local files without ``datasets``, whose import takes seconds, to check their content.
 
-What is learned is read by ``datasets`` alone. Here a file is read only where both give the same values; for all others, and
-where a file cannot be read, the caller falls back to ``datasets``, which also reports the reason.
+For learning, data is always read by ``datasets``. Here, a file is only read if both ways give the same values; for all other
+files, including unreadable ones, the caller falls back to ``datasets``, which also reports the reason.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from continual_petl.streams.sources.csv_text import csv_header
 from continual_petl.streams.sources.records import format_of, read_records
 
 MAX_BYTES = 20 * 10**6
-"""Of all files of a task; what is larger is read faster by `datasets`, its import included."""
+"""Maximum total size of a task's files; `datasets` reads larger ones faster, even including its import."""
 _FORMATS = {"csv": (".csv", ".tsv"), "json": (".jsonl",), "parquet": (".parquet",)}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-"""How texts begin that pyarrow reads as points in time if all of a column are such."""
+"""Beginning of a date; if all texts of a column are dates, pyarrow reads them as points in time."""
 _LARGEST_INT = 2**63
 
 
@@ -34,10 +34,10 @@ def light_splits(
     expressions: Mapping[SplitName, str],
     limits: LimitsSpec,
 ) -> dict[SplitName, dict[str, list[Any]]] | None:
-    """Return the columns of splits as `read_files` does, or None where `datasets` has to read them.
+    """Return the columns of splits as `read_files` does, or None if `datasets` has to read them.
 
     Raises:
-        InputError: as `read_files` does, of sizes and of the header of a table.
+        InputError: like `read_files`, if a file is too large or the header of a table is invalid.
     """
     paths = [path for names in files.values() for path in names]
     if any("://" in path or format_of(Path(path)) not in _FORMATS.get(reader, ()) for path in paths):
@@ -69,13 +69,13 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
     columns = {name: [record.get(name) for record in records] for name in names}
     if not columns or not all(_is_alike(values, int(limits.cell_mb * 1e6)) for values in columns.values()):
         return None
-    if reader == "csv":  # as `csv_header` calls a column without a name
+    if reader == "csv":  # a column without a name is named as in `csv_header`
         return {name or f"Unnamed: {number}": values for number, (name, values) in enumerate(columns.items())}
     return columns
 
 
 def _is_alike(values: Iterable[Any], max_chars: int) -> bool:
-    """Return whether all values have one plain type, or are lists of one, which every reader reads alike."""
+    """Return whether all values have the same plain type, or are lists of one type, which all readers read alike."""
     known = [value for value in values if value is not None]
     types = {type(value) for value in known}
     if types == {list}:

@@ -1,7 +1,7 @@
-"""Local copies of data sets from the Hub, for machines without network: read from the data_dir of a stream.
+"""Local copies of data sets from the Hub, for machines without a network: read from the data_dir of a stream.
 
-A copy has either all columns of the Hub's data set, or all the usual ones of the task's kind (``text``, ``label``, ...).
-Its numbers mean the names in a ``labels.json`` next to its files, if there is one.
+A copy has either all columns of the Hub's data set, or all default columns of the task's kind (``text``, ``label``, ...).
+If there is a ``labels.json`` next to its files, numeric labels are positions in that list of names.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields
 
 Take = Callable[[Where, Mapping[str, list[Any]]], SplitRows]
-"""Turns the table of a split into rows."""
+"""Converts the table of a split to rows."""
 
 LABELS_FILE = "labels.json"
-"""File that names the classes of a copy in the order of their numbers: a list, or a mapping with a list under ``names``."""
+"""File with the class names of a copy in the order of their numbers: a list, or a mapping with a list under ``names``."""
 
 
 def check_copy(task: str, data: DataSpec) -> str:
     """Return the path of the local copy of ``data``.
 
     Raises:
-        InputError: if nothing is there; the message says what is, and what to do.
+        InputError: if there is no copy; the message says what was found instead, and what to do.
     """
     assert data.local is not None
     path = os.path.expanduser(data.local)
@@ -42,9 +42,9 @@ def check_copy(task: str, data: DataSpec) -> str:
         missing, folder = folder, os.path.dirname(folder)
     nearest = nearest_in(folder, os.path.basename(missing))
     raise InputError(
-        f"task {task!r}, data.local: there is no {path}{no_folder}, and the stream has a data_dir, so this task is to be "
+        f"task {task!r}, data.local: there is no {path}{no_folder}, but the stream has a data_dir, so this task has to be "
         f"read from a copy; {nearest}. Put a folder with train, validation and test files there, "
-        f"name another one (--tasks.{task}.data.local NAME), or read this task from {data.path} on the Hub "
+        f"name another copy (--tasks.{task}.data.local NAME), or read this task from {data.path} on the Hub "
         f"(--tasks.{task}.data.local null)."
     )
 
@@ -53,7 +53,7 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
     """Return the file that names the classes of the copy at ``path``, if it has one and the kind has classes.
 
     Raises:
-        InputError: if the copy is one or several files and a file of class names is next to them: it may not be theirs.
+        InputError: if the copy consists of files, not a folder, and a file of class names next to them may not be theirs.
     """
     if kind not in LABELLED:
         return None
@@ -65,13 +65,13 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
         raise InputError(
             f"task {task!r}, data.local: {beside} is in the same folder as {path}, and it is unclear whether it names "
             "the classes of this copy. Give the folder as the copy, with files named after their splits, or move that file "
-            "away and name the classes as labels."
+            "away and list the classes under labels."
         )
     return None
 
 
 def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -> Take:
-    """Return the function that turns a copy's table into rows: by the Hub's columns if all are there, else the usual ones."""
+    """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones."""
     hub = columns.read_by(kind)
     usual = ColumnsSpec(text_pair=None if columns.text_pair is None else "text_pair").read_by(kind)
     made: Mapping[str, str] = data.templates or {}

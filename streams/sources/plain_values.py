@@ -13,12 +13,12 @@ def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[A
     """Return the columns of a data set as plain values; images and the like stay bytes and paths.
 
     For a JSON column with values of several types (texts and a number), ``datasets`` returns every value encoded as JSON,
-    texts in quotation marks: these are decoded.
+    with texts in quotation marks; such values are decoded.
 
     Args:
-        dataset: of `datasets`.
+        dataset: a data set from `datasets`.
         place: name of the data set, for messages.
-        limits: of the task.
+        limits: limits of the task.
 
     Raises:
         InputError: if the text of a cell is too long.

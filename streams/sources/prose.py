@@ -7,15 +7,15 @@ from itertools import islice
 from typing import Any
 
 _LOOKED_AT = 1_000
-"""Number of values to look at in a column."""
+"""Maximum number of values inspected per column."""
 _IDEOGRAPHS = "\u2e80"
-"""From this character on most scripts are written without spaces, and one character is about a word."""
+"""From this character on, most scripts are written without spaces, and one character is roughly a word."""
 _FEWEST = 2.0
 """Minimum average number of words of a value."""
 
 
 def num_words(text: str) -> int:
-    """Return about how many words a text has; a text without letters has none.
+    """Return the approximate number of words in a text; a text without letters has none.
 
     Example:
         >>> num_words("a short text"), num_words("2024-01-31 12:00"), num_words("https://a.org/b")
@@ -31,7 +31,7 @@ def is_prose(values: Sequence[Any]) -> bool:
     known = list(islice((value for value in values if value is not None and value != ""), _LOOKED_AT))
     if not known or not all(isinstance(value, str) for value in known):
         return False
-    # A list that a CSV file encodes as JSON is not a text.
+    # Lists that a CSV file encodes as JSON are not texts.
     if all(value.startswith("[") for value in known):
         return False
     return sum(map(num_words, known)) / len(known) >= _FEWEST

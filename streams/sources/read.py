@@ -37,12 +37,12 @@ def read_splits(
 
     Args:
         task: name of the task, for messages.
-        data: a path, arguments of ``datasets.load_dataset``, or rows; relative paths count from the working directory, and
-            a local copy is read if there is one.
-        columns: what the columns mean.
+        data: a path, arguments of ``datasets.load_dataset``, or rows; paths are relative to the working directory, and a
+            local copy is read if there is one.
+        columns: the names of the columns.
         splits: which splits to read, if they exist.
-        kind: the kind of the task, which decides what columns are read.
-        limits: how large files and cells may be.
+        kind: the kind of the task, which determines which columns are read.
+        limits: maximum sizes of files and cells.
         light: whether to avoid `datasets` where the values are the same without it; see `light_splits`.
 
     Returns:
@@ -64,7 +64,7 @@ def read_splits(
     if data.path == "embedded":
         embedded = importlib.import_module(
             "continual_petl.streams.embedded"
-        )  # parses sources, so imported only if needed
+        )  # parses Python sources, so it is only imported if needed
         try:
             rows = embedded.load(data.name)
         except InputError as error:
@@ -99,7 +99,7 @@ def _from_path(
     if spec is not None and spec.path in READERS and set(by_reader) != {spec.path}:
         raise InputError(
             f"task {task!r}, data: got path {spec.path}, but {path} holds files for {', '.join(map(str, by_reader))}; "
-            "write data: FOLDER and let the names decide, or list the files under data.data_files."
+            "write data: FOLDER to choose the reader by file name, or list the files under data.data_files."
         )
     if len(by_reader) > 1 and spec is not None and spec.split is not None:
         raise InputError(f"task {task!r}, data.split: {path} holds files of several formats; use files of one format.")

@@ -1,4 +1,4 @@
-"""Records of files, one at a time however large a file is: .jsonl, .csv, .tsv (each also .gz) and .parquet.
+"""Read the records of a file of any size one at a time: .jsonl, .csv, .tsv (each also .gz) and .parquet.
 
 Nothing here imports `datasets`, which takes seconds.
 """
@@ -18,7 +18,7 @@ from continual_petl.streams.sources.csv_text import table_lines
 from continual_petl.streams.sources.text_file import TextFile
 
 Numbered = tuple[int, dict[str, Any]]
-"""The number of a record's first line, or in parquet of its row, from 1; and the record."""
+"""The 1-based number of a record's first line (in parquet, of its row), and the record."""
 _ROWS_AT_ONCE = 1024
 
 
@@ -29,15 +29,15 @@ def format_of(path: Path) -> str:
 
 
 def read_records(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
-    """Yield the records of a file while it is read.
+    """Yield the records of a file as it is read.
 
     Args:
-        place: how messages about it begin; names the file.
-        path: of the file.
-        limits: how large it and its cells may be.
+        place: beginning of the messages; names the file.
+        path: path of the file.
+        limits: maximum sizes of the file and its cells.
 
     Raises:
-        InputError: if it cannot be read, with the line that is at fault.
+        InputError: if it cannot be read; the message names the line at fault.
     """
     if format_of(path) == ".parquet":
         return _parquet(place, path, limits)
@@ -46,7 +46,7 @@ def read_records(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbere
 
 
 def _parquet(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
-    import pyarrow as pa  # comes with datasets; a fifth of a second to import
+    import pyarrow as pa  # a dependency of datasets; importing it takes a fifth of a second
     import pyarrow.parquet as pq
 
     from continual_petl.streams.sources.table_file import check_table_file, rows_at_once
@@ -74,14 +74,14 @@ def _json_lines(file: TextFile) -> Iterator[Numbered]:
         except RecursionError:
             raise InputError(f"{file.place}:{number}: {TOO_DEEP}") from None
         except ValueError as error:
-            raise InputError(f"{file.place}:{number}: not JSON: {error}; write one object a line") from error
+            raise InputError(f"{file.place}:{number}: not JSON: {error}; write one object per line") from error
         if not isinstance(record, dict):
             raise InputError(f'{file.place}:{number}: not a JSON object; write lines such as {{"text": "..."}}')
         yield number, record
 
 
 def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
-    """Read a table as training data is read: quotation marks mean nothing in .tsv, and every line has every field."""
+    """Read a table like training data: quotation marks are ordinary in .tsv, and every line must have all fields."""
     header: list[str] | None = None
     for start, fields in table_lines(file, tabs=tabs):
         if header is None:
@@ -89,7 +89,7 @@ def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
         elif fields and len(fields) != len(header):
             raise InputError(
                 f"{file.place}:{start}: {len(fields)} fields, but the header names {len(header)} columns "
-                f"({shown_columns(header)}); put a text that holds a comma in double quotes"
+                f"({shown_columns(header)}); put texts that contain a comma in double quotes"
             )
         elif fields:
             yield start, dict(zip(header, fields, strict=True))
@@ -98,5 +98,7 @@ def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
 def _checked_header(file: TextFile, header: list[str]) -> list[str]:
     twice = [name for number, name in enumerate(header) if name in header[:number]]
     if twice:
-        raise InputError(f"{file.place}:1: the header names column {twice[0]!r} twice; give each its own name")
+        raise InputError(
+            f"{file.place}:1: the header names column {twice[0]!r} twice; give each column a different name"
+        )
     return header

@@ -12,25 +12,25 @@ from continual_petl.streams.sources.checks import Where, shown_columns
 from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
-"""The keys of ``columns`` that the task reads, with the names of the columns; the last one is the answer."""
+"""The keys of ``columns`` that the task reads, with the column names; the last is the label or target."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitRows:
-    """One split as it was read."""
+    """One split as read from its source."""
 
     where: Where
     """Task, split and origin, for messages."""
     inputs: list[Any]
-    """The input of every row: the ``columns.text``, ``source``, ``tokens`` or ``image``."""
+    """The input of every row: ``columns.text``, ``source``, ``tokens`` or ``image``."""
     pairs: list[Any] | None
-    """The ``columns.text_pair`` of every row, if there is one."""
+    """``columns.text_pair`` of every row, if there is one."""
     answers: list[Any]
-    """The ``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are already names."""
+    """``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are replaced with names."""
     class_names: tuple[str, ...] | None
-    """The classes in order, if the data set itself declares them."""
+    """The classes in order, if the data set declares them."""
     labels_file: str | None = None
-    """A JSON file next to a local copy that names the classes in order, instead of the task."""
+    """A JSON file next to a local copy that lists the classes in order, in place of the task's ``labels``."""
     unread: tuple[str, ...] = ()
     """Columns that hold running text and are not used by the task."""
 
@@ -39,11 +39,11 @@ class SplitRows:
 
 
 def separators_hint(columns: Collection[str]) -> str:
-    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
+    """Return a hint if a single column looks like several with a different separator; otherwise an empty string."""
     if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
         return ""
     return (
-        ' Is that several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
+        ' Are these several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
         "texts that contain a comma."
     )
 
@@ -57,18 +57,18 @@ def pick(
     labels_file: str | None = None,
     templates: Mapping[str, str] | None = None,
 ) -> SplitRows:
-    """Return the columns that a task reads, with the names of its classes for their numbers.
+    """Return the columns that a task reads, with class names in place of class numbers.
 
     Args:
         where: the split, for messages.
-        table: its columns, including those made by templates.
-        columns: those that the task reads.
-        class_names: the classes in order, if the data set itself declares them.
+        table: its columns, including those built by templates.
+        columns: the columns that the task reads.
+        class_names: the classes in order, if the data set declares them.
         labels_file: as in `SplitRows`.
-        templates: the templates that made columns of others, which count as read.
+        templates: the templates that built columns; the columns they name count as read.
 
     Raises:
-        InputError: if there is no such column.
+        InputError: if a column does not exist.
     """
     missing = {key: name for key, name in columns.items() if name is not None and name not in table}
     raise_problems(
@@ -101,5 +101,5 @@ def pick(
 def _named(answer: Any, names: tuple[str, ...]) -> Any:
     if isinstance(answer, list):
         return [_named(entry, names) for entry in answer]
-    # A Hub test split with hidden labels has -1, which becomes a missing label.
+    # A Hub test split with hidden labels holds -1, which becomes a missing label.
     return None if answer is None or answer < 0 else names[answer]

@@ -1,7 +1,7 @@
-"""Check what untrusted parquet and arrow files unpack to before they are read.
+"""Check the unpacked size of untrusted parquet and arrow files before they are read.
 
-The footer of a parquet file only has the size of its encoded columns: a text that is repeated in a million rows is stored
-once. So columns are read as dictionaries here, which only takes the memory of the stored values, and the texts are counted.
+The footer of a parquet file only has the size of the encoded columns: a text that is repeated in a million rows is stored
+once. So columns are read as dictionaries here, which only takes memory for the stored values, and the sizes are added up.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BYTES_AT_ONCE = 2**25
 
 
 def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> None:
-    """Check the sizes that a parquet or arrow file unpacks to, whole and in each cell.
+    """Check the unpacked sizes of a parquet or arrow file and of each cell.
 
     Raises:
-        InputError: if one is beyond its limit, or there are no rows.
+        InputError: if a size exceeds its limit, or there are no rows.
         pyarrow.ArrowException: if the file cannot be read.
         OSError: likewise.
     """
@@ -34,25 +34,25 @@ def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> 
     for batch in _parquet(place, path, limits) if reader == "parquet" else _arrow(path):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             check_cells(place, name, column, limits, before=row)
-            size += max(_size(column), len(column))  # a column of nulls takes no bytes, but its rows are counted
+            size += max(_size(column), len(column))  # a column of nulls takes no bytes, so count its rows
         row += batch.num_rows
         check_unpacked(place, packed, size, limits)
     if row == 0:
-        raise InputError(f"{place}: there are no rows in this file; give one with rows")
+        raise InputError(f"{place}: there are no rows in this file; give a file with rows")
 
 
 def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: int = 0) -> None:
-    """Check the lengths of the texts in an arrow column, also those in lists and mappings.
+    """Check the lengths of the texts in an arrow column, including texts in lists and mappings.
 
     Args:
         place: where the column is, for the message.
-        name: of the column.
+        name: name of the column.
         column: an array, chunked or not.
-        limits: of the task.
-        before: rows before this column's first.
+        limits: limits of the task.
+        before: number of rows before the first row of ``column``.
 
     Raises:
-        InputError: naming the first row that is beyond the limit.
+        InputError: naming the first row that exceeds the limit.
     """
     for chunk in getattr(column, "chunks", [column]):
         row = _first_beyond(chunk, int(limits.cell_mb * 1e6))
@@ -90,7 +90,7 @@ def _arrow(path: str) -> Iterator[Any]:
             reader = pyarrow.ipc.open_file(file)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         for batch in batches:
-            batch.validate(full=True)  # otherwise offsets outside of the file would be followed
+            batch.validate(full=True)  # otherwise offsets could point outside the file
             yield batch
 
 
@@ -109,7 +109,7 @@ def _size(array: Any) -> int:
 
 
 def _first_beyond(array: Any, limit: int) -> int | None:
-    """Return the number of the first row with a text of more than ``limit`` characters; images and bytes do not count."""
+    """Return the index of the first row with a text of more than ``limit`` characters; images and bytes are ignored."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         if not _is_text(kind.value_type):
@@ -125,7 +125,7 @@ def _first_beyond(array: Any, limit: int) -> int | None:
         return min(rows, default=None)
     else:
         return None
-    if (pc.max(lengths).as_py() or 0) <= limit:  # nearly always; to compare with a number, pyarrow imports pandas
+    if (pc.max(lengths).as_py() or 0) <= limit:  # nearly always; pyarrow's own comparison would import pandas
         return None
     found = int(pc.index(pc.greater(lengths, limit), True).as_py())
     return None if found < 0 else found

@@ -1,6 +1,6 @@
-"""Columns built from others: a data set with title and content gets a text column.
+"""Build columns from others: a data set with title and content gets a text column.
 
-The schema checks the syntax of templates; here they are applied to the rows.
+The schema checks the syntax of templates; this module applies them to rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def has_fields(table: Table, templates: Mapping[str, str]) -> bool:
 
 
 def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | None) -> Table:
-    """Return ``table`` with the columns that the templates make.
+    """Return ``table`` with the columns built by the templates.
 
     Args:
         where: the split, for messages.
-        table: its columns as they were read.
-        templates: for each new column a text with column names in braces; a missing value counts as empty, and space at
-            both ends is removed.
+        table: its columns as read.
+        templates: for each new column, a text with column names in braces; a missing value counts as empty, and white
+            space at both ends is removed.
 
     Raises:
         InputError: if a column is missing or already exists, or a value is neither a text nor a whole number.
@@ -41,8 +41,8 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
     for name, template in templates.items():
         if name in table:
             raise InputError(
-                f"{where}: data.templates makes a column {name!r}, but there is one already; {there}. Rename it, "
-                "there and under columns."
+                f"{where}: data.templates builds a column {name!r}, which already exists; {there}. Rename it under "
+                "data.templates and under columns."
             )
         columns = {}
         for field in template_fields(template):
@@ -59,7 +59,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
 
 
 def _column(table: Table, field: str) -> list[Any] | None:
-    """Return a column by its name, or for ``a.b`` the values under ``b`` in every mapping of column ``a``."""
+    """Return a column by name, or for ``a.b`` the values under ``b`` in the mappings of column ``a``."""
     if field in table:
         return table[field]
     name, dot, key = field.partition(".")
@@ -79,7 +79,7 @@ def _texts(where: Where, field: str, values: list[Any]) -> list[str]:
         for row, value in enumerate(values)
         if value is not None and (isinstance(value, bool) or not isinstance(value, str | int))
     ]
-    raise_faults(where, field, faults, "A template takes texts and whole numbers; name another column.")
+    raise_faults(where, field, faults, "A template accepts texts and whole numbers; name another column.")
     return ["" if value is None else str(value) for value in values]
 
 

@@ -1,6 +1,6 @@
-"""Read untrusted text files, compressed or not: streamed within the task's limits, with every fault located.
+"""Read untrusted text files, compressed or not, as streams within the task's limits, and locate every fault.
 
-A few megabytes of ``.gz`` can unpack to any size, so nothing is read before it is checked.
+A few megabytes of ``.gz`` can unpack to any size, so nothing is read before it has been checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 
 FREE_BYTES = 100 * 10**6
-"""Files that unpack to no more than this are read at any ratio, since some rows may be repeated many times."""
+"""Files that unpack to no more than this are read at any compression ratio, since rows may be repeated many times."""
 _OPEN: dict[str, Callable[[Any], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -38,11 +38,11 @@ _MAGIC = {
     b"Rar!\x1a\x07": "rar",
     b"7z\xbc\xaf": "7z",
 }
-"""First bytes of compressed files. `datasets` unpacks all of these whatever their names, and without a limit."""
+"""First bytes of compressed files. `datasets` unpacks all of these, whatever their names, without a limit."""
 _UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <"}
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _LINE_OF_CELLS = 16
-"""Maximum length of a line, in cells of maximum size: images can be written as long lists of numbers."""
+"""Maximum length of a line, in multiples of the maximum cell size: images can be long lists of numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class TextFile:
     """One text file.
 
     Args:
-        path: of the file.
-        place: beginning of its messages; names the file.
-        limits: of its task.
+        path: path of the file.
+        place: beginning of the messages; names the file.
+        limits: limits of its task.
     """
 
     path: str
@@ -65,20 +65,21 @@ class TextFile:
         return int(self.limits.cell_mb * 1e6)
 
     def lines(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
-        r"""Yield the lines with their ends, without a byte order mark.
+        r"""Yield the lines with their line ends, without a byte order mark.
 
         Args:
-            newline: whether only line feeds end a line, as in JSON lines; else ``\n``, ``\r`` and ``\r\n``, as in tables.
+            newline: with ``"\n"``, only line feeds end a line, as in JSON Lines; with ``""``, ``\n``, ``\r`` and ``\r\n`` do,
+                as in tables.
 
         Raises:
-            InputError: if the file is damaged, not UTF-8, or beyond a limit.
+            InputError: if the file is damaged, not UTF-8, or exceeds a limit.
         """
         max_chars = _LINE_OF_CELLS * self.max_chars
         for number, line in enumerate(self.pieces(newline, max_chars + 1), 1):
             if len(line) > max_chars:
                 raise InputError(
                     f"{self.place}: line {number:,} is longer than {max_chars:,} characters ({_LINE_OF_CELLS} times "
-                    "limits.cell_mb): is this a file of rows, with line ends? "
+                    "limits.cell_mb): does this file have one row per line? "
                     f"{self.limits.hint('cell_mb', 2 * self.limits.cell_mb)}"
                 )
             yield line
@@ -100,7 +101,7 @@ class TextFile:
                     "download or compress it again"
                 )
             if packing is None:
-                file = open(self.path, "rb")  # noqa: SIM115 (whoever reads closes it)
+                file = open(self.path, "rb")  # noqa: SIM115 (closed by the reader)
             elif packing in _OPEN:
                 file = io.BufferedReader(_Unpacking(self, _OPEN[packing]), 2**20)
             else:
@@ -110,7 +111,7 @@ class TextFile:
                 f"{self.place}: cannot be opened: {error.strerror or error}: check its permissions"
             ) from error
         head = file.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
-        if head.startswith(codecs.BOM_UTF32_LE):  # begins with the mark of UTF-16
+        if head.startswith(codecs.BOM_UTF32_LE):  # begins with the byte order mark of UTF-16
             problem = self._undecodable(0, 1, "a byte order mark of UTF-32", "UTF-32")
         elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             problem = self._undecodable(0, 1, "a byte order mark of UTF-16", "UTF-16")
@@ -124,7 +125,7 @@ class TextFile:
         raise problem
 
     def _with_nul(self, head: bytes) -> InputError:
-        """Return the error for binary data, and for UTF-16 without a mark, where half the bytes of most letters are 0."""
+        """Return the error for binary data, or for UTF-16 without a mark, in which most letters have a zero byte."""
         at = head.index(0)
         odd, even = head[1::2].count(0), head[::2].count(0)
         if max(odd, even) < len(head) / 4 or min(odd, even) > len(head) / 8:
@@ -166,22 +167,22 @@ class TextFile:
         command = f"{_UNPACK[packing]} {path} | {convert}" if packing in _UNPACK else f"{convert} {path}"
         return InputError(
             f"{self.place}: byte {at:,}, in line {line:,}, is {what}; text must be UTF-8. If the file is {encoding}{about}, "
-            f"convert it: {command} > NEW-FILE; or save it as UTF-8 where it was made."
+            f"convert it: {command} > NEW-FILE; or save it as UTF-8 in the program that created it."
         )
 
 
 def _packing_of(path: str) -> str | None:
-    """Return how a file is compressed, judging by its first bytes, not its name."""
+    """Return how a file is compressed, judged by its first bytes, not its name."""
     with open(path, "rb") as file:
         start = file.read(8)
     found = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
-    if found is None and zipfile.is_zipfile(path):  # a zip file may have anything before it
+    if found is None and zipfile.is_zipfile(path):  # a zip archive may be preceded by other bytes
         return "zip"
     return found
 
 
 def _is_text(head: bytes) -> bool:
-    """Return whether this is UTF-8 with an occasional NUL byte, which a text may have."""
+    """Return whether this is UTF-8 text, which may contain an occasional NUL byte."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -202,12 +203,12 @@ def check_unpacked(place: str, packed: int, size: int, limits: LimitsSpec) -> No
 
     Args:
         place: beginning of the message.
-        packed: bytes in the file.
-        size: bytes that they unpack to, at least.
-        limits: of the task.
+        packed: size of the file in bytes.
+        size: unpacked size in bytes, or a lower bound.
+        limits: limits of the task.
 
     Raises:
-        InputError: if it is beyond a limit.
+        InputError: if it exceeds a limit.
     """
     if size > limits.unpacked_gb * 1e9:
         key, needed = "unpacked_gb", 2 * limits.unpacked_gb
@@ -221,7 +222,7 @@ def check_unpacked(place: str, packed: int, size: int, limits: LimitsSpec) -> No
 
 
 def check_regular(place: str, path: str) -> None:
-    """Check that a path is not a device, pipe or socket, which may never end.
+    """Check that a path is not a device, pipe or socket, which can be endless.
 
     Raises:
         InputError: if it is.
@@ -233,7 +234,7 @@ def check_regular(place: str, path: str) -> None:
 
 
 class _Unpacking(io.RawIOBase):
-    """The unpacked bytes of a file, counted."""
+    """The unpacked bytes of a file; their number is checked."""
 
     def __init__(self, file: TextFile, unpack: Callable[[Any], Any]) -> None:
         self._file, self._size = file, 0

@@ -1,1 +1,1 @@
-"""Stream files: YAML to a specification and back, with messages for every mistake."""
+"""Stream files: convert YAML to a specification and back, with a message for every mistake."""

@@ -1,6 +1,6 @@
-"""Limits on the size of a stream file, and on its texts and numbers: files may be untrusted.
+"""Limits on the size of a stream file and of its texts and numbers, since files may be untrusted.
 
-Reading and writing use the same limits, so whatever was written can be read.
+Reading and writing use the same limits, so any file that was written can be read.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import re
 import sys
 
 MAX_BYTES = 16 * 2**20
-"""Maximum size of a stream file, and maximum characters after alias expansion; rows belong into data files."""
+"""Maximum size of a stream file, and maximum characters after alias expansion; rows belong in data files."""
 MAX_DEPTH = 40
 MAX_ENTRIES = 200_000
 MAX_TASKS = 10_000
-"""Maximum number of tasks, counted while the file is read: as many mappings take seconds to read and to check."""
+"""Maximum number of tasks, counted while the file is read: this many mappings already take seconds to read and check."""
 MAX_PROBLEMS = 200
-"""Maximum number of reported mistakes; a file that is no stream at all has one per line."""
+"""Maximum number of reported mistakes; a file that is not a stream at all may have one per line."""
 _DIGITS = 320
 _HALF = re.compile("[\ud800-\udfff]")
 
 
 def whole_number(text: str, base: int) -> int:
-    """Return the whole number that ``text`` spells.
+    """Parse ``text`` as a whole number.
 
     Raises:
-        ValueError: if it is not a number, or beyond the largest float, which nothing here needs.
+        ValueError: if it is not a number, or larger than any float; no setting needs such numbers.
     """
     if len(text) > _DIGITS:
         raise ValueError(f"a number of {len(text)} digits")
@@ -40,7 +40,7 @@ def check_number(number: int) -> None:
 
 
 def half_character(text: str) -> str | None:
-    """Return the first lone surrogate, escaped; no file can hold one as UTF-8."""
+    """Return the first lone surrogate, escaped; UTF-8 cannot encode it."""
     found = _HALF.search(text)
     return None if found is None else f"\\u{ord(found[0]):04x}"
 

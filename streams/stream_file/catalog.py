@@ -13,7 +13,7 @@ from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.stream_file.near import did_you_mean_path
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
-"""Aliases of catalog streams, by the number of their task order in the literature."""
+"""Aliases of catalog streams, numbered by task order as in the literature."""
 
 
 def catalog() -> dict[str, Path]:
@@ -33,16 +33,16 @@ def find_stream(name: str) -> Path:
     """Return the file of a stream: a path, or the name of one in the catalog.
 
     Raises:
-        InputError: if there is neither.
+        InputError: if there is no such file and no such catalog stream.
     """
     path = Path(name)
-    if os.path.isfile(path):  # also False for strings that are no valid path
+    if os.path.isfile(path):  # also False for strings that are not valid paths
         return path
     if os.path.isdir(path):
         raise InputError(f"{name}: this is a folder; give the stream file itself, such as {path / 'stream.yaml'}")
     known = catalog()
-    if (own := ALIASES.get(name, name)) in known:
-        return known[own]
+    if (resolved := ALIASES.get(name, name)) in known:
+        return known[resolved]
     hint = did_you_mean(name, known) or did_you_mean_path(path, [path.parent], _is_stream)
     raise InputError(
         f"{name}: there is no such file, and no such catalog stream{hint}; the catalog has {', '.join(known)} "

@@ -1,4 +1,4 @@
-"""Write a stream as YAML, with every default, such that it reads back as an equal stream."""
+"""Write a stream as YAML, including all defaults, so that reading it returns an equal stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # PyYAML treats these as line ends when it writes and, except in double quotes, not when it reads.
+    # PyYAML treats these as line ends when writing but, except in double quotes, not when reading.
     style = '"' if _BREAKS.intersection(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -44,11 +44,11 @@ for _name, (_pattern, _first) in CORE.items():
 
 
 def dump_stream(spec: StreamSpec) -> str:
-    """Return ``spec`` as YAML; `load_stream` makes an equal `StreamSpec` of it.
+    """Return ``spec`` as YAML; `load_stream` reads it back as an equal `StreamSpec`.
 
     Raises:
-        InputError: if ``trainer`` or rows from Python hold something that YAML cannot represent, or more than a stream
-            file may hold.
+        InputError: if ``trainer`` or rows from Python hold a value that YAML cannot represent, or more than a stream file
+            may hold.
     """
     _check_size("tasks", len(spec.tasks), MAX_TASKS)
     tree = _plain(spec, ())
@@ -59,12 +59,12 @@ def dump_stream(spec: StreamSpec) -> str:
 
 
 def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
-    """Return the problems that `load_stream` would report for a stream assembled from parts of others, unchecked so far."""
+    """Return the problems that `load_stream` would report for an unchecked stream, assembled from parts of others."""
     return contradictions(_plain(spec, ()))
 
 
 def settled(spec: StreamSpec) -> StreamSpec:
-    """Return a stream whose tasks have changed, without the settings of `training` that none of them uses any more."""
+    """Drop the settings of `training` that no task uses any more, after the tasks of a stream have changed."""
     unread = {str(path[1]) for path, _ in contradictions_of(spec) if path[0] == "training"}
     defaults = {key: TrainingSpec.model_fields[key].default for key in unread}
     return spec.model_copy(update={"training": spec.training.model_copy(update=defaults)}) if unread else spec
@@ -73,8 +73,8 @@ def settled(spec: StreamSpec) -> StreamSpec:
 def _check_size(what: str, size: int, bound: int) -> None:
     if size > bound:
         raise InputError(
-            f"the stream has {size} {what} when it is written as a file, at most {bound} can be read again: put its rows "
-            "into data files"
+            f"the stream has {size} {what} when written as a file, but at most {bound} can be read again: put its rows into "
+            "data files"
         )
 
 
@@ -85,12 +85,14 @@ def _num_entries(tree: Any) -> int:
 
 def _check_scalar(value: Any, path: tuple[str | int, ...]) -> None:
     if isinstance(value, str) and (half := half_character(value)) is not None:
-        raise InputError(f"key {dotted(path)}: the text holds {half}, which is half a character: write the whole one")
+        raise InputError(
+            f"key {dotted(path)}: the text holds {half}, half of a surrogate pair: write the complete character"
+        )
     if type(value) is int:
         try:
             check_number(value)
         except ValueError as error:
-            raise InputError(f"key {dotted(path)}: holds {error}: give a smaller one, or a text") from None
+            raise InputError(f"key {dotted(path)}: holds {error}: give a smaller number, or a text") from None
 
 
 def _plain(value: Any, path: tuple[str | int, ...]) -> Any:

@@ -1,7 +1,7 @@
-"""The JSON Schema of a stream file, for editors and for messages that say what is allowed.
+"""The JSON Schema of a stream file, for editors and for messages that list the allowed values.
 
-pydantic generates most of it; what the models accept through validators is added here: bare names, the existing presets
-and metrics, the aliases of ``bottleneck``, layer numbers.
+pydantic generates most of it; the values that the models accept through validators are added here: bare names, the existing
+presets and metrics, the aliases of ``bottleneck``, layer numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def json_schema() -> Schema:
 
 @cache
 def cached_schema() -> Schema:
-    """Return the one shared copy of the schema, which must not be changed."""
+    """Return a shared copy of the schema, which must not be modified."""
     schema = StreamSpec.model_json_schema()
     definitions = schema["$defs"]
     for model in (BankChoice, Modification):
@@ -50,14 +50,14 @@ def cached_schema() -> Schema:
         dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics)
     )
     for override in definitions["TrainingOverride"]["properties"].values():
-        del override["default"]  # the stream's setting applies to what is left out
+        del override["default"]  # the stream's setting applies to omitted keys
     schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset
     for holder in (schema["properties"], task):
         for node in holder.values():
             if "$ref" in node and node["$ref"].endswith(
                 ("TrainingSpec", "ColumnsSpec", "LimitsSpec", "GenerationSpec")
             ):
-                node.pop("default", None)  # every key below has its own
+                node.pop("default", None)  # every key below has its own default
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -74,7 +74,7 @@ def _add_other_names(model: type[BaseModel], definition: Schema) -> None:
 
 
 def follow(node: Schema) -> Schema:
-    """Replace a reference by its target."""
+    """Return the target of a reference; any other node unchanged."""
     if "$ref" not in node:
         return node
     target: Schema = cached_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]]
@@ -82,7 +82,7 @@ def follow(node: Schema) -> Schema:
 
 
 def options(node: Schema) -> list[Schema]:
-    """Return the alternatives of a node; itself, if it has none."""
+    """Return the alternatives of a node, or the node alone if it has none."""
     node = follow(node)
     parts = node.get("anyOf") or node.get("oneOf")
     return [option for part in parts for option in options(part)] if parts else [node]
@@ -95,8 +95,8 @@ def node_at(root: Schema, loc: tuple[str | int, ...]) -> Schema | None:
     """Return the node for the location ``loc`` of a validation error, None for an unknown key.
 
     Args:
-        root: where ``loc`` begins.
-        loc: keys and numbers, with the tags of unions between them.
+        root: the node where ``loc`` begins.
+        loc: keys and indices, with union tags between them.
     """
     nodes = [root]
     for part in loc:

@@ -11,20 +11,20 @@ from pathlib import Path
 from continual_petl.errors import LONGEST_TYPO
 
 _LOOKED_AT = 1_000
-"""Maximum number of folder entries to look at."""
+"""Maximum number of folder entries to inspect."""
 
 
 def did_you_mean_path(wanted: str | Path, places: Iterable[Path], fits: Callable[[Path], bool]) -> str:
-    """Return a hint: the path whose last name is most similar to that of a missing path, or nothing.
+    """Return a hint with the path whose file name is most similar to that of a missing path, or an empty string.
 
     Args:
         wanted: the missing path.
         places: folders to search, in this order.
-        fits: whether a path found is usable.
+        fits: returns whether a path is usable.
     """
     found: dict[str, Path] = {}
     for place in dict.fromkeys(places):
-        with suppress(OSError, ValueError):  # the folder is missing or unreadable, or cannot have such a name
+        with suppress(OSError, ValueError):  # the folder is missing or unreadable, or its name is invalid
             for each in islice(place.iterdir(), _LOOKED_AT):
                 found.setdefault(each.name, each)
     for name in difflib.get_close_matches(Path(wanted).name[:LONGEST_TYPO], found, n=5):

@@ -1,7 +1,7 @@
 """Dotted overrides from the command line, applied to the plain data of a stream file.
 
-``training.learning_rate`` goes down the keys, ``tasks.agnews.training.epochs`` finds a task by its name,
-``tasks.0.training.epochs`` by its number, and ``tasks.*.limits.train`` means every task. Values are parsed as in
+``training.learning_rate`` names nested keys, ``tasks.agnews.training.epochs`` selects a task by name,
+``tasks.0.training.epochs`` selects it by number, and ``tasks.*.limits.train`` selects all tasks. Values are parsed as in
 the file.
 """
 
@@ -20,12 +20,12 @@ from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 
 _BARE = {"backbone": "name", "bank": "preset"}
-"""Keys whose value may be a bare name, and the key that it sets."""
+"""Keys whose value may be a bare name, and the key below them that the name sets."""
 _DEFAULTS = {"bank": {"preset": "houlsby"}}
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], places: Places) -> None:
-    """Set each override in ``tree``, in order; what cannot be set is reported to ``places``."""
+    """Set each override in ``tree``, in order; overrides that cannot be set are reported to ``places``."""
     for key, text in overrides:
         option = f"--{key.removeprefix('--')}"
         try:
@@ -38,11 +38,11 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], 
 
 
 def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each override of the stream that does not reach some tasks, because they have their own value.
+    """Return a sentence for each override of the stream that does not affect some tasks, because they set their own value.
 
     Args:
-        spec: the stream, with the overrides in it.
-        overrides: those that were applied.
+        spec: the stream, with the overrides applied.
+        overrides: the overrides that were applied.
     """
     listed: dict[str, None] = {}
     for option, text in overrides:
@@ -55,7 +55,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
             if any(
                 other.removeprefix("--").startswith("tasks.") and other.endswith(f".{path}") for other, _ in overrides
             ):
-                continue  # the user gave both
+                continue  # the user gave overrides for both
             own = [task.name for task in spec.tasks if _differs(spec, task, top, key)]
             if own:
                 listed[
@@ -66,7 +66,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
 
 
 def _differs(spec: StreamSpec, task: TaskSpec, top: str, key: str) -> bool:
-    """Return whether a task has its own value, and a different one than the stream."""
+    """Return whether a task sets a value that differs from the stream's."""
     if top == "bank":
         return task.bank is not None and task.bank != spec.bank
     own = task.training.given()
@@ -74,14 +74,14 @@ def _differs(spec: StreamSpec, task: TaskSpec, top: str, key: str) -> bool:
 
 
 class _Unusable(Exception):
-    """Why an override cannot be applied."""
+    """An override cannot be applied; the message says why."""
 
 
 def _key_paths(key: str, tree: dict[str, Any]) -> list[KeyPath]:
-    """Return the key path that ``key`` means; with ``tasks.*`` one for every task."""
+    """Return the key path for ``key``; with ``tasks.*``, one for every task."""
     parts = key.split(".")
     if not all(parts):
-        raise _Unusable("this is not a key: write names with single dots between them, such as --training.epochs")
+        raise _Unusable("this is not a key: write names separated by single dots, such as --training.epochs")
     if parts[:2] != ["tasks", "*"]:
         return [_key_path(key, parts, tree)]
     if len(parts) == 2:
@@ -95,7 +95,7 @@ def _key_path(key: str, parts: list[str], tree: dict[str, Any]) -> KeyPath:
     if parts[0] != "tasks" or len(parts) == 1:
         return tuple(parts)
     rest, names = key.removeprefix("tasks."), task_names(tree)
-    # A name may contain dots, so the longest match is meant.
+    # A name may contain dots, so use the longest match.
     fitting = [name for name in names if name and (rest == name or rest.startswith(f"{name}."))]
     by_number = _number(parts[1], len(names))
     if not fitting:
@@ -111,7 +111,7 @@ def _key_path(key: str, parts: list[str], tree: dict[str, Any]) -> KeyPath:
 
 
 def _number(part: str | int, length: int) -> int | None:
-    """Return the number that a part of a key spells, if a list of ``length`` has an entry with it."""
+    """Parse a part of a key as an index into a list of ``length``; None if it is not a valid index."""
     text = str(part)
     number = int(text) if text.isdecimal() and len(text) < 10 else length
     return number if number < length else None
@@ -134,7 +134,7 @@ def _value(text: str) -> Any:
         try:
             return plain_scalar(stripped) if stripped else ""
         except ValueError as error:
-            raise _Unusable(f"got {show(text)}, which is {error}: give a smaller one, or text in quotes") from None
+            raise _Unusable(f"got {show(text)}, which is {error}: give a smaller number, or text in quotes") from None
     parsed = parse(stripped)
     if parsed.problems:
         why = "; ".join(problem for _, _, problem in parsed.problems)
@@ -143,7 +143,7 @@ def _value(text: str) -> Any:
 
 
 def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
-    # In a file, the whole of it is one level too.
+    # In a file, the document itself is one level too.
     if 1 + len(path) + _depth(value) > MAX_DEPTH:
         raise _Unusable(f"this is nested more than {MAX_DEPTH} levels deep")
     if half_character(".".join(map(str, path))) is not None:
@@ -155,7 +155,7 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: P
         if isinstance(child, str) and part in _BARE and (depth == 0 or here[0] == "tasks"):
             child = {_BARE[part]: child}
         elif child is None:
-            # A bank that starts from another one has that one's settings, and not the defaults.
+            # A bank that starts from another bank takes its settings from there, not from the defaults.
             whole = depth == 0 and path[-1] != "start_from"
             child = dict(_DEFAULTS.get(str(part), {})) if whole else {}
             places.replace(here, option)

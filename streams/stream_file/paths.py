@@ -1,6 +1,6 @@
-"""Paths in a stream file: ``~`` and ``${VARIABLE}`` are expanded, folders are made absolute.
+"""Expand ``~`` and ``${VARIABLE}`` in the paths of a stream file, and make folders absolute.
 
-Works on plain data, before validation, so that an unset variable is reported together with everything else.
+This works on plain data, before validation, so an unset variable is reported together with all other mistakes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
     """Expand every path in ``tree``, in place.
 
-    ``data_dir`` and a backbone that is a path become absolute, relative to ``folder``, or to the working directory
-    if they were given on the command line. The paths of data are unchanged: they are relative to ``data_dir``.
+    ``data_dir`` and the path of a backbone are made absolute: they are relative to ``folder``, or to the working directory
+    if given on the command line. Paths of data are not made absolute here: they are relative to ``data_dir``.
     """
     for path, parent in list(_paths(tree, ())):
         try:
@@ -38,10 +38,10 @@ def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
 
 def _expand(text: str) -> str:
     if "\0" in text:
-        raise ValueError(f"{text!r} holds the character \\x00, which no path can: remove it")
+        raise ValueError(f"{text!r} holds the character \\x00, which no path can contain: remove it")
     if "://" in text and _VARIABLE.search(text):
         raise ValueError(
-            f"{text!r} is an address, and an untrusted stream could send the value of a variable there: write it out"
+            f"{text!r} is a URL, and an untrusted stream could send the value of a variable there: write the value out"
         )
     for variable in _VARIABLE.findall(text):
         if not os.environ.get(variable):
@@ -53,12 +53,12 @@ def _expand(text: str) -> str:
     if expanded.startswith("~") and (home := os.path.expanduser(expanded)) != expanded:
         return home
     if expanded.startswith("~"):
-        raise ValueError(f"{text!r} names a home folder that does not exist here: write the path out")
+        raise ValueError(f"{text!r} names a home folder that does not exist on this machine: write the path out")
     return expanded
 
 
 def _paths(tree: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the key path of every text that is a path, with the list or mapping that holds it."""
+    """Yield the key path of every path in the tree, with the list or mapping that holds it."""
     if not isinstance(tree, dict):
         return
     backbone, data, tasks = tree.get("backbone"), tree.get("data"), tree.get("tasks")

@@ -15,7 +15,7 @@ class Places:
     """Lines and options by key path."""
 
     file: str
-    """The file as the user wrote it."""
+    """The file name as given by the user."""
     lines: dict[KeyPath, int]
     """Line of every key path in the file."""
     options: dict[KeyPath, str] = field(default_factory=dict)
@@ -24,11 +24,11 @@ class Places:
     """For each task of the stream the number of its entry in the file, since `split` makes several tasks of one; None: the
     same."""
     wrong: list[KeyPath] = field(default_factory=list)
-    """The key paths with reported problems."""
+    """Key paths with reported problems."""
     _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
 
     def replace(self, path: KeyPath, option: str) -> None:
-        """Record that ``option`` set the value at ``path``, and everything below it."""
+        """Record that ``option`` set the value at ``path`` and everything below it."""
         for known in (self.lines, self.options):
             for other in [other for other in known if other[: len(path)] == path]:
                 del known[other]
@@ -39,7 +39,7 @@ class Places:
         return self._nearest(path) in self.options
 
     def report(self, path: KeyPath, text: str, tree: Any = None, *, line: int | None = None) -> None:
-        """Record a problem at ``path``, prefixed by its place (``line`` of the file, if given)."""
+        """Record a problem at ``path``, prefixed with its place (``line`` of the file, if given)."""
         self.wrong.append(path)
         nearest = self._nearest(path)
         key = f"key {dotted(path)}{_task_name(path, tree)}: " if path else ""
@@ -51,10 +51,10 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return the reported problems and those found later, in the order of `problems`; those without a key come last.
+        """Return the reported and the ``found`` problems in the order of `problems`; those without a key are last.
 
         Args:
-            found: keys of the stream, whose tasks are counted after `split`, and what is wrong with them.
+            found: keys of the stream, whose tasks are counted after `split`, and their problems.
         """
         both = replace(self, wrong=list(self.wrong), _found=list(self._found))
         for path, text in found:
@@ -80,7 +80,7 @@ class Places:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The reported problems, by line, then by option, each once; of very many the first."""
+        """The reported problems, sorted by line, then by option, without duplicates; at most `MAX_PROBLEMS` of them."""
         found = tuple(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
         if len(found) <= MAX_PROBLEMS:
             return found
@@ -98,7 +98,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def task_names(tree: Any) -> list[str | None]:
-    """Return the names of the tasks, None for one without a usable name."""
+    """Return the names of the tasks; None for a task without a usable name."""
     tasks = tree.get("tasks") if isinstance(tree, dict) else None
     names = [task.get("name") if isinstance(task, dict) else None for task in tasks] if isinstance(tasks, list) else []
     return [name if isinstance(name, str) else None for name in names]

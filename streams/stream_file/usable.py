@@ -1,7 +1,7 @@
 """Remove the keys with mistakes from a stream file, so that the rest is checked in the same pass.
 
-A task with a mistake in where its rows are or how they are read is left out as a whole: with a default in that place,
-it would be rejected for something that is not in the file.
+A task is left out entirely if it has a mistake in a key that determines its rows or how they are read: with the default of
+that key, it would be rejected for reasons that are not in the file.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max
 """Keys of a task that do not affect the meaning of its rows."""
 _OF_STREAM = {"bank", "training", "trainer", "evaluate", "probe", "protocol", "seed"}
 _NO_TASK = {"name": "none", "kind": "classification", "data": {"train": []}}
-"""Placeholder for a stream whose tasks all have mistakes, since it cannot be empty; it has no number in the file."""
+"""Placeholder for a stream whose tasks all have mistakes, since a stream cannot be empty; it has no number in the file."""
 
 
 @dataclass(frozen=True)
 class UsablePart:
-    """A stream without the keys that have mistakes."""
+    """The stream without the keys that have mistakes."""
 
     spec: StreamSpec
     numbers: tuple[int, ...]
-    """Which of the file's tasks its tasks are, counted from 0."""
+    """For each task, its 0-based number in the file."""
 
     def without_copies(self) -> UsablePart:
-        """Return the same part without local copies of data; see `StreamSpec.without_copies`."""
+        """Return this part without local copies of data; see `StreamSpec.without_copies`."""
         return replace(self, spec=self.spec.without_copies())
 
 
@@ -72,13 +72,13 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
 
 
 def usable_task(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | None:
-    """Return the same of the file of one task, as a stream of that task alone; None if too little of it is left."""
+    """Return the same for a file with one task, as a stream with only that task; None if too little is left."""
     stream = {"name": "unnamed", "backbone": "minilm", "tasks": [tree]}
     part = usable_part(stream, [("tasks", 0, *path) for path in wrong])
     return part if part is not None and part.numbers else None
 
 
 def _is_misspelt(key: str, schema: type[FrozenModel], harmless: Iterable[str]) -> bool:
-    """Return whether a key is unknown, but similar to one without which tasks mean the same."""
+    """Return whether a key is unknown but similar to one of the harmless keys, which do not affect a task's rows."""
     known = schema.model_fields
     return key not in known and any(f"{name!r}" in did_you_mean(key.casefold(), known) for name in harmless)

@@ -1,4 +1,4 @@
-"""Rephrase pydantic's validation errors in terms of a stream file: what was given, what is allowed, what to do."""
+"""Rephrase pydantic's validation errors for stream files: what was found, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def _word(error: ValidationError, root: Schema, above: KeyPath) -> Iterator[tupl
 
 
 def _is_about_key(loc: KeyPath) -> bool:
-    """Return whether a key of a mapping with free keys is wrong, rather than its value."""
+    """Return whether the error is about a key of a mapping with arbitrary keys, rather than its value."""
     return loc[-1:] == ("[key]",)
 
 
 def _all_entries_were_wrong(details: ErrorDetails) -> bool:
-    """Return whether a list counts as too short only because its entries have mistakes of their own."""
+    """Return whether a list is only reported as too short because its entries have mistakes."""
     if details["type"] != "too_short":
         return False
     given = details["input"]
@@ -79,11 +79,11 @@ def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
         return f"got {show(given)}; {details['msg']}"
     hint = ""
     if kind == "string_type" and isinstance(given, int | float):
-        hint = f"; if the text is meant, put it in quotes: '{show(given)}'"
+        hint = f"; if it is meant as text, put it in quotes: '{show(given)}'"
     elif given is None:
         hint = "; leave the key out for its default"
     if kind == "finite_number":
-        hint = "; it has to be finite"
+        hint = "; it must be finite"
     allowed = describe(node) or details["msg"].removeprefix("Input should be ").lower()
     return f"got {show(given)}{guess}; allowed: {allowed}{hint}"
 
@@ -111,7 +111,7 @@ def _did_you_mean(given: Any, known: Iterable[str]) -> str:
 
 
 def _flow(value: Any, node: Schema) -> str:
-    """Format an example as one line of YAML, keys in the order of the schema."""
+    """Format an example as one line of YAML, with keys in the order of the schema."""
     if isinstance(value, list):
         return f"[{', '.join(_flow(each, node_at(node, (0,)) or {}) for each in value)}]"
     if isinstance(value, dict):
@@ -121,7 +121,7 @@ def _flow(value: Any, node: Schema) -> str:
 
 
 def show(value: Any) -> str:
-    """Format a value as the user would recognise it, shortened."""
+    """Format a value in a form that the user recognises, shortened."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -135,7 +135,7 @@ def show(value: Any) -> str:
 
 
 def describe(node: Schema) -> str:
-    """Describe in words what a node of the schema allows; empty if it allows anything."""
+    """Describe the values that a node of the schema allows; empty if it allows anything."""
     return " or ".join(dict.fromkeys(text for option in options(node) if (text := _describe_one(option))))
 
 

@@ -1,7 +1,7 @@
-"""Stream files: YAML in, a complete `StreamSpec` or all mistakes at once out; and back.
+"""Read stream files: the result is a complete `StreamSpec`, or all mistakes at once.
 
-Each mistake is one paragraph that begins with ``FILE:LINE: key tasks.2.training.epochs:``, or with the option of the
-command line that caused it.
+Each mistake is one paragraph that begins with ``FILE:LINE: key tasks.2.training.epochs:``, or with the command line option
+that caused it.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     """Read and check a stream file.
 
     Args:
-        path: the YAML file. Relative data paths in it count from its `data_dir`, and that from the file's folder.
-        overrides: dotted keys and texts from the command line, such as ``("tasks.agnews.training.epochs", "1")``;
-            if a key is given twice, the later one wins. A relative ``data_dir``, or path of a backbone, is relative to the
-            working directory here; the data of tasks is relative to ``data_dir`` in any case.
+        path: the YAML file. Data paths in it are relative to its `data_dir`, which is relative to the file's folder.
+        overrides: dotted keys and texts from the command line, such as ``("tasks.agnews.training.epochs", "1")``; if a key
+            is given twice, the last value is used. In overrides, ``data_dir`` and the path of a backbone are relative to
+            the working directory; the data of tasks is always relative to ``data_dir``.
 
     Returns:
         The stream; an entry with ``split`` is replaced by its tasks. Local copies of its data (``data.local``) are left out
         if no ``data_dir`` is given.
 
     Raises:
-        StreamFileError: with all mistakes of file and overrides.
+        StreamFileError: listing all mistakes in the file and the overrides.
     """
     return load_placed(path, overrides)[0]
 
 
 class PartlyUsableError(StreamFileError):
-    """The file of a stream or a task has mistakes, but the rest of it can be checked as well.
+    """The file of a stream or a task has mistakes, but the rest of it may be checked further.
 
     Args:
-        places: the mistakes, and where the keys of the file are.
-        rest: what is left without the keys that have mistakes; None if that is too little.
+        places: the mistakes, and the places of the keys in the file.
+        rest: the stream without the keys that have mistakes; None if too little is left.
     """
 
     def __init__(self, places: Places, rest: UsablePart | None) -> None:
@@ -73,11 +73,11 @@ class PartlyUsableError(StreamFileError):
 
 
 def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> tuple[StreamSpec, Places]:
-    """Read and check a stream file as `load_stream` does; also return where its keys were set.
+    """Read and check a stream file like `load_stream`; also return where each key was set.
 
     Raises:
         PartlyUsableError: if keys have mistakes.
-        StreamFileError: if it cannot be read at all.
+        StreamFileError: if the file cannot be read at all.
     """
     tree, places, folder = _read(path, overrides)
     expand_paths(tree, folder, places)
@@ -100,12 +100,12 @@ def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
 
 def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskSpec:
-    """Read and check a file that holds one task: the same keys as one entry of ``tasks``.
+    """Read and check a file that holds one task, with the same keys as an entry of ``tasks``.
 
-    Relative paths in it count from the file's folder and are absolute in the result.
+    Paths in it are relative to the file's folder, and absolute in the result.
 
     Raises:
-        StreamFileError: with all mistakes of file and overrides.
+        StreamFileError: listing all mistakes in the file and the overrides.
     """
     return load_placed_task(path, overrides)[0]
 
@@ -113,16 +113,16 @@ def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]
 def load_placed_task(
     path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()
 ) -> tuple[TaskSpec, Places]:
-    """Read and check a file that holds one task as `load_task` does; return where its keys are written, too.
+    """Read and check a file that holds one task like `load_task`; also return where each key was set.
 
     Raises:
         PartlyUsableError: if keys have mistakes.
-        StreamFileError: if it cannot be read at all.
+        StreamFileError: if the file cannot be read at all.
     """
     tree, places, folder = _read(path, overrides)
     if "tasks" in tree and "kind" not in tree:
         places.report(
-            ("tasks",), "this is the file of a stream; a single task is expected here, an entry of such a list", tree
+            ("tasks",), "this is a stream file, but a file with a single task is expected, one entry of this list", tree
         )
         raise StreamFileError(places.problems)
     expand_paths(tree, folder, places)
@@ -131,7 +131,7 @@ def load_placed_task(
     data = tree.get("data")
     if isinstance(data, dict) and data.get("local") is not None:
         places.report(
-            ("data", "local"), "a file of one task has no data_dir, where copies are kept: write data: FOLDER", tree
+            ("data", "local"), "a file of one task has no data_dir for local copies: write data: FOLDER", tree
         )
     try:
         task = _validate(TaskSpec, tree, places)
@@ -152,7 +152,7 @@ def _located(task: TaskSpec, folder: str) -> TaskSpec:
 
 
 def _read(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], Places, str]:
-    """Return the plain data with the overrides applied, where its keys were set, and the file's folder."""
+    """Return the plain data with overrides applied, the places of its keys, and the file's folder."""
     file = os.fspath(path)
     parsed = parse(_text(file))
     places = Places(file, parsed.lines)

@@ -1,8 +1,9 @@
-"""Parse YAML text into plain data that remembers its line numbers.
+"""Parse YAML text into plain data, and record the line of every key.
 
-Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not PyYAML's 1.1: ``1e-3`` is
-a number, ``no`` and ``2024-01-01`` are texts. One difference from both: ``007`` is a text, since a label must not lose its
-zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can exhaust memory.
+Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not YAML 1.1 as in PyYAML:
+``1e-3`` is a number, ``no`` and ``2024-01-01`` are texts. Unlike in either version, ``007`` is a text, since a label must
+not lose its zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can exhaust
+memory.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ CORE = {
         list("-+0123456789."),
     ),
 }
-"""For each tag the pattern of its unquoted texts, and the characters they can begin with."""
+"""For each tag, the pattern of its unquoted texts, and the characters with which they can begin."""
 _TAG = "tag:yaml.org,2002:"
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's own composer with the implicit types of YAML 1.2 and a limit on nesting."""
+    """PyYAML's composer with the implicit types of YAML 1.2 and limits on nesting and the number of entries."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's class attribute)
     _depth = 0
@@ -55,7 +56,7 @@ class _Composer(yaml.SafeLoader):
         if self._depth > MAX_DEPTH:
             mark = self.get_mark()
             raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=mark)
-        if self._num_nodes > 2 * MAX_ENTRIES:  # keys count here
+        if self._num_nodes > 2 * MAX_ENTRIES:  # keys are nodes too
             why = f"more than {MAX_ENTRIES} entries: is this a data file?"
             raise yaml.MarkedYAMLError(problem=why, problem_mark=self.get_mark())
         if self._depth == 2 and isinstance(index, yaml.ScalarNode):
@@ -76,7 +77,7 @@ for _name, (_pattern, _first) in CORE.items():
 
 @dataclass
 class Parsed:
-    """Plain data, the line of every key path in it, and what is wrong: line, key path, paragraph."""
+    """Plain data, the line of every key path in it, and its problems as line, key path and paragraph."""
 
     tree: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -96,7 +97,7 @@ def parse(text: str) -> Parsed:
         mark = error.problem_mark or error.context_mark
         context, begin = error.context, error.context_mark
         if context and begin and mark and begin.line != mark.line:
-            context += f" that begins in line {begin.line + 1}"
+            context += f" that begins on line {begin.line + 1}"
         why = ", ".join(part for part in (context, error.problem) if part)
         hint = ": indent with spaces, not with tabs" if "'\\t'" in why else ""
         parsed.problems.append((mark.line + 1 if mark else 1, (), f"this is not readable as YAML: {why}{hint}"))
@@ -140,7 +141,7 @@ def _convert(name: str, text: str) -> Any:
 
 
 class _Builder:
-    """Turns nodes into data; aliases are expanded in place, within limits."""
+    """Converts nodes to data; aliases are expanded in place, within limits."""
 
     def __init__(self, parsed: Parsed) -> None:
         self.parsed = parsed
@@ -202,7 +203,7 @@ class _Builder:
         return result
 
     def _half(self, node: yaml.Node, path: KeyPath, half: str) -> None:
-        why = f"the text holds {half}, which is half a character: write the whole one"
+        why = f"the text holds {half}, half of a surrogate pair: write the complete character"
         self._problem(node, path, why)
 
     def _problem(self, node: yaml.Node, path: KeyPath, text: str) -> None:

@@ -151,7 +151,7 @@ CASES = [
     ),
     Case(
         "ragged throughout",
-        ["3 lines have another number of fields: line 2: 3"],
+        ["3 lines have a different number of fields: line 2: 3"],
         files=table("a,b,no", "c,d,yes", "e,f,no"),
     ),
     Case(

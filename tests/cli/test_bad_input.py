@@ -54,7 +54,7 @@ IN_THE_FILE = [
         ["stream.yaml:6: key trainer.max_epochs: this is", "training.epochs"],
         [("tasks:\n", "trainer: {max_epochs: 3}\ntasks:\n")],
     ),
-    Case("syntax", ["stream.yaml:3: this is not readable as YAML", "begins in line 2"], [("seed: 1", "seed: [1")]),
+    Case("syntax", ["stream.yaml:3: this is not readable as YAML", "begins on line 2"], [("seed: 1", "seed: [1")]),
     Case(
         "all at once",
         [

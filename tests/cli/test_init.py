@@ -114,7 +114,7 @@ def test_invalid_rows_are_reported(here: Path, capsys: Any) -> None:
         (["questions.csv", "--output", "x.txt"], "a stream file has to end in .yaml"),
         (["questions.csv", "--output", "no/x.yaml"], "there is no folder no"),
         (["questions.csv", "--name", "a/b"], "key name"),
-        (["empty.csv"], "no kind of task was found"),
+        (["empty.csv"], "no kind of task fits"),
     ],
 )
 def test_failing_init_is_reported_and_writes_nothing(here: Path, words: list[str], says: str, capsys: Any) -> None:

@@ -43,14 +43,15 @@ FILES: dict[str, tuple[bytes, str]] = {
     "big.jsonl": (json_lines().encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8 FILE"),
     "open.csv": (
         (csv_text() + 'a,"b\n' + "c,n\n" * 9).encode(),
-        "row 41, in line 42, opens a cell with a quotation mark that is never closed, so everything after it is part of it",
+        "row 41, in line 42, opens a cell with a quotation mark that is never closed, so the rest of the file is part of the "
+        "cell",
     ),
     "last.csv": ((csv_text() + '"a').encode(), "row 41, in line 42, opens a cell with a quotation mark that is never closed"),
     "cut.csv.gz": (cut(csv_text()), "the compressed file is damaged or incomplete (Compressed file ended before"),
     "cut.jsonl.gz": (cut(json_lines()), "bytes were unpacked). Copy, download or compress it again."),
     "damaged.csv.gz": (cut(csv_text())[:60] + b"x" * 99, "the compressed file is damaged or incomplete (Error -3"),
     "blank.csv": (b"  \n \n\n", "there is no header line, as the first line is blank; it must name every column once."),
-    "deep.jsonl": (nested().encode(), "nested too deep (brackets within brackets) to be read: repair this line"),
+    "deep.jsonl": (nested().encode(), "nested too deeply (brackets within brackets) to be read: repair this line"),
 }  # fmt: skip
 COMMANDS = {
     "init": ["init", "FILE", "--output", "FOLDER/new.yaml"],
@@ -89,7 +90,7 @@ def test_hostile_file_is_refused(bench: Bench, command: str, capsys: pytest.Capt
 @pytest.mark.parametrize("command", COMMANDS)
 def test_parquet_file_without_rows_is_refused(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_table(bench.folder / "none.parquet", table(["a"]).slice(1))
-    assert "none.parquet: there are no rows in this file; give one with rows" in refused(
+    assert "none.parquet: there are no rows in this file; give a file with rows" in refused(
         bench, command, str(file), capsys
     )
 

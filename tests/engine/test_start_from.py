@@ -183,7 +183,7 @@ def test_impossible_copy_is_refused_before_training(
 @pytest.mark.parametrize(
     ("bank", "says"),
     [
-        ({"start_from": "two"}, "a task cannot start from its own bank: name one that is learned before"),
+        ({"start_from": "two"}, "a task cannot start from its own bank: name an earlier task"),
         (
             {"start_from": "one", "rank": 4},
             "start_from without a preset takes all settings .* so rank cannot be given as well",

@@ -90,7 +90,7 @@ def test_sampling_keys_do_not_change_older_certificates() -> None:
     [
         ({"temperature": 0.5}, "temperature has no effect without do_sample"),
         ({"top_p": 0.5}, "top_p has no effect without do_sample"),
-        ({"do_sample": True, "num_beams": 2}, "do_sample draws one answer, and num_beams is 2"),
+        ({"do_sample": True, "num_beams": 2}, "do_sample samples one text, and num_beams is 2"),
         ({"do_sample": True, "temperature": 0.0}, "greater than 0"),
         ({"stop": ("",)}, "at least 1 character"),
     ],

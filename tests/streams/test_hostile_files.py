@@ -56,8 +56,8 @@ def load(tmp_path: Path) -> Load:
             f'data_dir: "{BACK}UFFFFFFFF"',
             "5: this is not readable as YAML: a character or version of YAML whose number is",
         ),
-        (f'data_dir: "{BACK}ud800"', f"5: key data_dir: the text holds {BACK}ud800, which is half a character"),
-        (f'trainer: {{"{BACK}udfff": 1}}', f"5: key trainer: the text holds {BACK}udfff, which is half a character"),
+        (f'data_dir: "{BACK}ud800"', f"5: key data_dir: the text holds {BACK}ud800, half of a surrogate pair"),
+        (f'trainer: {{"{BACK}udfff": 1}}', f"5: key trainer: the text holds {BACK}udfff, half of a surrogate pair"),
         (
             f'data_dir: "~{BACK}0"',
             "5: key data_dir: '~" + BACK + "x00' holds the character " + BACK + "x00, which no path can",
@@ -180,9 +180,7 @@ def test_environment_variables_are_not_sent_to_the_network(
 ) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     data = json.dumps({"path": "json", "data_files": {"train": [address]}})
-    with pytest.raises(
-        StreamFileError, match=r"data_files\.train\.0.* is an address, and an untrusted stream"
-    ) as error:
+    with pytest.raises(StreamFileError, match=r"data_files\.train\.0.* is a URL, and an untrusted stream") as error:
         load(BASE.replace("x.csv", data))
     assert "secret" not in str(error.value)
 
@@ -228,8 +226,8 @@ def deep(levels: int) -> Any:
     [
         ({"x": deep(45)}, "nested more than 40 levels deep, so it could not be read again"),
         ({"x": 1 << 2000}, "key trainer.x: holds a number beyond the largest float"),
-        ({"x": "\ud800"}, "key trainer.x: the text holds " + BACK + "ud800, which is half a character"),
-        ({"\ud800": 1}, "the text holds " + BACK + "ud800, which is half a character"),
+        ({"x": "\ud800"}, "key trainer.x: the text holds " + BACK + "ud800, half of a surrogate pair"),
+        ({"\ud800": 1}, "the text holds " + BACK + "ud800, half of a surrogate pair"),
     ],
 )
 def test_unreadable_stream_is_not_written(trainer: dict[str, Any], problem: str) -> None:
@@ -244,9 +242,7 @@ def test_unreadable_stream_is_not_written(trainer: dict[str, Any], problem: str)
 def test_too_large_stream_is_not_written(load: Load, monkeypatch: pytest.MonkeyPatch, bound: str, what: str) -> None:
     spec = load(BASE)
     monkeypatch.setattr(dump, bound, 10)
-    with pytest.raises(
-        InputError, match=rf"the stream has \d+ {what} when it is written .* put its rows into data files"
-    ):
+    with pytest.raises(InputError, match=rf"the stream has \d+ {what} when written .* put its rows into data files"):
         dump_stream(spec)
 
 
@@ -263,13 +259,13 @@ def test_too_long_numbers_are_treated_as_text_labels() -> None:
 
 def test_deeply_nested_lists_are_refused() -> None:
     assert as_list("[" * 100_000) is None
-    assert show(deep(5_000)) == "a list that is nested too deep"
+    assert show(deep(5_000)) == "a list that is nested too deeply"
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[" * 100_000, "is nested too deep; it must hold a list of names"),
+        ("[" * 100_000, "is nested too deeply; it must hold a list of names"),
         (f'["a", "{BACK}ud800"]', "holds the name '" + BACK + "ud800'; a name is text in UTF-8, not empty"),
         ('["a", ""]', "holds the name ''; a name is text in UTF-8, not empty"),
         ("[1, " + "9" * 10_000 + "]", "is not JSON"),

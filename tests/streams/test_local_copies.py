@@ -127,7 +127,7 @@ def test_label_numbers_refer_to_the_copys_or_the_tasks_names(tmp_path: Path) -> 
     file.write_text('["a", "b", "c"]')
     with pytest.raises(
         InputError,
-        match=r"labels.json names 3 classes, and the task has 2 \(labels: no, yes\): this copy is of another",
+        match=r"labels.json names 3 classes, and the task has 2 \(labels: no, yes\): this is a copy of another",
     ):
         check_data(spec, task)
     file.write_text('{"kind": "regression"}')
@@ -168,11 +168,11 @@ def test_template_joins_columns_and_nested_fields() -> None:
 @pytest.mark.parametrize(
     ("templates", "message"),
     [
-        ({"a": "{n}"}, r"makes a column 'a', but there is one already; there are 'a', 'n', 'm'"),
+        ({"a": "{n}"}, r"builds a column 'a', which already exists; there are 'a', 'n', 'm'"),
         ({"t": "{b}"}, r"data.templates.t is '\{b\}', but there is no column 'b'; there are 'a', 'n', 'm'"),
         ({"t": "{m.de}"}, r"there is no column 'm.de'"),
         ({"t": "{a.b}"}, r"there is no column 'a.b'"),
-        ({"t": "{m}"}, r"column 'm': 1 row cannot be used: row 1: \{'en': 'e'\} is dict\. A template takes texts"),
+        ({"t": "{m}"}, r"column 'm': 1 row cannot be used: row 1: \{'en': 'e'\} is dict\. A template accepts texts"),
     ],
 )
 def test_template_with_unknown_columns_is_refused(templates: dict[str, str], message: str) -> None:
@@ -187,10 +187,10 @@ def test_template_with_unknown_columns_is_refused(templates: dict[str, str], mes
         ("{path: x/y, templates: {t: no}}", r"5: key tasks.0.data.templates.t .*: got 'no', which names no column"),
         (
             "{path: x/y, templates: {t: 'a {'}}",
-            r"got 'a \{': .*; write such as '\{title\} \{content\}', and \{\{ for a",
+            r"got 'a \{': .*; write a template such as '\{title\} \{content\}', and \{\{ for a",
         ),
-        ("{path: x/y, templates: {t: '{a!r}'}}", r"only the name of a column can stand in braces"),
-        ("{path: x/y, templates: {t: '{}'}}", r"only the name of a column can stand in braces"),
+        ("{path: x/y, templates: {t: '{a!r}'}}", r"braces can only hold the name of a column"),
+        ("{path: x/y, templates: {t: '{}'}}", r"braces can only hold the name of a column"),
         ("{path: embedded, name: chapters, local: x}", r"local has no effect with path: embedded, so remove it"),
         ("{path: csv, data_files: a.csv, local: x}", r"local is a copy of a data set on the Hub and has no effect"),
         ("{path: x/y, local: ''}", r"key tasks.0.data.local"),
@@ -214,4 +214,4 @@ def test_task_file_has_no_copies(tmp_path: Path) -> None:
 def test_json_schema_has_the_keys() -> None:
     keys = json_schema()["$defs"]["DataSpec"]["properties"]
     assert "relative to the stream's data_dir" in keys["local"]["description"]
-    assert "Columns made of others" in keys["templates"]["description"]
+    assert "Columns built from others" in keys["templates"]["description"]

@@ -43,5 +43,5 @@ def test_too_many_tasks_are_not_written(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "stream.yaml").write_text(HEAD + tasks(3))
     spec = load_stream(tmp_path / "stream.yaml")
     monkeypatch.setattr(dump, "MAX_TASKS", 2)
-    with pytest.raises(InputError, match="the stream has 3 tasks when it is written as a file, at most 2 can be read"):
+    with pytest.raises(InputError, match="the stream has 3 tasks when written as a file, but at most 2 can be read"):
         dump.dump_stream(spec)

@@ -224,7 +224,7 @@ def test_truncation_of_both_sides_is_reported(tokenizer: PreTrainedTokenizerFast
 
 def test_target_must_fit_after_its_source(tokenizer: PreTrainedTokenizerFast) -> None:
     data = {"train": rows_of("causal-lm", 12)}
-    with pytest.raises(InputError, match=r"generation.max_new_tokens: 23 tokens after a source of .* use at most"):
+    with pytest.raises(InputError, match=r"generation.max_new_tokens: 23 new tokens after a source of .* use at most"):
         _prepare(tokenizer, "causal-lm", data, generation={"max_new_tokens": 23})
 
 

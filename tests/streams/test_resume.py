@@ -293,5 +293,5 @@ def test_every_rank_scores_a_batch_and_no_row_twice(num_rows: int, world_size: i
 
 
 def test_fewer_rows_than_processes_are_refused() -> None:
-    with pytest.raises(InputError, match="a split has 2 rows, too few for 3 processes that share it"):
+    with pytest.raises(InputError, match="a split has 2 rows, too few for the 3 processes that share it"):
         EvaluationLoader(_rows(2), 8, 0, rank=2, world_size=3)

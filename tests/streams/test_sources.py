@@ -210,7 +210,7 @@ def test_hub_split_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_hub_data_set_without_train(monkeypatch: pytest.MonkeyPatch) -> None:
     _hub(monkeypatch, datasets.DatasetDict({"unsupervised": _dataset([0])}))
-    with pytest.raises(InputError, match=r"no split named train; it has unsupervised\. Say which rows"):
+    with pytest.raises(InputError, match=r"no split named train; it has unsupervised\. Map the splits"):
         read_splits("t", DataSpec(path="imdb"), COLUMNS)
 
 
@@ -242,7 +242,7 @@ def test_hub_data_offline() -> None:
         ("empty", r"the folder has no file named after a split; it holds notes.md\. Name the files train"),
         ("mixed", r"more than one file could be the validation split: .*dev.jsonl.*valid.jsonl"),
         ("no-train", r"there is no training split; found test"),
-        ("some/*.jsonl", r"train.jsonl is named after a split and .*more.jsonl is not"),
+        ("some/*.jsonl", r"train.jsonl is named after a split, but .*more.jsonl is not"),
         ("rows.xlsx", r"the format of .*rows.xlsx is not recognised by its name; allowed: csv"),
         ("broken/a.jsonl", r"cannot read 'train' of .*a.jsonl as json"),
         ("broken/a.jsonl.gz", r"a.jsonl.gz: cannot be read: .* damaged or incomplete \(Compressed file ended"),

@@ -64,9 +64,7 @@ def test_unused_columns_are_reported() -> None:
 
 
 def test_unusable_columns_are_an_error() -> None:
-    with pytest.raises(
-        InputError, match=r"no kind of task was found in its columns: a \(whole number\), b \(nothing\)"
-    ):
+    with pytest.raises(InputError, match=r"no kind of task fits its columns: a \(whole number\), b \(nothing\)"):
         guess("here", profile({"a": list(range(40)), "b": [None] * 40}))
 
 
@@ -128,7 +126,7 @@ def test_hub_data_set_is_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.kind, found.labels) == ("classification", ("no", "yes"))
     text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"glue": found.kind}, None))
     assert "data: {path: nyu-mll/glue, name: sst2, split: {train: train, validation: validation}}" in text
-    assert "the answers of test are hidden" in text
+    assert "the labels of test are hidden" in text
 
 
 def test_hub_name_offline_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +145,7 @@ def test_chosen_backbone_supports_every_kind(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="b holds images and a texts"):
         choose({"a": "classification", "b": "image-classification"}, None)
     with pytest.raises(
-        InputError, match="minilm cannot write texts, which b needs; leave --backbone out, or give another, such as "
+        InputError, match="minilm cannot generate text, which b needs; leave --backbone out, or give another, such as "
     ):
         choose({"a": "classification", "b": "seq2seq"}, "minilm")
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
@@ -160,7 +158,7 @@ def test_chosen_backbone_supports_every_kind(tmp_path: Path) -> None:
     [
         ({"text": LONG, "label": ["x"] * 40}, r"label \(the same in every row\)"),
         ({"text": LONG, "label": [f"label {n}" for n in range(40)]}, r"label that is repeated in other rows"),
-        ({"text;label": LONG}, r"Is that several columns\? .csv files use commas"),
+        ({"text;label": LONG}, r"Are these several columns\? .csv files use commas"),
         ({}, "no column at all"),
     ],
 )

@@ -75,7 +75,7 @@ def test_star_sets_every_task_and_later_override_one_of_them(file: Path) -> None
     [
         ("tasks.*", "1", ["--tasks.*: this is not a key: name one below tasks.*, such as --tasks.*.limits.train"]),
         ("tasks.*.limits.trian", "1", ["--tasks.*.limits.trian: unknown key 'trian' (did you mean 'train'?)"]),
-        ("tasks.*..x", "1", ["--tasks.*..x: this is not a key: write names with single dots between them"]),
+        ("tasks.*..x", "1", ["--tasks.*..x: this is not a key: write names separated by single dots"]),
     ],
 )
 def test_star_without_matching_key_is_refused(file: Path, key: str, value: str, problems: list[str]) -> None:
@@ -122,7 +122,7 @@ def test_a_task_file_takes_overrides_too(tmp_path: Path) -> None:
             "8",
             "unknown key 'rnak' (did you mean 'rank'?); allowed here: preset, modifications, bottleneck, rank",
         ),
-        ("bank.scale", ".nan", "got nan; allowed: a number or null; it has to be finite"),
+        ("bank.scale", ".nan", "got nan; allowed: a number or null; it must be finite"),
         ("trainning.epochs", "1", "unknown key 'trainning' (did you mean 'training'?)"),
         ("tasks.agnew.training.epochs", "1", "there is no task 'agnew' (did you mean 'agnews'?); the tasks, by"),
         ("tasks.7.training.epochs", "1", "there is no task '7'; the tasks, by number and name, are: 0 agnews, 1 sst"),
@@ -136,7 +136,7 @@ def test_a_task_file_takes_overrides_too(tmp_path: Path) -> None:
         ("bank.preset", "houlsbee", "unknown preset 'houlsbee'"),
         ("tasks.sst.name", "AGNEWS", "'AGNEWS' is already the name of tasks.0 (as 'agnews'"),
         ("tasks.sst.data", "${UNSET_IN_THIS_TEST}/x", "'${UNSET_IN_THIS_TEST}/x' needs the environment variable"),
-        ("name", "2024", "got 2024; allowed: text; if the text is meant, put it in quotes: '2024'"),
+        ("name", "2024", "got 2024; allowed: text; if it is meant as text, put it in quotes: '2024'"),
     ],
 )
 def test_a_wrong_override_is_named_by_its_option(file: Path, key: str, value: str, problem: str) -> None:

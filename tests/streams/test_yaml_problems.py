@@ -60,9 +60,9 @@ tasks:
 """
 
 EXPECTED = [
-    (1, "name", "got 2024; allowed: text; if the text is meant, put it in quotes: '2024'"),
+    (1, "name", "got 2024; allowed: text; if it is meant as text, put it in quotes: '2024'"),
     (2, "seed", "got true; allowed: a whole number of at least 0"),
-    (3, "backbone.name", "is missing: add it, for instance `name: minilm`. minilm (the packaged one)"),
+    (3, "backbone.name", "is missing: add it, for instance `name: minilm`. The packaged minilm"),
     (3, "backbone.nam", "unknown key 'nam' (did you mean 'name'?); allowed here: name, revision, max_length"),
     (3, "backbone.max_length", "got 2; allowed: a whole number of at least 4 or null"),
     (4, "bank.preset", "unknown preset 'houlsbee'"),
@@ -74,7 +74,7 @@ EXPECTED = [
     (9, "training.epocs", "unknown key 'epocs' (did you mean 'epochs'?)"),
     (10, "training.gradient_clip", "got 'big'; allowed: a number above 0 or null"),
     (11, "training.precision", "got nothing (null); allowed: auto, bf16, fp32; leave the key out for its default"),
-    (12, "trainer.max_epochs", "this is written as training.epochs"),
+    (12, "trainer.max_epochs", "this is set by training.epochs"),
     (13, "epochs", "unknown key 'epochs' (it belongs under training)"),
     (14, "data_dir", "needs the environment variable NO_SUCH_VARIABLE, which is not set"),
     (16, "tasks.0.name", "'a/b' cannot be the name of a folder on every system"),
