@@ -77,7 +77,7 @@ class RoutedResults:
         found["routing_accuracy"] = _share(own, cells)
         found["unknown"] = _share([cell.unknown for cell in known], cells)
         right = [cell.correct_own for cell in known if cell.correct_own is not None]
-        if len(right) == len(cells) and sum(own):
+        if len(right) == len(cells) and any(own):
             found["within_task_accuracy"] = sum(right) / sum(own)
         if all(len(row) > i for i, row in enumerate(self.rows[:count])):
             R_TT = self.R[:count, :count]

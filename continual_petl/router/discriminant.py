@@ -1,10 +1,12 @@
-"""The router: a linear discriminant over tasks, with one covariance that they share.
+"""The router: a linear discriminant over the means of all tasks, with one covariance that they share.
 
-With the rows of each task distributed normally around its mean m and one covariance S for all tasks, the log-probability
-of a task is, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and Statistical Pattern
-Recognition, section 3.1). S is the mean over all rows of the tasks' covariances, mixed with a scaled identity.
+The rows of each label are taken to be distributed normally around their mean m, with one covariance S for all labels. The
+log-density of a row is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and
+Statistical Pattern Recognition, section 3.1). That of a task is the mixture of its labels, weighed by their numbers of rows.
+All tasks have the same prior probability. S is the mean over all rows of the tasks' covariances, mixed with a scaled
+identity.
 
-Shape suffixes: N rows, F numbers of a row, T tasks.
+Shape suffixes: N rows, F numbers of a row, T tasks, M means of all tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Router:
     def __init__(self, sums: Mapping[str, TaskSums]) -> None:
         if not sums:
             raise ValueError("a router needs the sums of at least one task")
-        if len({(own.layers, own.mean_F.shape) for own in sums.values()}) > 1:
+        if len({(own.layers, own.means_CF.shape[1]) for own in sums.values()}) > 1:
             raise ValueError("the sums of all tasks must be of the same layers")
         self.tasks = tuple(sorted(sums))
         self.layers = sums[self.tasks[0]].layers
@@ -46,13 +48,15 @@ class Router:
         for own in sums.values():
             total_U += own.count * own.covariance_U.astype(np.int64)
         num_rows = sum(own.count for own in sums.values())
-        means_FT = np.stack([sums[task].mean_F for task in self.tasks], axis=1)
-        self._weight_FT = np.linalg.solve(shrunk(square(total_U) / (ONE * num_rows), SHRINKAGE), means_FT)
-        self._bias_T = -0.5 * (means_FT * self._weight_FT).sum(0)
+        means_MF = np.concatenate([sums[task].means_CF for task in self.tasks])
+        self._weight_FM = np.linalg.solve(shrunk(square(total_U) / (ONE * num_rows), SHRINKAGE), means_MF.T)
+        shares_M = np.concatenate([sums[task].counts_C / sums[task].count for task in self.tasks])
+        self._bias_M = np.log(shares_M) - 0.5 * (means_MF.T * self._weight_FM).sum(0)
+        self._first_T = np.cumsum([0, *(len(sums[task].counts_C) for task in self.tasks[:-1])])
 
     def scores(self, states_NF: Array) -> Array:
         """Return the log-probability of each task, up to a constant per row: ``(N, T)``, in the order of `tasks`."""
-        found_NT: Array = states_NF @ self._weight_FT + self._bias_T
+        found_NT: Array = np.logaddexp.reduceat(states_NF @ self._weight_FM + self._bias_M, self._first_T, axis=1)
         return found_NT
 
     def is_unknown(self, states_NF: Array, task: str) -> list[bool]:

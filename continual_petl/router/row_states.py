@@ -4,12 +4,16 @@ The mean is taken over the tokens that are not padding (over all patches of an i
 rows and layers with large states do not dominate. Of encoder-decoders, the encoder is read. The pass ends at the highest
 layer that is read.
 
-Shape suffixes: N rows, B rows of a batch, T tokens, K layers read, D width of the backbone, F = K * D.
+The covariance of a task grows with the square of the width. Wider states than `MAX_WIDTH` are therefore projected by a fixed
+random matrix, which keeps their distances within a few percent (Johnson and Lindenstrauss 1984).
+
+Shape suffixes: N rows, B rows of a batch, T tokens, K layers read, H width of the backbone, D = min(H, MAX_WIDTH), F = K * D.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,9 @@ from continual_petl.learner.answer import reading_inputs
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import TokenisedRows
+
+MAX_WIDTH = 384
+"""Numbers per layer and row that are kept at most; three layers of a task then take 2.7 MB."""
 
 
 def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
@@ -68,12 +75,19 @@ def row_states(
     """
     kind: Kind = "image-classification" if rows.pixels is not None else "classification"
     chosen = np.arange(len(rows)) if numbers is None else np.asarray(numbers, dtype=np.int64)
-    states_NF = np.zeros((len(chosen), len(layers) * backbone.hidden_size))
+    states_NF = np.zeros((len(chosen), len(layers) * min(backbone.hidden_size, MAX_WIDTH)))
     for positions in evaluation_batches(rows.lengths[chosen], batch_size, None):
         own = collate(rows, chosen[np.asarray(positions)], pad_token_id, kind, train=False)
         batch = {name: tensor.to(backbone.model.device) for name, tensor in own.items()}
         states_NF[positions] = _read(backbone, batch, layers).cpu().numpy()
     return states_NF
+
+
+@lru_cache(maxsize=1)
+def _projection(width: int) -> NDArray[np.float64]:
+    """Return the matrix that projects states, ``(H, D)``: the same on every machine and in every run."""
+    drawn_HD = np.random.default_rng(0).standard_normal((width, MAX_WIDTH))
+    return drawn_HD / np.sqrt(MAX_WIDTH)
 
 
 class _LastLayerRead(Exception):
@@ -83,12 +97,16 @@ class _LastLayerRead(Exception):
 def _read(backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int]) -> Tensor:
     """Return ``(B, K * D)``, float64."""
     found: list[Tensor] = []
+    matrix_HD = None
+    if backbone.hidden_size > MAX_WIDTH:
+        matrix_HD = torch.from_numpy(_projection(backbone.hidden_size)).to(backbone.model.device)
     mask_BT1 = batch["attention_mask"].double()[..., None] if "attention_mask" in batch else None
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
-        states_BTD = (output[0] if isinstance(output, tuple) else output).double()
-        weights_BT1 = torch.ones_like(states_BTD[..., :1]) if mask_BT1 is None else mask_BT1
-        found.append(normalize((states_BTD * weights_BT1).sum(1) / weights_BT1.sum(1), dim=-1))
+        states_BTH = (output[0] if isinstance(output, tuple) else output).double()
+        weights_BT1 = torch.ones_like(states_BTH[..., :1]) if mask_BT1 is None else mask_BT1
+        mean_BH = (states_BTH * weights_BT1).sum(1) / weights_BT1.sum(1)
+        found.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
         if len(found) == len(layers):
             raise _LastLayerRead
 

@@ -1,4 +1,6 @@
-"""What a task stores for the router: the mean and the covariance of its rows' states.
+"""What a task stores for the router: the means of its labels' rows in the frozen backbone, and the covariance around them.
+
+A task without labels, or with too few rows of one, stores the mean of all its rows instead.
 
 A task's sums depend on its own rows alone and never change. The covariance is stored in fixed point, as integers that count
 multiples of 2^-30. The router weighs them by the number of rows and adds them as integers, which is exact in any order: it is
@@ -6,7 +8,7 @@ the same, bit for bit, in whatever order the tasks were learned, and a forgotten
 
 A covariance is symmetric; only its upper triangle is stored.
 
-Shape suffixes: N rows, K layers read, D width of the backbone, F = K * D, U = F * (F + 1) / 2, Q quantiles.
+Shape suffixes: N rows, K layers read, D width of a layer, F = K * D, U = F * (F + 1) / 2, C means, Q quantiles.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ QUANTILES = np.linspace(0.0, 1.0, 201)
 """Of the distances of validation rows, from which the threshold for unknown rows is taken."""
 OWN_SHRINKAGE = 0.2
 """Weight of the scaled identity in a task's own covariance."""
+MIN_ROWS_PER_LABEL = 10
+"""With fewer rows of a label, a mean would say too much about single rows, and too little about the label."""
 _DTYPES = {
     "layers_K": np.int64,
-    "count": np.int64,
-    "mean_F": np.float64,
+    "counts_C": np.int64,
+    "means_CF": np.float64,
     "covariance_U": np.int32,
     "distances_Q": np.float64,
 }
@@ -39,22 +43,31 @@ class TaskSums:
     """The sums of one task."""
 
     layers: tuple[int, ...]
-    """Numbers of the layers that were read, counted from 1."""
-    count: int
-    """Number of rows."""
-    mean_F: Array
+    """1-based numbers of the layers that were read."""
+    counts_C: NDArray[np.int64]
+    """Number of rows of each mean."""
+    means_CF: Array
+    """One mean for each label, or a single mean of all rows."""
     covariance_U: NDArray[np.int32]
+    """Of the rows around their means."""
     distances_Q: Array
     """Quantiles of the distances of validation rows from this task; see `distances`."""
 
     def __post_init__(self) -> None:
-        width = len(self.mean_F)
-        if not self.layers or width % len(self.layers) or self.count < 1:
-            raise ValueError(f"{self.count} rows, a mean of {width} numbers, {len(self.layers)} layers")
+        num_means, width = self.means_CF.shape
+        if not self.layers or width % len(self.layers) or not num_means or (self.counts_C < 1).any():
+            raise ValueError(f"{num_means} means of {width} numbers, {len(self.layers)} layers, rows {self.counts_C}")
         if self.covariance_U.shape != (width * (width + 1) // 2,) or self.distances_Q.shape != QUANTILES.shape:
             raise ValueError(f"covariance {self.covariance_U.shape} or quantiles {self.distances_Q.shape} do not fit")
-        if not (np.isfinite(self.mean_F).all() and np.isfinite(self.distances_Q).all()):
+        if self.counts_C.shape != (num_means,):
+            raise ValueError(f"{num_means} means, but numbers of rows for {len(self.counts_C)}")
+        if not (np.isfinite(self.means_CF).all() and np.isfinite(self.distances_Q).all()):
             raise ValueError("a number is not finite")
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.counts_C.sum())
 
     def precision(self) -> Array:
         """Return the inverse of the task's own covariance, ``(F, F)``."""
@@ -62,17 +75,20 @@ class TaskSums:
         return np.asarray(np.linalg.inv(covariance_FF), dtype=np.float64)
 
     def distances(self, states_NF: Array, precision_FF: Array) -> Array:
-        """Return the squared Mahalanobis distances of rows from this task, ``(N,)``."""
-        centred_NF = states_NF - self.mean_F
-        found: Array = ((centred_NF @ precision_FF) * centred_NF).sum(1)
+        """Return the squared Mahalanobis distances of rows from the nearest mean, ``(N,)``."""
+        # (x - m)' P (x - m), with one product per row instead of one per row and mean.
+        weight_CF = self.means_CF @ precision_FF
+        own_C = (weight_CF * self.means_CF).sum(1)
+        found_NC = ((states_NF @ precision_FF) * states_NF).sum(1)[:, None] - 2 * states_NF @ weight_CF.T + own_C
+        found: Array = np.maximum(found_NC.min(1), 0.0)
         return found
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return everything as named arrays, as they are stored."""
         values = {
             "layers_K": self.layers,
-            "count": self.count,
-            "mean_F": self.mean_F,
+            "counts_C": self.counts_C,
+            "means_CF": self.means_CF,
             "covariance_U": self.covariance_U,
             "distances_Q": self.distances_Q,
         }
@@ -89,37 +105,51 @@ class TaskSums:
             name: np.dtype(own) for name, own in _DTYPES.items()
         }:
             raise ValueError(f"expected the arrays {', '.join(_DTYPES)} with their dtypes, got {', '.join(arrays)}")
-        if arrays["layers_K"].ndim != 1 or arrays["mean_F"].ndim != 1 or arrays["count"].ndim != 0:
-            raise ValueError("layers_K, mean_F or count has the wrong number of dimensions")
+        if arrays["layers_K"].ndim != 1 or arrays["means_CF"].ndim != 2 or arrays["counts_C"].ndim != 1:
+            raise ValueError("layers_K, means_CF or counts_C has the wrong number of dimensions")
         return cls(
             layers=tuple(arrays["layers_K"].tolist()),
-            count=int(arrays["count"]),
-            mean_F=arrays["mean_F"].astype(np.float64),
+            counts_C=arrays["counts_C"].astype(np.int64),
+            means_CF=arrays["means_CF"].astype(np.float64),
             covariance_U=arrays["covariance_U"].astype(np.int32),
             distances_Q=arrays["distances_Q"].astype(np.float64),
         )
 
 
-def sums_of(states_NF: Array, layers: tuple[int, ...], held_out_NF: Array) -> TaskSums:
+def sums_of(
+    states_NF: Array, layers: tuple[int, ...], held_out_NF: Array, labels_N: NDArray[np.int64] | None = None
+) -> TaskSums:
     """Return the sums of a task's rows.
 
     Args:
         states_NF: states of its training rows, see `row_states`.
-        layers: numbers of the layers that were read.
+        layers: 1-based numbers of the layers that were read.
         held_out_NF: states of its validation rows; only quantiles of their distances are kept.
+        labels_N: the label of each training row; None for a task that does not have one label per row.
     """
-    mean_F = states_NF.mean(0)
-    centred_NF = states_NF - mean_F
+    which_N = _means(labels_N, len(states_NF))
+    counts_C = np.bincount(which_N)
+    means_CF = np.stack([states_NF[which_N == mean].mean(0) for mean in range(len(counts_C))])
+    centred_NF = states_NF - means_CF[which_N]
     covariance_FF = centred_NF.T @ centred_NF / len(states_NF)
-    upper_U = covariance_FF[np.triu_indices(len(mean_F))]
+    upper_U = covariance_FF[np.triu_indices(states_NF.shape[1])]
     sums = TaskSums(
         layers=layers,
-        count=len(states_NF),
-        mean_F=mean_F,
+        counts_C=counts_C,
+        means_CF=means_CF,
         covariance_U=np.rint(upper_U * ONE).astype(np.int32),
         distances_Q=np.zeros(QUANTILES.shape),
     )
     return replace(sums, distances_Q=np.quantile(sums.distances(held_out_NF, sums.precision()), QUANTILES))
+
+
+def _means(labels_N: NDArray[np.int64] | None, num_rows: int) -> NDArray[np.intp]:
+    """Return for each row which mean it belongs to."""
+    if labels_N is not None:
+        _, which_N = np.unique(labels_N, return_inverse=True)
+        if np.bincount(which_N).min() >= MIN_ROWS_PER_LABEL:
+            return which_N
+    return np.zeros(num_rows, dtype=np.intp)
 
 
 def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:

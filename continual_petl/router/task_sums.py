@@ -16,7 +16,9 @@ from continual_petl.streams.encoding.rows import TokenisedRows
 NUM_LAYERS: dict[Literal["full", "small"], int] = {"full": 3, "small": 1}
 """How many layers of the backbone are read, by the ``routing`` of the stream."""
 MAX_ROWS = 5000
-"""Rows of a split that are read."""
+"""Number of training rows that are read at most."""
+MAX_HELD_OUT = 1000
+"""Number of validation rows that are read at most."""
 
 
 def task_sums(
@@ -27,6 +29,7 @@ def task_sums(
     routing: Literal["full", "small"],
     pad_token_id: int,
     seed: int,
+    has_labels: bool = False,
 ) -> TaskSums:
     """Return what a task stores for the router.
 
@@ -37,18 +40,21 @@ def task_sums(
         routing: the setting of the stream.
         pad_token_id: the token that pads short rows.
         seed: the task's seed.
+        has_labels: whether each row has one label, whose mean is stored if it has enough rows.
     """
     layers = layers_to_read(num_layers_of(backbone), NUM_LAYERS[routing])
-    train_NF, held_out_NF = (
-        row_states(backbone, rows, layers, pad_token_id, numbers=drawn_rows(len(rows), seed))
-        for rows in (train, validation)
-    )
-    return sums_of(train_NF, layers, held_out_NF)
+    drawn = drawn_rows(len(train), seed)
+    train_NF = row_states(backbone, train, layers, pad_token_id, numbers=drawn)
+    held_out = drawn_rows(len(validation), seed, MAX_HELD_OUT)
+    held_out_NF = row_states(backbone, validation, layers, pad_token_id, numbers=held_out)
+    labels_N = train.labels[list(drawn)].astype(np.int64) if has_labels and train.labels is not None else None
+    return sums_of(train_NF, layers, held_out_NF, labels_N)
 
 
-def drawn_rows(num_rows: int, seed: int) -> Sequence[int]:
-    """Return the indices of the rows of a split that are read, in ascending order: at most `MAX_ROWS`."""
-    if num_rows <= MAX_ROWS:
+def drawn_rows(num_rows: int, seed: int, most: int | None = None) -> Sequence[int]:
+    """Return the indices of the rows of a split that are read, in ascending order: at most `MAX_ROWS`, or ``most``."""
+    most = MAX_ROWS if most is None else most
+    if num_rows <= most:
         return range(num_rows)
-    drawn = np.random.default_rng(derive_seed(seed, "router")).choice(num_rows, MAX_ROWS, replace=False)
+    drawn = np.random.default_rng(derive_seed(seed, "router")).choice(num_rows, most, replace=False)
     return [int(row) for row in np.sort(drawn)]

@@ -229,7 +229,7 @@ class StreamSpec(FrozenModel):
     probe: Probe = "random"
     """Inputs whose answers a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that it
     contains no data. validation: rows of the validation split, which everyone with the run folder can then read."""
-    routing: Routing = "off"
+    routing: Routing = "full"
     """What each task stores, with its certificate, so that rows can be answered without a task's name: mean and covariance of
     its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
     protocol: Protocol = "task"

@@ -9,11 +9,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributions import MultivariateNormal
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
 from continual_petl.router.discriminant import SHRINKAGE, Router, probabilities
-from continual_petl.router.sums import ONE, OWN_SHRINKAGE, QUANTILES, Array, TaskSums, shrunk, sums_of
+from continual_petl.router.sums import (
+    MIN_ROWS_PER_LABEL,
+    ONE,
+    OWN_SHRINKAGE,
+    QUANTILES,
+    Array,
+    TaskSums,
+    shrunk,
+    sums_of,
+)
 
 NAMES = ("a", "b", "c", "d")
 
@@ -28,7 +38,7 @@ def _sums(seed: int, num_rows: int = 60) -> TaskSums:
     return sums_of(_states(seed, num_rows), (2,), _states(seed + 100, 40))
 
 
-def _log_prob(normal: MultivariateNormal, rows: Tensor) -> Tensor:
+def _log_prob(normal: Distribution, rows: Tensor) -> Tensor:
     found: Tensor = normal.log_prob(rows)  # type: ignore[no-untyped-call]
     return found
 
@@ -68,6 +78,51 @@ def test_distances_are_those_of_the_tasks_own_normal_distribution() -> None:
     np.testing.assert_allclose(sums.distances_Q, np.quantile(found.numpy(), QUANTILES))
 
 
+def _labelled(seed: int, num_rows: int = 60) -> tuple[Array, NDArray[np.int64]]:
+    states, labels = _states(seed, num_rows), np.arange(num_rows) % 3
+    moved = states + 0.4 * np.random.default_rng(seed).normal(size=(3, states.shape[1]))[labels]
+    return moved / np.linalg.norm(moved, axis=1, keepdims=True), labels
+
+
+def test_a_task_with_labels_is_the_mixture_of_their_normal_distributions() -> None:
+    rows, tasks = _states(9), {name: _labelled(seed) for seed, name in enumerate("ab")}
+    sums = {name: sums_of(states, (2,), states, labels) for name, (states, labels) in tasks.items()}
+    assert all(own.counts_C.tolist() == [20, 20, 20] for own in sums.values())
+    means = {
+        name: np.stack([states[labels == c].mean(0) for c in range(3)]) for name, (states, labels) in tasks.items()
+    }
+    around = np.concatenate([states - means[name][labels] for name, (states, labels) in tasks.items()])
+    covariance = torch.from_numpy(shrunk(around.T @ around / len(around), SHRINKAGE))
+    expected = torch.stack(
+        [
+            _log_prob(
+                MixtureSameFamily(
+                    Categorical(torch.full((3,), 1 / 3, dtype=torch.float64)),
+                    MultivariateNormal(torch.from_numpy(means[name]), covariance),
+                ),
+                torch.from_numpy(rows),
+            )
+            for name in "ab"
+        ],
+        dim=1,
+    )
+    found = torch.from_numpy(Router(sums).scores(rows))
+    torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-4, atol=1e-4)
+    nearest = [min((row - mean) @ sums["a"].precision() @ (row - mean) for mean in means["a"]) for row in rows]
+    np.testing.assert_allclose(sums["a"].distances(rows, sums["a"].precision()), nearest, rtol=1e-6)
+
+
+def test_labels_with_few_rows_leave_only_the_mean_of_all_rows() -> None:
+    states = _states(1)
+    few = np.zeros(60, dtype=np.int64)
+    few[: MIN_ROWS_PER_LABEL - 1] = 1
+    alone, without = sums_of(states, (2,), states, few), sums_of(states, (2,), states)
+    assert alone.means_CF.shape == (1, 6)
+    assert all(np.array_equal(own, without.to_arrays()[name]) for name, own in alone.to_arrays().items())
+    few[MIN_ROWS_PER_LABEL - 1] = 1
+    assert sums_of(states, (2,), states, few).means_CF.shape == (2, 6)
+
+
 @given(st.permutations(NAMES))
 @settings(max_examples=24, deadline=None)
 def test_the_order_of_learning_does_not_change_one_bit(order: list[str]) -> None:
@@ -77,14 +132,14 @@ def test_the_order_of_learning_does_not_change_one_bit(order: list[str]) -> None
 
 def test_a_row_far_from_all_validation_rows_is_unknown() -> None:
     router = Router(ALL)
-    far, near = -5 * np.ones((1, 6)), ALL["a"].mean_F[None]
+    far, near = -5 * np.ones((1, 6)), ALL["a"].means_CF
     assert router.is_unknown(far, "a") == [True]
     assert router.is_unknown(near, "a") == [False]
 
 
 def test_few_inverse_covariances_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continual_petl.router.discriminant.MAX_PRECISIONS", 2)
-    router, row = Router(ALL), ALL["a"].mean_F[None]
+    router, row = Router(ALL), ALL["a"].means_CF
     for name in (*NAMES, *NAMES):
         router.is_unknown(row, name)
     assert len(router._precisions) == 2
@@ -115,12 +170,14 @@ def test_stored_arrays_are_read_back_exactly() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("count", np.asarray(0, np.int64), "0 rows"),
-        ("count", np.asarray([3], np.int64), "number of dimensions"),
+        ("counts_C", np.asarray([0], np.int64), r"rows \[0\]"),
+        ("counts_C", np.asarray([1, 2], np.int64), "1 means, but numbers of rows for 2"),
+        ("counts_C", np.asarray(3, np.int64), "number of dimensions"),
+        ("means_CF", np.zeros((0, 6)), "0 means"),
         ("layers_K", np.asarray([], np.int64), "0 layers"),
         ("layers_K", np.asarray([1, 2, 3, 4], np.int64), "4 layers"),
-        ("mean_F", np.full(6, np.nan), "not finite"),
-        ("mean_F", np.zeros(6, np.float32), "with their dtypes"),
+        ("means_CF", np.full((1, 6), np.nan), "not finite"),
+        ("means_CF", np.zeros((1, 6), np.float32), "with their dtypes"),
         ("covariance_U", np.zeros(20, np.int32), "do not fit"),
         ("distances_Q", np.zeros(3), "do not fit"),
         ("more", np.zeros(3), "expected the arrays"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from continual_petl.backbones.backbone import load_backbone
+from continual_petl.router import row_states as states_module
 from continual_petl.router import task_sums as module
 from continual_petl.router.row_states import layers_to_read, num_layers_of, row_states
 from continual_petl.router.task_sums import task_sums
@@ -78,3 +79,27 @@ def test_only_some_rows_are_read_and_always_the_same_ones(
     first, second = (task_sums(backbone, rows, rows, routing="small", pad_token_id=0, seed=5) for _ in range(2))
     assert first.count == 3
     assert all(np.array_equal(own, second.to_arrays()[name]) for name, own in first.to_arrays().items())
+
+
+def test_wide_states_are_projected_and_keep_their_distances(
+    backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load_backbone(str(backbone_folder()))
+    rows, width = _rows("bert"), backbone.hidden_size
+    assert width <= states_module.MAX_WIDTH
+    whole = row_states(backbone, rows, (1,), 0)
+    monkeypatch.setattr(states_module, "MAX_WIDTH", width - 4)
+    states_module._projection.cache_clear()
+    projected = row_states(backbone, rows, (1,), 0)
+    matrix = states_module._projection(width)
+    states_module._projection.cache_clear()
+    assert projected.shape == (len(rows), width - 4)
+    expected = whole @ matrix
+    np.testing.assert_allclose(projected, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_projection_of_wide_states_hardly_changes_distances() -> None:
+    points = np.random.default_rng(1).normal(size=(20, 2000))
+    moved = points @ states_module._projection(2000)
+    ratio = np.linalg.norm(moved[1:] - moved[0], axis=1) / np.linalg.norm(points[1:] - points[0], axis=1)
+    assert abs(ratio - 1).max() < 0.15

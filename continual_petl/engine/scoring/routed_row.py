@@ -24,6 +24,7 @@ from continual_petl.predictor.task_finder import Route, States, TaskFinder, task
 from continual_petl.router.task_sums import drawn_rows
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.streams.protocols.rules import judged_by_label
 
 LOW = 0.8
 """A new task whose share of rows that are routed to it is lower than this is reported."""
@@ -124,8 +125,15 @@ def _cell(session: Session, finder: TaskFinder, manifest: Manifest, rows: Routed
 
 
 def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Route], own: list[bool]) -> list[bool]:
-    """Return for each row whether its prediction without a named task is right."""
-    return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
+    """Return for each row whether its prediction without a named task is right, as the stream's protocol has it."""
+    if not judged_by_label(session.spec.protocol):
+        return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
+    found, astray = list(named), [index for index, here in enumerate(own) if not here]
+    if astray:
+        inputs, tasks = [rows.rows[index] for index in astray], [routes[index].task for index in astray]
+        for index, answer in zip(astray, Predictor(session.models).predict(inputs, tasks), strict=True):
+            found[index] = answer.value
+    return [value == label for value, label in zip(found, rows.labels, strict=True)]
 
 
 def _low(cell: RoutedCell) -> list[str]:

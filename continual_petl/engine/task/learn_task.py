@@ -179,6 +179,7 @@ def _router(run: TaskRun) -> dict[str, Tensor] | None:
         routing=routing,
         pad_token_id=models.pad_token_id,
         seed=run.plan.seed,
+        has_labels=run.plan.kind in ("classification", "image-classification"),
     )
     return {name: torch.from_numpy(array.copy()) for name, array in sums.to_arrays().items()}
 
