@@ -35,7 +35,7 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
             f"labels: cannot read {path}: {error.strerror}; give a list of names, or a JSON file."
         ) from error
     except RecursionError:
-        raise InputError(f"labels: {path} is nested too deep; it must hold a list of names.") from None
+        raise InputError(f"labels: {path} is nested too deeply; it must hold a list of names.") from None
     except ValueError as error:
         raise InputError(f"labels: {path} is not JSON: {error}; it must hold a list of names.") from error
     if isinstance(found, dict) and "names" in found:

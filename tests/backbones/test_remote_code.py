@@ -129,7 +129,7 @@ def test_untrusted_run_folder_executes_no_code(
     forget_modules(monkeypatch)
     stranger = Run(run)
     for ask in (stranger.verify, lambda: stranger.predict(["w0"], task="one")):
-        with pytest.raises(InputError, match=r"stream\.yaml: key backbone\.remote_code: true.*give --remote-code"):
+        with pytest.raises(InputError, match=r"stream\.yaml: key backbone\.remote_code: true.*pass --remote-code"):
             ask()
     (tmp_path / "two.yaml").write_text("{name: two, kind: classification, data: nowhere}")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}

@@ -23,7 +23,7 @@ def test_table_rows_are_the_legal_combinations() -> None:
 
 def test_all_options_are_documented() -> None:
     dimensions = {"form", "modifies", "insertion", "composition", "bottleneck"}
-    named = set(re.findall(r"`(\w+)`", TEXT.split("Options, each")[1].split("\n\n")[0]))
+    named = set(re.findall(r"`(\w+)`", TEXT.split("Options, refused")[1].split("\n\n")[0]))
     assert named == set(Modification.model_fields) - dimensions
 
 

@@ -112,8 +112,8 @@ def test_all_missing_copies_are_named(
     assert main(["run", "classic5", "--data-dir", str(data), "--run-dir", str(run), *options]) == 2
     error = capsys.readouterr().err
     assert error.count("data.local: there is no") == 2
-    assert f"there is no {data / 'yelp'}, and" in error
-    assert f"there is no {data / 'yahoo'}, and" in error
+    assert f"there is no {data / 'yelp'}, but" in error
+    assert f"there is no {data / 'yahoo'}, but" in error
     assert "agnews, amazon, dbpedia, yahoo-elsewhere, yelp-elsewhere" in error
     assert not run.exists()
 

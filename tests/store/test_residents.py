@@ -155,7 +155,7 @@ def test_changed_tokenizer_also_refuses_cached_banks(folder: Path, open_run: Run
     assert models.tokenizer is not None
     models.tokenizer.add_tokens(["newcomer"])
     models.look_again()
-    with pytest.raises(StoreError, match="task 'one' was learned with a tokenizer of digest"):
+    with pytest.raises(StoreError, match="task 'one' was learned with a tokenizer whose digest is"):
         run.predict(TEXTS, task="one")
 
 
