@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ class CopiedColumns:
     Args:
         source: the input file.
         output: the output file.
+        added: the columns that are added.
 
     Raises:
         InputError: if two columns of a parquet file have the same name.
     """
 
-    def __init__(self, source: Path, output: Path) -> None:
+    def __init__(self, source: Path, output: Path, added: Collection[str] = (ANSWER, SHARES)) -> None:
         self.types: Types = {}
+        self._added = added
         form = format_of(source)
         self._typed = form == ".parquet"
         self._any_text = form in (".csv", ".tsv") or (self._typed and output.suffix == ".parquet")
@@ -68,7 +70,7 @@ class CopiedColumns:
             InputError: if a column has the name of one that is added, or a value cannot be written.
         """
         for name, value in record.items():
-            if name in (ANSWER, SHARES):
+            if name in self._added:
                 raise InputError(
                     f"{where}: the input has a column {name!r}, and --output adds one of the same name to the copied "
                     "columns; rename it in the input."

@@ -164,13 +164,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(
             "--task, --task-column: both were given; give the task of all rows, or the column that names the task of each row"
         )
-    if arguments.task is None and arguments.task_column is None:
-        if arguments.input or arguments.output:
-            raise InputError(
-                "--task, --task-column: neither was given; for a file, give the task of all rows, or the column that names "
-                "the task of each row. The run only finds tasks for texts given as arguments or on standard input."
-            )
-    elif arguments.unknown is not None:
+    if arguments.unknown is not None and (arguments.task is not None or arguments.task_column is not None):
         raise InputError("--unknown: only for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:
         raise InputError("--task-column: names a column of a file; give the file with --input")

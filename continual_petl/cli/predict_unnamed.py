@@ -1,68 +1,127 @@
-"""``continual-petl predict`` without a task: the run finds the task of each text."""
+"""``continual-petl predict`` without a task: the run finds the task of each row."""
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from continual_petl.cli._console import print_json
-from continual_petl.cli.answers_out import line_of, record_of
-from continual_petl.cli.columns_out import Record
+from continual_petl.cli._console import out, print_json
+from continual_petl.cli.answers_out import check_output, line_of, record_of, write_records
+from continual_petl.cli.columns_out import ANSWER, SHARES, CopiedColumns, Record, Types, answer_columns
 from continual_petl.cli.limits import given_limits
-from continual_petl.cli.rows_in import unnamed_rows
+from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.store.open_run import check_can_route
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.records import format_of
 
 if TYPE_CHECKING:
     from continual_petl.predictor.routed import RoutedAnswer  # with torch
 
+Given = tuple[Row, Record | None]
+"""A row, and its full record if it is from a file with columns."""
+ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "runners_up": {"shares"}}
+"""The columns that say which task a row was found to belong to."""
+UNKNOWN = "(unknown)"
+
 
 def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int) -> int:
-    """Print the answer to each row with its task; return the exit code."""
+    """Predict each row with the task that the run finds for it; return the exit code."""
     check_can_route(run.store)  # before anything heavy is imported
-    rows = unnamed_rows(arguments.texts, given_limits(arguments, [spec.limits for spec in run.spec.tasks]))
-    records: list[Record] = []
-    for row, answer in _answered(run, rows, arguments, rows_at_a_time):
-        if arguments.json:
-            records.append(_record(run, row, answer))
-        else:
-            print(_line(run, answer))
-    if arguments.json:
-        print_json(records)
+    limits = given_limits(arguments, [spec.limits for spec in run.spec.tasks])
+    if arguments.output:
+        check_output(Path(arguments.output))
+    rows, types = _rows(arguments, limits)
+    if (first := next(rows, None)) is None:
+        raise InputError(
+            "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
+        )
+    windows = _answered(run, chain([first], rows), arguments, rows_at_a_time)
+    if arguments.output:
+        _write(run, windows, types, arguments)
+    elif arguments.json:
+        print_json([_record(run, row, None, answer) for window in windows for (row, _), answer in window])
+    else:
+        for window in windows:
+            for _, answer in window:
+                print(_line(run, answer))
     return 0
 
 
+def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types]:
+    """Return the rows, and the types of the columns of their file; a file is checked as a whole first."""
+    if not arguments.input:
+        return ((row, None) for row in unnamed_rows(arguments.texts, limits)), {"text": {"text"}, "text_pair": {"text"}}
+    path = Path(arguments.input)
+    copied = None
+    if arguments.output and format_of(path) != ".txt":
+        copied = CopiedColumns(path, Path(arguments.output), {*ROUTE, ANSWER, SHARES})
+    for _ in read_unnamed_rows(path, limits, None if copied is None else copied.add):
+        pass
+    types: Types = {"text": {"text"}, "text_pair": {"text"}} if copied is None else copied.types
+    return read_unnamed_rows(path, limits), types
+
+
 def _answered(
-    run: Run, rows: Iterator[Row], arguments: argparse.Namespace, rows_at_a_time: int
-) -> Iterator[tuple[Row, RoutedAnswer]]:
-    """Yield rows with their answers, in their order."""
+    run: Run, rows: Iterator[Given], arguments: argparse.Namespace, rows_at_a_time: int
+) -> Iterator[list[tuple[Given, RoutedAnswer]]]:
+    """Yield rows with their predictions, in portions and in order."""
     before = 0
     while window := list(islice(rows, rows_at_a_time)):
-        answers = run.predict(window, batch_size=arguments.batch_size, unknown=arguments.unknown or "reject")
+        try:
+            answers = run.predict(
+                [row for row, _ in window], batch_size=arguments.batch_size, unknown=arguments.unknown or "reject"
+            )
+        except InputError as error:
+            if before == 0:
+                raise
+            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 here"
+            raise InputError(f"{place}: {error}") from error
         assert isinstance(answers, list)
         before += len(window)
-        yield from zip(window, answers, strict=True)
-    if before == 0:
-        raise InputError("no text to answer: give texts as arguments or on standard input")
+        yield list(zip(window, answers, strict=True))
 
 
 def _line(run: Run, answer: RoutedAnswer) -> str:
     if answer.task is None or answer.answer is None:
         nearest = next(iter(answer.runners_up))
-        return f"(unknown)\tnearest task: {nearest} {answer.task_probability:.4f}"
+        return f"{UNKNOWN}\tnearest task: {nearest} {answer.task_probability:.4f}"
     return f"{answer.task} {answer.task_probability:.4f}\t{line_of(answer.answer, run.store.manifest(answer.task))}"
 
 
-def _record(run: Run, row: Row, answer: RoutedAnswer) -> Record:
-    """Return a row's record as with a task, and what the router found."""
+def _record(run: Run, row: Row, given: Record | None, answer: RoutedAnswer) -> Record:
+    """Return a row's record as with a task, with the task that was found."""
     manifest = run.store.manifest(answer.task or next(iter(answer.runners_up)))
     found: Record = {
         "task": answer.task,
         "task_probability": answer.task_probability,
         "runners_up": dict(answer.runners_up),
     }
-    return found | record_of(row, answer.answer, manifest)
+    own = record_of(row, answer.answer, manifest, given)
+    return found | own if given is None else own | found
+
+
+def _write(
+    run: Run, windows: Iterator[list[tuple[Given, RoutedAnswer]]], types: Types, arguments: argparse.Namespace
+) -> None:
+    counts: Counter[str] = Counter()
+
+    def records() -> Iterator[list[Record]]:
+        for window in windows:
+            counts.update(answer.task or UNKNOWN for _, answer in window)
+            yield [_record(run, row, given, answer) for (row, given), answer in window]
+
+    path = Path(arguments.output)
+    manifests = [run.store.manifest(task) for task in run.store.tasks]
+    write_records(path, records(), types | answer_columns(manifests) | ROUTE)
+    if arguments.json:
+        print_json({"output": str(path), "answers": dict(counts)})
+    else:
+        unknown = f", {counts[UNKNOWN]:,} of them unknown" if counts[UNKNOWN] else ""
+        out().print(f"wrote {counts.total():,} predictions to {path}{unknown}", markup=False, soft_wrap=True)

@@ -20,6 +20,8 @@ from continual_petl.streams.sources.text_file import TextFile, check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
+UNNAMED = ("text", "source", "tokens", "image")
+"""The columns that rows without a task are read from; a pair also has text_pair."""
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
 """A task, a row for it, and the full record from the file; None for rows without columns."""
@@ -54,9 +56,13 @@ def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
     """Yield the given rows without a task: a text, or the pair of texts on either side of a tab."""
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
-        _check_text(line, f"text {number}", limits)
-        first, tab, second = line.partition("\t")
-        yield (first, second) if tab else line
+        yield _unnamed(line, f"text {number}", limits)
+
+
+def _unnamed(line: str, where: str, limits: LimitsSpec) -> Row:
+    _check_text(line, where, limits)
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab else line
 
 
 def read_rows(
@@ -81,13 +87,7 @@ def read_rows(
     Raises:
         InputError: if a row cannot be used; the message names its line.
     """
-    check_regular(f"--input {path}", str(path))
-    kind = format_of(path)
-    if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
-        raise InputError(
-            f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz after those of text files"
-        )
-    _check_file(path)
+    kind = _format(path)
     if kind == ".txt":
         if task is None:
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
@@ -114,6 +114,60 @@ def read_rows(
         if seen is not None:
             seen(record, where)
         yield name, row, record
+
+
+def read_unnamed_rows(
+    path: Path, limits: LimitsSpec = DEFAULTS, seen: Callable[[Record, str], None] | None = None
+) -> Iterator[tuple[Row, Record | None]]:
+    """Yield the rows of a file that name no task, from the standard columns, each with its full record.
+
+    Args:
+        path: path of the file.
+        limits: how large the file and its cells may be.
+        seen: called with each record and its location.
+
+    Raises:
+        InputError: if a row cannot be used; the message names its line.
+    """
+    if _format(path) == ".txt":
+        for number, line in enumerate(TextFile(str(path), f"--input {path}", limits).lines(), 1):
+            yield _unnamed(_without_end(line), f"--input {path}:{number}", limits), None
+        return
+    for number, record in read_records(f"--input {path}", path, limits):
+        where = f"--input {path}:{number}"
+        found = [name for name in UNNAMED if record.get(name) not in (None, "")]
+        if len(found) != 1:
+            what = f"fills {' and '.join(map(repr, found))}" if found else f"has {_names(record)}"
+            raise InputError(
+                f"{where}: a row that names no task is read from one of the columns {', '.join(UNNAMED)} (a pair also from "
+                f"text_pair); this one {what}. Rename the column, or name the task: --task NAME, or --task-column NAME."
+            )
+        row = record[found[0]]
+        if found == ["tokens"]:
+            row = _words(row, in_table=path.suffix in _TABLES)
+        elif found == ["text"] and record.get("text_pair") not in (None, ""):
+            row = (row, record["text_pair"])
+        for text in row if isinstance(row, tuple | list) else (row,):
+            if not isinstance(text, str):
+                raise InputError(
+                    f"{where}: column {found[0]!r} holds {text!r:.80}, which is not a text. Write it as text."
+                )
+            _check_text(text, where, limits)
+        if seen is not None:
+            seen(record, where)
+        yield row, record
+
+
+def _format(path: Path) -> str:
+    """Return the suffix of a file that can be read."""
+    check_regular(f"--input {path}", str(path))
+    kind = format_of(path)
+    if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
+        raise InputError(
+            f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz after those of text files"
+        )
+    _check_file(path)
+    return kind
 
 
 def _check_file(path: Path) -> None:

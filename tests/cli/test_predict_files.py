@@ -128,7 +128,6 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.parquet", "PAR", ["--task", "yesno"], "r.parquet: cannot be read as parquet"),
         ("r.csv.gz", "text\n", ["--task", "yesno"], "the name ends in .gz, but the file is not compressed with gzip"),
         ("r.csv", "text\nw1\n", ["--task", "yesno", "--task-column", "t"], "both were given"),
-        ("r.csv", "text\nw1\n", [], "neither was given"),
         ("r.csv", "text\nw1\n", ["--task", "yesno", "--batch-size", "0"], "--batch-size: got 0"),
         ("r.csv", "text\nw1\n", ["--task", "yesno", "w1"], "texts and --input were both given"),
     ],

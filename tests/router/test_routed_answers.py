@@ -147,7 +147,6 @@ def test_the_command_prints_the_task_before_the_answer(run: Run, capsys: pytest.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--input", "rows.jsonl"], "for a file, give the task of all rows"),
         (["--task", "low", "--unknown", "nearest", "w1"], "--unknown: only for rows whose task is not named"),
         (["--task", "low", "--task-column", "task", "--input", "rows.jsonl"], "both were given"),
     ],

@@ -1,0 +1,105 @@
+"""``predict --input`` without a task: the rows of a file, and the files that predictions are written to."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.cli.main import main
+from tests.router.rows import labelled_task, routed_stream, rows_of
+from tests.tiny import WORDS
+
+Folder = Callable[..., Path]
+STRANGE = " ".join(WORDS[85:86] * 16)
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    tasks = [labelled_task(name) for name in ("low", "high", "pairs")]
+    return learn(routed_stream(backbone_folder(), tasks), tmp_path_factory.mktemp("routed") / "run")
+
+
+def _records() -> list[dict[str, Any]]:
+    rows = [rows_of(name, 2, 7)[number] | {"id": f"{name} {number}"} for number in (0, 1) for name in ("low", "pairs")]
+    rows = [{name: value for name, value in row.items() if name != "label"} for row in rows]
+    return [*rows, {"text": STRANGE, "id": "strange"}]
+
+
+def _expected(run: Run) -> list[Any]:
+    rows = [(row["text"], row["text_pair"]) if "text_pair" in row else row["text"] for row in _records()]
+    found = run.predict(rows)
+    assert isinstance(found, list)
+    return found
+
+
+def test_rows_of_a_file_are_routed_like_the_same_rows_in_python(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in _records()))
+    assert main(["predict", str(run.store.folder), "--input", str(source), "--output", str(output)]) == 0
+    assert f"wrote 5 predictions to {output}, 1 of them unknown" in " ".join(capsys.readouterr().out.split())
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    for record, given, answer in zip(written, _records(), _expected(run), strict=True):
+        assert given.items() <= record.items()
+        assert record["task"] == answer.task
+        assert record["task_probability"] == pytest.approx(answer.task_probability, abs=1e-6)
+        assert list(record["runners_up"]) == list(answer.runners_up)
+        assert record["answer"] == (None if answer.answer is None else answer.answer.value)
+    assert written[-1]["task"] is None
+    assert main(["predict", str(run.store.folder), "--input", str(source)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["low", "pairs", "low", "pairs", "(unknown)"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_have_a_column_for_the_task(run: Run, tmp_path: Path, suffix: str) -> None:
+    source, output = tmp_path / "rows.csv", tmp_path / f"out{suffix}"
+    with source.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["id", "text", "text_pair"])
+        writer.writeheader()
+        writer.writerows(_records())
+    assert main(["predict", str(run.store.folder), "--input", str(source), "--output", str(output)]) == 0
+    if suffix == ".csv":
+        tasks = [row["task"] or None for row in csv.DictReader(output.read_text().splitlines())]
+    else:
+        table = pq.read_table(output)
+        tasks = table["task"].to_pylist()
+        assert dict(table["runners_up"].to_pylist()[-1]).keys() <= {"low", "high", "pairs"}
+    assert tasks == [answer.task for answer in _expected(run)]
+
+
+def test_lines_of_a_text_file_are_rows(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "rows.txt"
+    source.write_text(_records()[0]["text"] + "\n")
+    assert main(["predict", str(run.store.folder), "--input", str(source)]) == 0
+    assert capsys.readouterr().out.startswith("low ")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            {"body": "w1"},
+            r"rows.jsonl:1: a row that names no task is read from one of the columns text, source, tokens",
+        ),
+        ({"text": "w1", "source": "w2"}, "this one fills 'text' and 'source'"),
+        ({"text": 3}, "column 'text' holds 3, which is not a text"),
+        ({"text": "w1", "task": "low"}, "the input has a column 'task', and --output adds one of the same name"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], record: dict[str, Any], message: str
+) -> None:
+    source, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps(record) + "\n")
+    assert main(["predict", str(run.store.folder), "--input", str(source), "--output", str(output)]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not output.exists()
