@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import accepts, check_request
 from continual_petl.router.discriminant import Router, probabilities
 from continual_petl.router.row_states import row_states
 from continual_petl.router.sums import Array, TaskSums
+from continual_petl.router.totals import Totals, read_sums, totals_of
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.open_run import check_can_route
+from continual_petl.store.store import Store
 
 NUM_RUNNERS_UP = 3
 """How many tasks are listed after the most probable one."""
@@ -50,8 +52,8 @@ missing."""
 class TaskFinder:
     """Finds the task of rows, among the tasks of a run that stored sums."""
 
-    seals: tuple[tuple[str, str], ...]
-    """Task and seal of every learned task when this was created."""
+    totals: Totals
+    """The sums of all learned tasks when this was created."""
     router: Router
     groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
     """By encoding, the manifest of one of its tasks, and their names."""
@@ -135,37 +137,32 @@ _finders: WeakKeyDictionary[ModelCache, TaskFinder] = WeakKeyDictionary()
 
 
 def task_finder(models: ModelCache) -> TaskFinder:
-    """Return the finder over all learned tasks that have sums; it is made again only if a certificate has changed.
+    """Return the finder over all learned tasks that have sums; only tasks that were learned since the last call are read.
 
     Raises:
         InputError: if no task stored sums, or tasks stored sums of different layers.
         StoreError: if stored sums are not the certified ones.
     """
     store = models.store
-    seals = tuple(sorted((link.task, link.seal) for link in store.links()))
-    if (finder := _finders.get(models)) is not None and finder.seals == seals:
-        return finder
+    before = _finders.get(models)
+    if before is not None and before.totals.seals == {link.task: link.seal for link in store.links()}:
+        return before
     check_can_route(store)
-    sums: dict[str, TaskSums] = {}
+    _finders.pop(models, None)  # its totals are changed
+    totals = totals_of(store, None if before is None else before.totals)
     groups: dict[Encoding, tuple[Manifest, tuple[str, ...]]] = {}
-    for task, _ in seals:
-        if (stored := store.router_sums(task)) is None:
-            continue
-        try:
-            sums[task] = TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
-        except ValueError as error:
-            raise StoreError(f"task {task!r}: router.safetensors does not fit this release: {error}") from error
+    for task in sorted(totals.means):
         manifest = store.manifest(task)
         first, tasks = groups.get(encoding := _encoding(manifest), (manifest, ()))
         groups[encoding] = (first, (*tasks, task))
-    if len({own.layers for own in sums.values()}) > 1:
-        read = ", ".join(f"{task} {list(own.layers)}" for task, own in list(sums.items())[:5])
-        raise InputError(
-            "task: none was named, and the tasks were learned with different settings of routing (layers read: "
-            f"{read}): name the task, or learn them again with one setting."
-        )
-    finder = _finders[models] = TaskFinder(seals=seals, router=Router(sums), groups=groups)
+    finder = _finders[models] = TaskFinder(totals=totals, router=Router(totals, partial(_sums, store)), groups=groups)
     return finder
+
+
+def _sums(store: Store, task: str) -> TaskSums:
+    sums = read_sums(store, task)
+    assert sums is not None
+    return sums
 
 
 def _encoding(manifest: Manifest) -> Encoding:

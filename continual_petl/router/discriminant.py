@@ -11,11 +11,13 @@ Shape suffixes: N rows, F numbers of a row, T tasks, M means of all tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
 from continual_petl.router.sums import ONE, QUANTILES, Array, TaskSums, shrunk, square
+from continual_petl.router.totals import Totals
 
 SHRINKAGE = 0.003
 """Weight of the scaled identity in the shared covariance."""
@@ -29,30 +31,23 @@ class Router:
     """Scores rows for each of some tasks.
 
     Args:
-        sums: of each task, by name.
-
-    Raises:
-        ValueError: if there are none, or they were computed from different layers.
+        totals: the sums of the tasks, added up; at least one task has sums.
+        sums_of: returns the sums of one of them, which are only needed to tell whether a row is unknown.
     """
 
-    def __init__(self, sums: Mapping[str, TaskSums]) -> None:
-        if not sums:
-            raise ValueError("a router needs the sums of at least one task")
-        if len({(own.layers, own.means_CF.shape[1]) for own in sums.values()}) > 1:
-            raise ValueError("the sums of all tasks must be of the same layers")
-        self.tasks = tuple(sorted(sums))
-        self.layers = sums[self.tasks[0]].layers
-        self._sums = dict(sums)
-        self._precisions: dict[str, Array] = {}
-        total_U = np.zeros(sums[self.tasks[0]].covariance_U.shape, dtype=np.int64)
-        for own in sums.values():
-            total_U += own.count * own.covariance_U.astype(np.int64)
-        num_rows = sum(own.count for own in sums.values())
-        means_MF = np.concatenate([sums[task].means_CF for task in self.tasks])
-        self._weight_FM = np.linalg.solve(shrunk(square(total_U) / (ONE * num_rows), SHRINKAGE), means_MF.T)
-        shares_M = np.concatenate([sums[task].counts_C / sums[task].count for task in self.tasks])
+    def __init__(self, totals: Totals, sums_of: Callable[[str], TaskSums]) -> None:
+        assert totals.total_U is not None
+        self.tasks = tuple(sorted(totals.means))
+        self.layers = totals.layers
+        self._sums_of = sums_of
+        self._known: OrderedDict[str, tuple[TaskSums, Array]] = OrderedDict()
+        covariance_FF = shrunk(square(totals.total_U) / (ONE * totals.num_rows), SHRINKAGE)
+        means_MF = np.concatenate([totals.means[task][1] for task in self.tasks])
+        counts = [totals.means[task][0] for task in self.tasks]
+        self._weight_FM = np.linalg.solve(covariance_FF, means_MF.T)
+        shares_M = np.concatenate([counts_C / counts_C.sum() for counts_C in counts])
         self._bias_M = np.log(shares_M) - 0.5 * (means_MF.T * self._weight_FM).sum(0)
-        self._first_T = np.cumsum([0, *(len(sums[task].counts_C) for task in self.tasks[:-1])])
+        self._first_T = np.cumsum([0, *map(len, counts[:-1])])
 
     def scores(self, states_NF: Array) -> Array:
         """Return the log-probability of each task, up to a constant per row: ``(N, T)``, in the order of `tasks`."""
@@ -60,14 +55,20 @@ class Router:
         return found_NT
 
     def is_unknown(self, states_NF: Array, task: str) -> list[bool]:
-        """Return for each row whether it is farther from a task than its validation rows were."""
-        own = self._sums[task]
-        if task not in self._precisions:
-            self._precisions[task] = own.precision()
-            if len(self._precisions) > MAX_PRECISIONS:
-                self._precisions.pop(next(iter(self._precisions)))
+        """Return for each row whether it is farther from a task than its validation rows were.
+
+        Raises:
+            StoreError: if the task's sums are not the certified ones.
+        """
+        if task not in self._known:
+            own = self._sums_of(task)
+            self._known[task] = own, own.precision()
+            if len(self._known) > MAX_PRECISIONS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(task)
+        own, precision_FF = self._known[task]
         threshold = float(np.interp(KNOWN, QUANTILES, own.distances_Q))
-        return [bool(far) for far in own.distances(states_NF, self._precisions[task]) > threshold]
+        return [bool(far) for far in own.distances(states_NF, precision_FF) > threshold]
 
 
 def probabilities(scores_NT: Array) -> Array:

@@ -96,7 +96,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         )
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
-    routed, low = routed_cells(session, [cell.task for cell in cells if cell.status == _MEASURED], request)
+    own = [cell.task for cell in cells if cell.status == _MEASURED]
+    # The router of many tasks is not solved anew for the rows of one.
+    routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
     notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
 

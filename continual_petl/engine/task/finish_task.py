@@ -13,6 +13,7 @@ from continual_petl.engine.scoring.certified_rows import check_rows
 from continual_petl.engine.scoring.result_row import measure_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
+from continual_petl.router.totals import keep_totals
 from continual_petl.store.files.atomic import remove_folder
 from continual_petl.store.folder.results_file import RowLine, TaskLine
 
@@ -75,6 +76,7 @@ def finish_task(
         task=task, index=link.index, certificate=link.seal, seconds=spent, checks=dict(sorted(checks.items()))
     )
     store.append_results([done])
+    keep_totals(store)
     for callback in watching:
         callback.on_task_checked(event, spent, dict(checks))
     learned = set(store.tasks)

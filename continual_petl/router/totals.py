@@ -1,0 +1,203 @@
+"""The sums of all tasks of a run: the total of their covariances, and every mean.
+
+Opening a run with many tasks would take long if each task's covariance were read. Their total is therefore kept in a hidden
+file, which is written again whenever it lacks a sixteenth of the tasks, so that a commit costs the same however many there
+are. It is only a cache: it names the certificate of each task that it holds, and if one has changed, or the file is missing
+or damaged, the certified sums are read instead. The total is an integer, so it is the same on both ways, bit for bit.
+
+Shape suffixes: F numbers of a row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.router.sums import Array, TaskSums
+from continual_petl.store.certificate.manifest import ROUTER
+from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.files.atomic import replace_file
+from continual_petl.store.files.reading import read_file
+from continual_petl.store.store import Store
+
+MAX_BYTES = 2**31
+MIN_NEW = 16
+"""Fewer tasks than this are not worth writing the file for."""
+_DIGEST_BYTES = 32
+_DTYPES = {
+    "total_U": np.int64,
+    "num_rows": np.int64,
+    "layers_K": np.int64,
+    "counts_M": np.int64,
+    "means_MF": np.float64,
+    "num_means_T": np.int64,
+    "tasks": np.uint8,
+}
+
+
+class Totals:
+    """The sums of some tasks, added up; tasks can be added in any order."""
+
+    def __init__(self) -> None:
+        self.seals: dict[str, str] = {}
+        """Seal of the certificate of each task, also of those without sums."""
+        self.layers: tuple[int, ...] = ()
+        self.total_U: NDArray[np.int64] | None = None
+        """Sum over tasks of the number of rows times the fixed-point covariance; None without a task with sums."""
+        self.num_rows = 0
+        self.means: dict[str, tuple[NDArray[np.int64], Array]] = {}
+        """Numbers of rows and means of each task with sums."""
+
+    def add(self, task: str, seal: str, sums: TaskSums | None) -> None:
+        """Add a task.
+
+        Args:
+            task: its name.
+            seal: seal of its certificate.
+            sums: its sums; None if it stored none.
+
+        Raises:
+            InputError: if its sums are of other layers than those of the earlier tasks.
+        """
+        self.seals[task] = seal
+        if sums is None:
+            return
+        if self.total_U is None:
+            self.layers, self.total_U = sums.layers, np.zeros(sums.covariance_U.shape, dtype=np.int64)
+        if self.layers != sums.layers or self.total_U.shape != sums.covariance_U.shape:
+            raise InputError(
+                "task: none was named, and the tasks were learned with different settings of routing (layers read: "
+                f"{next(iter(self.means))} {list(self.layers)}, {task} {list(sums.layers)}): name the task, or learn them "
+                "again with one setting."
+            )
+        self.total_U += np.int64(sums.count) * sums.covariance_U
+        self.num_rows += sums.count
+        self.means[task] = (sums.counts_C, sums.means_CF)
+
+    def to_bytes(self) -> bytes:
+        """Return everything in one piece, with a digest."""
+        tasks = sorted(self.seals)
+        with_sums = [task for task in tasks if task in self.means]
+        width = self.means[with_sums[0]][1].shape[1] if with_sums else 0
+        values = {
+            "total_U": np.zeros(0) if self.total_U is None else self.total_U,
+            "num_rows": [self.num_rows],
+            "layers_K": self.layers,
+            "counts_M": np.concatenate([np.zeros(0), *(self.means[task][0] for task in with_sums)]),
+            "means_MF": np.concatenate([np.zeros((0, width)), *(self.means[task][1] for task in with_sums)]),
+            "num_means_T": [len(self.means[task][0]) if task in self.means else 0 for task in tasks],
+            "tasks": np.frombuffer(json.dumps([[task, self.seals[task]] for task in tasks]).encode(), np.uint8),
+        }
+        content: bytes = save({name: np.asarray(value, dtype=_DTYPES[name]) for name, value in values.items()})
+        return hashlib.sha256(content).digest() + content
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Totals:
+        """Read what `to_bytes` returned.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+        digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError("the digest does not match")
+        try:
+            arrays: Mapping[str, NDArray[np.generic]] = load(content)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        if {name: array.dtype for name, array in arrays.items()} != {
+            name: np.dtype(own) for name, own in _DTYPES.items()
+        }:
+            raise ValueError("other arrays than this release writes")
+        totals, ends_T = cls(), np.cumsum(arrays["num_means_T"])
+        for (task, seal), end, num in zip(
+            json.loads(arrays["tasks"].tobytes()), ends_T.tolist(), arrays["num_means_T"].tolist(), strict=True
+        ):
+            totals.seals[task] = seal
+            if num:
+                own = slice(end - num, end)
+                totals.means[task] = arrays["counts_M"][own], arrays["means_MF"][own]  # type: ignore[assignment]
+        totals.layers = tuple(arrays["layers_K"].tolist())
+        totals.num_rows = int(arrays["num_rows"][0])
+        totals.total_U = np.array(arrays["total_U"], dtype=np.int64) if totals.means else None
+        return totals
+
+
+def read_sums(store: Store, task: str) -> TaskSums | None:
+    """Return a task's certified sums; None if it stored none.
+
+    Raises:
+        StoreError: if they are not the certified ones, or do not fit this release.
+    """
+    stored = store.router_sums(task)
+    if stored is None:
+        return None
+    try:
+        return TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
+    except ValueError as error:
+        raise StoreError(f"task {task!r}: {ROUTER} does not fit this release: {error}") from error
+
+
+def totals_of(store: Store, known: Totals | None = None) -> Totals:
+    """Return the totals of all learned tasks.
+
+    Args:
+        store: the run.
+        known: earlier totals of this run, to which only new tasks are added.
+
+    Raises:
+        InputError: if tasks stored sums of different layers.
+        StoreError: if sums that are read are not the certified ones.
+    """
+    seals = {link.task: link.seal for link in store.links()}
+    totals = known if known is not None and known.seals.items() <= seals.items() else _kept(store, seals)
+    for task, seal in sorted(seals.items()):
+        if task not in totals.seals:
+            totals.add(task, seal, read_sums(store, task))
+    return totals
+
+
+def keep_totals(store: Store) -> None:
+    """Write the totals to the run folder if the file lacks many tasks; a failed write is harmless.
+
+    Args:
+        store: the run; its lock is held.
+    """
+    with suppress(InputError, StoreError):
+        seals = {link.task: link.seal for link in store.links()}
+        if len(seals) < MIN_NEW:
+            return
+        kept = _kept(store, seals)
+        if len(seals) - len(kept.seals) < max(MIN_NEW, len(seals) // 16):
+            return
+        content = totals_of(store, kept).to_bytes()
+        path = _file(store)
+        for stale in path.parent.glob(f".{path.name}.*.new"):
+            stale.unlink(missing_ok=True)
+        replace_file(path, lambda beside: _write(beside, content))
+
+
+def _kept(store: Store, seals: Mapping[str, str]) -> Totals:
+    """Return what the file holds; nothing if one of its tasks is no longer there, or it cannot be used."""
+    with suppress(OSError, StoreError, ValueError, KeyError, TypeError):
+        totals = Totals.from_bytes(read_file(_file(store), MAX_BYTES))
+        if totals.seals.items() <= seals.items():
+            return totals
+    return Totals()
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _file(store: Store) -> Path:
+    return store.folder / ".router.index"

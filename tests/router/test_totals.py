@@ -1,0 +1,122 @@
+"""The totals of a run: the same bits from the file, from the certified sums, and after any change of the run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from continual_petl import Run, forget, learn
+from continual_petl.router import totals as module
+from continual_petl.router.totals import Totals, keep_totals, read_sums, totals_of
+from continual_petl.store.store import Store
+from tests.router.rows import labelled_task, routed_stream, rows_of
+
+Folder = Callable[..., Path]
+NAMES = ("low", "high", "more", "last")
+
+
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tasks = [
+        labelled_task(name, vocabulary="low" if name == "more" else "high" if name == "last" else name)
+        for name in NAMES
+    ]
+    tasks[3] |= {"routing": "off"}
+    folder = tmp_path_factory.mktemp("totals") / "run"
+    learn(routed_stream(backbone_folder(), tasks), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "MIN_NEW", 2)
+    return Path(shutil.copytree(learned, tmp_path / "run"))
+
+
+def same(one: Totals, other: Totals) -> bool:
+    return one.to_bytes() == other.to_bytes()
+
+
+def reads_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    reads: list[str] = []
+    monkeypatch.setattr(module, "read_sums", lambda own, task: (reads.append(task), read_sums(own, task))[1])
+    return reads
+
+
+def test_file_spares_reading_and_gives_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(folder)
+    without = totals_of(store)
+    assert set(without.means) == {"low", "high", "more"}
+    keep_totals(store)
+    assert (folder / ".router.index").is_file()
+    reads = reads_of(store, monkeypatch)
+    assert same(totals_of(store), without)
+    assert reads == []
+    text = rows_of("low", 1, 9)[0]["text"]
+    found = Run(folder).predict(text)
+    (folder / ".router.index").unlink()
+    assert Run(folder).predict(text) == found
+    assert set(reads) <= {"low", "high", "more", "last"}
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "empty", "folder", "other"])
+def test_damaged_file_is_not_used(folder: Path, change: str) -> None:
+    store = Store(folder)
+    whole = totals_of(store)
+    keep_totals(store)
+    path = folder / ".router.index"
+    content = bytearray(path.read_bytes())
+    if change == "flip":
+        content[len(content) // 2] ^= 1
+    if change == "folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_bytes({"cut": content[:-9], "empty": b"", "other": b"x" * 99}.get(change, bytes(content)))
+    assert same(totals_of(store), whole)
+
+
+def test_forgotten_and_replaced_tasks_leave_nothing_behind(folder: Path, backbone_folder: Folder) -> None:
+    keep_totals(Store(folder))
+    forget(folder, "high")
+    left = totals_of(Store(folder))
+    assert set(left.means) == {"low", "more"}
+    (folder / ".router.index").unlink()
+    assert same(totals_of(Store(folder)), left)
+
+
+def test_only_new_tasks_are_added_to_known_totals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(folder)
+    whole, some = totals_of(store), Totals()
+    for link in store.links()[:2]:
+        some.add(link.task, link.seal, read_sums(store, link.task))
+    reads = reads_of(store, monkeypatch)
+    assert same(totals_of(store, some), whole)
+    assert sorted(reads) == ["last", "more"]
+
+
+def test_file_is_written_again_only_if_it_lacks_many_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(folder)
+    keep_totals(store)
+    path = folder / ".router.index"
+    first = path.stat().st_mtime_ns
+    keep_totals(store)
+    assert path.stat().st_mtime_ns == first
+    monkeypatch.setattr(module, "MIN_NEW", 9)
+    path.unlink()
+    keep_totals(store)
+    assert not path.exists()
+
+
+def test_a_run_that_stores_no_sums_has_empty_totals() -> None:
+    totals = Totals()
+    totals.add("a", "seal", None)
+    again = Totals.from_bytes(totals.to_bytes())
+    assert (again.seals, again.means, again.total_U) == ({"a": "seal"}, {}, None)
+    with pytest.raises(ValueError, match="digest"):
+        Totals.from_bytes(b"")
+    assert np.array_equal(again.layers, ())
