@@ -180,9 +180,7 @@ def test_environment_variables_are_not_sent_to_the_network(
 ) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     data = json.dumps({"path": "json", "data_files": {"train": [address]}})
-    with pytest.raises(
-        StreamFileError, match=r"data_files\.train\.0.* is a URL, and an untrusted stream"
-    ) as error:
+    with pytest.raises(StreamFileError, match=r"data_files\.train\.0.* is a URL, and an untrusted stream") as error:
         load(BASE.replace("x.csv", data))
     assert "secret" not in str(error.value)
 
@@ -244,9 +242,7 @@ def test_unreadable_stream_is_not_written(trainer: dict[str, Any], problem: str)
 def test_too_large_stream_is_not_written(load: Load, monkeypatch: pytest.MonkeyPatch, bound: str, what: str) -> None:
     spec = load(BASE)
     monkeypatch.setattr(dump, bound, 10)
-    with pytest.raises(
-        InputError, match=rf"the stream has \d+ {what} when written .* put its rows into data files"
-    ):
+    with pytest.raises(InputError, match=rf"the stream has \d+ {what} when written .* put its rows into data files"):
         dump_stream(spec)
 
 
