@@ -1,1 +1,1 @@
-"""Side-by-side measurements against peers, each table by one command: ``python -m experiments.benchmarks TABLE``."""
+"""Side-by-side measurements against peers, with one command per table: ``python -m experiments.benchmarks TABLE``."""

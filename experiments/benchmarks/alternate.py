@@ -1,4 +1,4 @@
-"""Candidates take turns, A B C A B C ..., so that other load on the machine affects all of them equally."""
+"""Measure candidates in turns, A B C A B C ..., so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import median
 from continual_petl.errors import InputError
 
 Samples = dict[str, list[float]]
-"""Measurements by candidate, one number per turn."""
+"""Measurements by candidate, one number per round."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that is measured."""
+    """A block of work to be measured, with its name."""
 
     name: str
     block: Callable[[], float]
@@ -27,13 +27,13 @@ def alternate(
     """Run every candidate ``warmup + repetitions`` times in turn and return the last ``repetitions`` measurements.
 
     Args:
-        candidates: with different names.
-        repetitions: measured rounds.
-        warmup: rounds before them, which are dropped.
+        candidates: the candidates, with different names.
+        repetitions: number of measured rounds.
+        warmup: number of rounds before them, which are dropped.
         tell: called in every round.
 
     Raises:
-        InputError: if there is nothing to measure, or two candidates have one name.
+        InputError: if there is nothing to measure, or two candidates have the same name.
 
     Example:
         >>> alternate([Candidate("one", lambda: 1.0), Candidate("two", lambda: 2.0)], repetitions=2, warmup=1)
@@ -45,7 +45,7 @@ def alternate(
             f"nothing to measure: {len(candidates)} candidates, {repetitions} repetitions; give at least one"
         )
     if len(set(names)) < len(names):
-        raise InputError(f"two candidates have one name: {', '.join(sorted(names))}; give each its own")
+        raise InputError(f"two candidates have the same name: {', '.join(sorted(names))}; give them different names")
     samples: Samples = {name: [] for name in names}
     for number in range(-warmup, repetitions):
         for candidate in candidates:
@@ -62,7 +62,7 @@ def medians(samples: Samples) -> dict[str, float]:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return the distance from the lower to the upper quartile, as a share of the median.
+    """Return the interquartile range as a share of the median.
 
     Example:
         >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])

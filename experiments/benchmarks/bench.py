@@ -1,4 +1,4 @@
-"""From options to a written table: the shape, the peers, the measurement, the two files."""
+"""Measure a table from its options: prepare backbone and peers, measure, and write the two files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES = {"transformers": "plain", "peft": "with_peft", "adapters": "with_adapt
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a table's own code."""
+    """The result of a table module's ``measure``."""
 
     unit: str
     samples: Samples
@@ -40,18 +40,18 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """The input of a table's own code."""
+    """The argument of a table module's ``measure``."""
 
     options: Options
     shape: Shape
     scratch: Path
-    """A folder for files of the run."""
+    """A folder for temporary files."""
     peers: dict[str, Peer]
-    """The workers, by name; always with transformers itself, in our own environment."""
+    """The workers by name; always includes transformers itself, in our environment."""
     tell: Callable[[str], None]
 
     def alternate(self, candidates: list[Candidate]) -> Samples:
-        """Measure candidates side by side, as the options say."""
+        """Measure candidates side by side, according to the options."""
         options = self.options
         return alternate(candidates, repetitions=options.repetitions, warmup=options.warmup, tell=self.tell)
 
@@ -65,9 +65,9 @@ def run(options: Options, tell: Callable[[str], None] = say, workers: dict[str, 
     """Measure a table and write it to ``options.out``.
 
     Args:
-        options: which table, and how.
-        tell: called with progress.
-        workers: running workers of the peers; None starts those in the options, and ends them.
+        options: the table to measure, and how.
+        tell: called with progress messages.
+        workers: running workers of the peers; None starts the workers of the options' peers, and ends them.
     """
     module = import_module(f"experiments.benchmarks.tables.{options.table}")
     torch.set_num_threads(options.threads)
@@ -113,7 +113,7 @@ def _bench(options: Options, tell: Callable[[str], None], workers: dict[str, Pee
 
 
 def start_workers(options: Options) -> dict[str, Peer]:
-    """Start the workers of the peers that the options name, and that of transformers in our own environment."""
+    """Start the workers of the peers in the options, and the worker of transformers in our environment."""
     pythons = {"transformers": sys.executable} | {name: options.pythons[name] for name in options.peers}
     return {
         name: Peer(name, python, MODULES[name], threads=options.threads, clock=options.clock)

@@ -1,9 +1,9 @@
 """The matrix products of one training step: a lower bound on the time of any implementation in this arithmetic.
 
-Included are all products that a step cannot avoid: forward through every layer, back to the lowest modified place (gradients
-of states, none of frozen weights), and all of the bank's. There are as many weights as in the model, states are shared, and
-results go to preallocated memory, so only the products are timed. Not counted: softmax, LayerNorms, non-linearities,
-sums, the optimizer, the embeddings and the head.
+Included are all products that a step cannot avoid: forward through every layer, backward to the lowest modified place
+(gradients of states, but not of frozen weights), and all products of the bank. There are as many weights as in the model,
+states are shared, and results are written to preallocated memory, so only the products are timed. Not counted: softmax,
+LayerNorms, non-linearities, sums, the optimizer, the embeddings and the head.
 
 Shape suffixes: N = B T tokens, D width, F width inside the FFN, R bottleneck, S heads of all rows, d width of a head.
 """
@@ -26,7 +26,7 @@ Lowest = Literal["embeddings", "attention output"]
 
 @dataclass(frozen=True)
 class Product:
-    """``(rows, inner) @ (inner, columns)``, ``times`` in a layer, ``layers`` layers; for attention ``stack`` at once."""
+    """``(rows, inner) @ (inner, columns)``, ``times`` per layer, in ``layers`` layers; for attention ``stack`` at once."""
 
     what: str
     rows: int
@@ -36,16 +36,16 @@ class Product:
     layers: int
     stack: int = 0
     transposed: Literal["none", "left", "right"] = "none"
-    """Which side lies transposed in memory, as it does in a model."""
+    """Which operand is transposed in memory, as in a model."""
 
     @property
     def num_operations(self) -> int:
-        """Multiplications and additions of all of them."""
+        """Number of multiplications and additions."""
         return 2 * self.rows * self.inner * self.columns * self.times * self.layers * (self.stack or 1)
 
 
 def forward_products(shape: Shape, rows: int, length: int, bottleneck: int) -> list[Product]:
-    """Return the products of a forward pass; without a bank for ``bottleneck`` 0."""
+    """Return the products of a forward pass; without a bank if ``bottleneck`` is 0."""
     N, D, F, L = rows * length, shape.hidden, shape.ffn, shape.num_layers
     S, d = rows * shape.num_heads, shape.hidden // shape.num_heads
     found = [
@@ -64,10 +64,10 @@ def forward_products(shape: Shape, rows: int, length: int, bottleneck: int) -> l
 
 
 def backward_products(shape: Shape, rows: int, length: int, bottleneck: int, lowest: Lowest) -> list[Product]:
-    """Return the products of the way back from the top to the lowest modified place."""
+    """Return the products of the backward pass from the top to the lowest modified place."""
     N, D, F, R, L = rows * length, shape.hidden, shape.ffn, bottleneck, shape.num_layers
     S, d = rows * shape.num_heads, shape.hidden // shape.num_heads
-    # Below a bank on the output of the first attention, nothing has a gradient.
+    # Below a bank on the output of the first attention, no gradients are needed.
     through = L if lowest == "embeddings" else L - 1
     return [
         Product("FFN out, states", N, D, F, 1, L),
@@ -79,7 +79,7 @@ def backward_products(shape: Shape, rows: int, length: int, bottleneck: int, low
         Product("attention, keys", length, length, d, 1, through, S, "left"),
         Product("bank, up, states", N, D, R, 2, L),
         Product("bank, up, weights", D, N, R, 2, L, transposed="left"),
-        # Of the lowest bank the states below need no gradient.
+        # The states below the lowest bank need no gradient.
         Product("bank, down, states", N, R, D, 2, through),
         Product("bank, down, states of the first layer", N, R, D, 1, L - through),
         Product("bank, down, weights", R, N, D, 2, L, transposed="left"),
@@ -93,12 +93,12 @@ def step_products(shape: Shape, rows: int, length: int, bottleneck: int, lowest:
 
 
 def num_operations(products: list[Product]) -> int:
-    """Return multiplications and additions of all products."""
+    """Return the number of multiplications and additions in all products."""
     return sum(product.num_operations for product in products)
 
 
 def multiply(products: list[Product], *, device: str, dtype: torch.dtype, count: int) -> Callable[[], float]:
-    """Return a block that does all products ``count`` times; its seconds are those of doing them once."""
+    """Return a block that computes all products ``count`` times, and returns the seconds for one time."""
     generator = torch.Generator().manual_seed(0)
     lefts: dict[tuple[int, ...], Tensor] = {}
     results: dict[tuple[int, ...], Tensor] = {}

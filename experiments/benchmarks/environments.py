@@ -1,9 +1,9 @@
-"""Create a separate environment for each peer, so that they do not affect each other's versions, or ours.
+"""Create a separate environment for each peer, so that its dependencies do not affect other peers or ours.
 
     python -m experiments.benchmarks environments [--index-url ADDRESS]
 
-torch is installed first and separately, from the given index (PyTorch's CPU builds save a large download), and in our
-version: otherwise two versions of torch would be compared.
+torch is installed first and separately, from the given index (PyTorch's CPU builds save a large download), in the same
+version as ours: otherwise two versions of torch would be compared.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ CONSTRAINTS = Path(__file__).parent / "peers"
 
 
 def make_environments(arguments: Sequence[str]) -> None:
-    """Make, or bring up to date, the environments of the peers.
+    """Create or update the environments of the peers.
 
     Raises:
-        InputError: if pip cannot install one.
+        InputError: if pip cannot install one of them.
     """
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks environments", description=__doc__)
-    parser.add_argument("--into", type=Path, default=ENVIRONMENTS, help="folder of the environments")
-    parser.add_argument("--index-url", help="where torch comes from; pip's usual index unless given")
-    parser.add_argument("peers", nargs="*", default=list(PEERS), help=f"which: {', '.join(PEERS)}; all unless given")
+    parser.add_argument("--into", type=Path, default=ENVIRONMENTS, help="folder for the environments")
+    parser.add_argument("--index-url", help="package index for torch (default: pip's)")
+    parser.add_argument("peers", nargs="*", default=list(PEERS), help=f"which: {', '.join(PEERS)} (default: all)")
     given = parser.parse_args(arguments)
     for name in given.peers:
         if name not in PEERS:
@@ -53,5 +53,5 @@ def _make(name: str, folder: Path, index: str | None) -> None:
         command += ["--constraint", str(constraints(name)), *(["--index-url", source] if source else []), *packages]
         if subprocess.run(command, check=False).returncode:
             raise InputError(
-                f"environments: pip could not install {', '.join(packages)} for {name}: see its message above."
+                f"environments: pip could not install {', '.join(packages)} for {name}: see pip's message above."
             )

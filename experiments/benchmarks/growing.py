@@ -1,4 +1,4 @@
-"""A run of small tasks that takes turns: it reports the cost of each task, and waits for a line before the next.
+"""A run of small tasks, controlled over standard input: it reports the cost of each task, and then waits for a line.
 
 ``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS`` learns tasks FIRST to FIRST + COUNT - 1.
 """
@@ -28,21 +28,21 @@ class Cost:
     """The cost of one task."""
 
     seconds: float
-    """By the clock, from the end of the task before."""
+    """Wall-clock time since the end of the previous task."""
     cpu_seconds: float
-    """Of this process."""
+    """Processor time of this process."""
     peak_bytes: int
-    """The most memory that this process ever had until then."""
+    """Peak memory of this process so far."""
     stored_bytes: int
-    """That joined the run folder."""
+    """Bytes that were added to the run folder."""
 
 
 class Costs(StreamCallback):
-    """Records the cost of each task. The last callback of a run, so that it includes the work of all others.
+    """Records the cost of each task. It must be the last callback of a run, so that the work of all others is included.
 
     Args:
         folder: the run folder.
-        tell: called with the cost of each task; its own time belongs to no task.
+        tell: called with the cost of each task; the time it takes is not part of any task.
     """
 
     def __init__(self, folder: Path, tell: Callable[[Cost], None]) -> None:
@@ -70,14 +70,14 @@ class Costs(StreamCallback):
 
 
 def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int = 8, seed: int = 0) -> TaskStream:
-    """Return a stream of small tasks of two labels: 16 rows to learn from, 8 to validate on, two steps each.
+    """Return a stream of small tasks with two labels: 16 training rows, 8 validation rows, two steps each.
 
     Args:
-        backbone: what `load_backbone` calls it.
-        num_tasks: of the stream.
-        first: number of the first of them.
-        bottleneck: of their banks.
-        seed: of the stream.
+        backbone: name of the backbone, as for `load_backbone`.
+        num_tasks: number of tasks.
+        first: number of the first task.
+        bottleneck: bottleneck size of the banks.
+        seed: seed of the stream.
     """
     draw = random.Random(seed)
 
@@ -107,7 +107,7 @@ def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int
 
 
 def main(folder: str, backbone: str, first: str, count: str, threads: str) -> None:
-    """Learn in turns, until there are no more lines."""
+    """Learn one task per line of standard input, until there are no more lines."""
     torch.set_num_threads(int(threads))
 
     def told(cost: Cost) -> None:

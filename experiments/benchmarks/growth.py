@@ -1,10 +1,10 @@
-"""The cost of the k-th task for several k, side by side, and the cost of many banks afterwards.
+"""The cost of the k-th task for several k, side by side, and the cost of opening and switching many banks.
 
-Run folders of 10 to 1,000 banks are made: one small task is learned, the others are committed as copies of its bank, each
-with certificate, index and results like any other. Then each folder is continued by its own run, and these runs
-take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the largest
-store are opened in turn, and banks are switched, in memory and from disk. The functions only return numbers.
-`experiments.benchmarks.tables.course` learns all 1,000 in one run instead.
+Run folders with 10 to 1,000 banks are created: one small task is learned, the others are committed as copies of its bank,
+each with the usual certificate, index entry and results. Then each folder is continued by a separate run, and these runs take
+turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the largest store
+are opened in turns, and banks are switched, in memory and from disk. The functions only return numbers.
+`experiments.benchmarks.tables.course` learns all 1,000 tasks in one run instead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from experiments.benchmarks.growing import Cost, Costs, many_tasks
 from experiments.benchmarks.slope import slope
 
 SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 6, 8)
-"""Banks in the stores when the measured tasks are learned; those of a quick look."""
+"""Number of banks in the stores when the measured tasks are learned, and the same for quick runs."""
 SAMPLE = 20
-"""At most this many earlier tasks are checked after every task; from this task on the work is constant."""
+"""Maximum number of earlier tasks checked after every task; from this task on, the work is constant."""
 _DROPPED = 2
-"""Tasks of each run that do not count: the first one includes opening the store."""
+"""Number of first tasks of each run that are not counted: the first includes opening the store."""
 
 
 def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = print) -> list[Cost]:
@@ -53,7 +53,7 @@ def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = p
 
 
 def fill(folder: Path, count: int) -> None:
-    """Commit copies of the first task's bank under other names, until the store has so many."""
+    """Commit copies of the first task's bank under other names, until the store has ``count`` banks."""
     run = Run(folder)
     store, models = run.store, run.session.models
     name, backbone = store.tasks[0], models.backbone("fp32")
@@ -113,15 +113,15 @@ class _Course:
         raise RuntimeError(f"a run of the benchmark ended with {process.wait()}")
 
     def close(self) -> None:
-        """End it between two tasks."""
+        """End the process between two tasks."""
         self._process.communicate()
 
 
 def tasks_in_turns(
     folders: dict[int, Path], backbone: str, *, repetitions: int, threads: int, tell: Callable[[str], None]
 ) -> dict[int, list[Cost]]:
-    """Return the cost of tasks by the number of banks in the store before; runs take turns, task by task."""
-    # The last task of a stream checks all of them, and is never learned.
+    """Return the cost of tasks by the initial number of banks in the store; runs take turns, task by task."""
+    # After the last task of a stream, all tasks are checked, so that task is never learned.
     count = _DROPPED + repetitions + 1
     courses = {size: _Course(folder, backbone, size, count, threads) for size, folder in folders.items()}
     found: dict[int, list[Cost]] = {size: [] for size in folders}
@@ -151,7 +151,7 @@ print(time.perf_counter() - begin, len(found))
 
 
 def open_seconds(folder: Path, other: Path) -> float:
-    """Return how long a fresh process takes to list the tasks of a folder, without imports.
+    """Return the seconds a fresh process takes to list the tasks of a folder, without imports.
 
     Args:
         folder: the run folder.
@@ -172,7 +172,7 @@ def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]
 
 
 def switch_seconds(folder: Path, *, times: int = 50) -> dict[str, float]:
-    """Return the median seconds to switch the active bank: between two in memory, and to one that is only on disk."""
+    """Return the median seconds to switch the active bank: between two banks in memory, and to a bank on disk."""
     run = Run(folder)
     models, tasks = run.session.models, run.store.tasks
     models.banks(tasks[:2])

@@ -1,4 +1,4 @@
-"""The machine and the software that a table was measured on, without paths or host names."""
+"""The machine and the software with which a table was measured, without paths or host names."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from continual_petl._version import VERSION
 
 ROOT = Path(__file__).parents[2]
 UNITS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "bf16", "sve")
-"""Features of a CPU that decide how fast it multiplies matrices, as Linux names them."""
+"""CPU features that determine the speed of matrix products, by their names in Linux."""
 PACKAGES = ("torch", "transformers", "lightning", "tokenizers", "numpy")
 
 
 class Machine(FrozenModel):
-    """What times depend on besides the code."""
+    """The machine and settings, other than the code, that affect times."""
 
     processor: str
     units: tuple[str, ...]
-    """Of `UNITS` those that the CPU has."""
+    """Those of `UNITS` that the CPU has."""
     cores: int
-    """That this process may run on."""
+    """Number of cores available to this process."""
     threads: int
-    """That torch uses."""
+    """Number of threads that torch uses."""
     memory: int
-    """Bytes."""
+    """Memory in bytes."""
     system: str
     device: str
     """cpu, or the name of the accelerator."""
     device_memory: int | None = None
-    """Bytes of the accelerator."""
+    """Memory of the accelerator in bytes."""
     load_before: tuple[float, float, float]
     """Average number of running processes over 1, 5 and 15 minutes before the first measurement."""
 
 
 def describe(device: torch.device) -> Machine:
-    """Describe this machine as it is now."""
+    """Describe this machine in its current state."""
     cuda = device.type == "cuda"
     return Machine(
         processor=_facts().get("model name", platform.processor() or platform.machine()),
@@ -63,10 +63,10 @@ def versions() -> dict[str, str]:
 
 
 def commit(besides: str | None = None) -> tuple[str, bool]:
-    """Return the commit of this repository, and whether files differ from it; an empty one outside a checkout.
+    """Return the commit of this repository, and whether files differ from it; an empty commit outside a checkout.
 
     Args:
-        besides: files that may differ, as git's pathspecs have it.
+        besides: files that may differ, as a git pathspec.
     """
     left_out = [] if besides is None else ["--", ".", f":(exclude,glob){besides}"]
     try:

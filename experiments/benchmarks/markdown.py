@@ -1,4 +1,4 @@
-"""Building blocks of all tables; numbers are rounded only here."""
+"""Building blocks of all tables; numbers are only rounded here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from experiments.benchmarks.result import Result
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; the first column is of words, the others are of numbers.
+    """Return a table; the first column holds text, the others hold numbers.
 
     Example:
         >>> print(grid(["", "ms"], [["ours", "3.1"]]))
@@ -33,12 +33,12 @@ def between(readme: str, begin: str, end: str, section: str) -> str:
     before, first, rest = readme.partition(begin)
     _, last, after = rest.partition(end)
     if not (first and last):
-        raise InputError(f"README.md: it needs the lines {begin} and {end}; between them the tables are written.")
+        raise InputError(f"README.md: it needs the lines {begin} and {end}; the tables are written between them.")
     return f"{before}{begin}\n{section}\n{end}{after}"
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with as many significant digits.
+    """Format a number with ``digits`` significant digits.
 
     Example:
         >>> number(0.012345), number(1234.5), number(0.0)
@@ -49,7 +49,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent.
+    """Format a share in percent.
 
     Example:
         >>> percent(0.654)
@@ -59,7 +59,7 @@ def percent(share: float) -> str:
 
 
 def factor(value: float) -> str:
-    """Return how many times one thing is another.
+    """Format a ratio.
 
     Example:
         >>> factor(1.839)
@@ -69,7 +69,7 @@ def factor(value: float) -> str:
 
 
 def head(result: Result) -> str:
-    """Return how and on which machine a table was measured."""
+    """Return the lines on how and on which machine a table was measured."""
     machine, settings = result.machine, result.settings
     units = f" ({', '.join(machine.units)})" if machine.units else ""
     device = "" if machine.device == "cpu" else f"; {machine.device}"

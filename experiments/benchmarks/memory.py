@@ -1,12 +1,12 @@
 """Memory needed to train one bank, relative to the backbone's size.
 
-Three numbers of one process: the peak of the bytes allocated by torch while a bank is trained (backbone, bank, gradients,
-moments, and everything that one step computes), the backbone's bytes, and the bytes that autograd saves for one batch. The
-target is ``peak <= 1.6 x backbone + activations``. In addition, the growth of the process's resident memory since before the
-backbone was loaded (Linux's high-water mark, reset when training begins), which includes freed blocks that the allocator
-has kept.
+Three numbers are measured in one process: the peak of the bytes allocated by torch while a bank is trained (backbone, bank,
+gradients, moments, and everything that one step computes), the backbone's bytes, and the bytes that autograd saves for one
+batch. The target is ``peak <= 1.6 x backbone + activations``. In addition, the growth of the process's resident memory since
+before the backbone was loaded is measured (Linux's high-water mark, reset when training begins), which includes freed blocks
+that the allocator has kept.
 
-Measure in a fresh process (`measure` starts one): leftovers of other work would count as well.
+Measure in a fresh process (`measure` starts one): memory left over from other work would be counted too.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from pathlib import Path
 from typing import Any
 
 PROMISED = 1.6
-"""Limit of the peak without activations, in multiples of the backbone."""
+"""Target for the peak without activations, in multiples of the backbone."""
 
 
 def measure(
     *, preset: str = "houlsby", bottleneck: int = 48, rows: int = 32, tokens: int = 64, gives_back: bool = False
 ) -> dict[str, float]:
-    """Return the numbers of one fresh process, in bytes, with ``ratio``: (peak - activations) / backbone.
+    """Return the numbers of one fresh process, in bytes, and ``ratio``: (peak - activations) / backbone.
 
-    ``resident_ratio`` is the same of the resident bytes.
+    ``resident_ratio`` is the same ratio for resident bytes.
 
     Args:
-        preset: of the bank.
-        bottleneck: its size.
-        rows: of a batch.
-        tokens: of each row.
-        gives_back: whether glibc is to give every freed block back to the system, instead of keeping those below a threshold
-            that it raises by itself to 32 MiB. Without, resident bytes are mostly freed blocks.
+        preset: preset of the bank.
+        bottleneck: bottleneck size.
+        rows: rows per batch.
+        tokens: tokens per row.
+        gives_back: whether glibc returns every freed block to the system, instead of keeping blocks below a threshold that it
+            raises automatically to 32 MiB. If not, resident bytes are mostly freed blocks.
     """
     asked = {"preset": preset, "bottleneck": bottleneck, "rows": rows, "tokens": tokens}
     command = [sys.executable, str(Path(__file__).resolve()), json.dumps(asked)]
@@ -74,7 +74,7 @@ def measure_here(*, preset: str, bottleneck: int, rows: int, tokens: int) -> dic
 
 
 def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_steps: int) -> tuple[Any, Any]:
-    """Learn one task of random rows; return the learner and its data."""
+    """Learn one task on random rows; return the learner and its data."""
     import lightning as L
     import numpy as np
 
@@ -111,7 +111,7 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
 
 
 def _highest(profile: Any) -> int:
-    """Return the peak of the allocated bytes above those at the beginning."""
+    """Return the peak of the allocated bytes, relative to the beginning."""
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     total = highest = 0
     for event in sorted(events, key=lambda each: each.start_ns()):
@@ -121,11 +121,11 @@ def _highest(profile: Any) -> int:
 
 
 def kept_by_autograd(forward: Any, module: Any) -> int:
-    """Return the bytes of all storages that a forward pass keeps for its backward pass, parameters left out.
+    """Return the bytes of all storages that a forward pass keeps for the backward pass, without parameters.
 
     Args:
         forward: called once, without arguments.
-        module: whose parameters and buffers do not count.
+        module: module whose parameters and buffers are not counted.
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Batches whose rows belong to many tasks, against batches of one task and the bare backbone, side by side in one process.
 
-``python -m experiments.benchmarks.mixed [--quick]`` prints the medians; the table ``mixed`` of the benchmarks takes the same
+``python -m experiments.benchmarks.mixed [--quick]`` prints the medians; the table ``mixed`` of the benchmarks uses the same
 candidates. The banks' values are random, which does not affect times.
 """
 
@@ -74,9 +74,9 @@ def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) 
 def passes(
     backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
 ) -> dict[str, Pass]:
-    """Return passes over one batch: the bare backbone, one task, and as many tasks as each number says.
+    """Return passes over one batch: the bare backbone, one task, and each of ``numbers`` tasks.
 
-    If there are more tasks than rows, passes cycle through all of them.
+    If there are more tasks than rows, passes cycle through all tasks.
     """
     num_rows, stacks = len(batch["input_ids"]), Stacks()
     tasks = parts(backbone, choice, max(numbers))
@@ -111,7 +111,7 @@ def _in_turn(backbone: Backbone, turns: list[list[Part]], batch: dict[str, Tenso
 
 
 def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]]:
-    """Return what the table ``mixed`` measures of ours, with its facts."""
+    """Return our candidates for the table ``mixed``, with their facts."""
     options, found, facts = bench.options, [], {}
     backbone = load_backbone(bench.shape.source, precision=resolve_precision("auto"), pooling="mean")
     backbone.model.to(options.device)  # type: ignore[arg-type]
@@ -140,9 +140,9 @@ def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]
 
 
 def main() -> None:
-    """Measure on the processor's own clock, taking turns, and print."""
+    """Measure candidates in turns by processor time, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short rows, few tasks and turns")
+    parser.add_argument("--quick", action="store_true", help="smoke test: short rows, few tasks and rounds")
     parser.add_argument("--backbone", default="minilm")
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--turns", type=int, default=7)

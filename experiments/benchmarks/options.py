@@ -18,7 +18,7 @@ from experiments.benchmarks.shapes import SHAPES
 ROOT = Path(__file__).parents[2]
 PEERS = ("peft", "adapters")
 ENVIRONMENTS = ROOT / ".benchmarks"
-"""Where `environments` puts the peers'; git ignores it."""
+"""Folder in which `environments` creates the peers' environments; git ignores it."""
 BY_PROCESSOR = ("step", "breakdown", "inference", "mixed", "same_rows")
 LEAST = 5
 """Minimum number of repetitions for a median, except with --quick."""
@@ -40,7 +40,7 @@ class Options:
     repetitions: int
     warmup: int
     count: int
-    """Units of work (steps, passes) in one block."""
+    """Number of steps or passes in one block."""
     threads: int
     clock: Clock
     peers: tuple[str, ...]
@@ -48,20 +48,20 @@ class Options:
     """Interpreter of each peer's environment."""
     data: Path | None
     rows: int | None
-    """Training rows that are used at most; of the validation rows half as many."""
+    """Maximum number of training rows; half as many validation rows are used."""
     epochs: int
     time_limit: float
     command: str
 
     def settings(self) -> dict[str, Any]:
-        """Return what goes into the result: everything but paths."""
+        """Return the options for the result: all except paths."""
         left_out = {"table", "out", "pythons", "data", "command", "threads"}
         found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         return found | {"peers": list(self.peers)}
 
 
 def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
-    """Return what the command line asks for.
+    """Parse the command line.
 
     Raises:
         InputError: if it cannot be measured.
@@ -71,18 +71,22 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
     repetitions = given.repetitions if given.repetitions is not None else (2 if given.quick else 7)
     if repetitions < (1 if given.quick else LEAST):
         raise InputError(
-            f"--repetitions: got {repetitions}; a table is of medians of at least {LEAST}, and only with --quick of fewer."
+            f"--repetitions: got {repetitions}; medians need at least {LEAST}, and fewer are only allowed with --quick."
         )
     peers = tuple(name for name in given.peers.split(",") if name)
     if unknown := [name for name in peers if name not in PEERS]:
-        raise InputError(f"--peers: got {', '.join(unknown)}; allowed are {', '.join(PEERS)}, with commas, or ''.")
+        raise InputError(
+            f"--peers: got {', '.join(unknown)}; allowed are {', '.join(PEERS)}, separated by commas, or ''."
+        )
     if given.device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"--device: got {given.device!r}, but torch {torch.__version__} sees no GPU; allowed is cpu.")
+        raise InputError(
+            f"--device: got {given.device!r}, but torch {torch.__version__} sees no GPU; use --device cpu."
+        )
     threads = given.threads or (1 if given.quick else len(os.sched_getaffinity(0)))
     if given.clock == "cpu" and (threads > 1 or given.device != "cpu" or given.table not in BY_PROCESSOR):
         raise InputError(
-            "--clock: cpu counts threads that wait for each other, and no work of a GPU: give --threads 1 --device cpu, "
-            f"and one of the tables {', '.join(BY_PROCESSOR)}: the others measure courses, which keep their own time."
+            "--clock: cpu includes threads that wait for each other, and excludes the work of a GPU: use it with --threads 1 "
+            f"--device cpu, and with one of the tables {', '.join(BY_PROCESSOR)}: the others measure their times themselves."
         )
     return Options(
         table=given.table,
@@ -115,21 +119,21 @@ def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("table", choices=tables)
     parser.add_argument("--quick", action="store_true", help="smoke test: a tiny model, a few repetitions")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for JSON and Markdown")
-    parser.add_argument("--name", default="", help="is put behind the table's name in the names of the files")
+    parser.add_argument("--name", default="", help="suffix for the file names, after the table's name")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--shape", choices=SHAPES, help="the backbone (default minilm)")
     parser.add_argument("--batch", help="rows x tokens (default 32x64)")
-    parser.add_argument("--bottleneck", type=int, help="of the bank (default 48)")
+    parser.add_argument("--bottleneck", type=int, help="bottleneck size of the bank (default 48)")
     parser.add_argument("--repetitions", type=int, help=f"measured rounds, at least {LEAST} (default 7)")
     parser.add_argument("--count", type=int, help="steps or passes in one block (default 2)")
-    parser.add_argument("--threads", type=int, help="of torch, for all candidates (default: every core)")
+    parser.add_argument("--threads", type=int, help="torch threads for all candidates (default: every core)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a busy machine, one thread")
-    parser.add_argument("--peers", default=",".join(PEERS), help="with commas; '' for none")
+    parser.add_argument("--peers", default=",".join(PEERS), help="separated by commas; '' for none")
     for name in PEERS:
         default = str(ENVIRONMENTS / name / "bin" / "python")
-        parser.add_argument(f"--{name}-python", default=default, help=f"the Python of the environment with {name}")
+        parser.add_argument(f"--{name}-python", default=default, help=f"Python of the environment with {name}")
     parser.add_argument("--data", type=Path, help="folder with train and test rows (json lines, gzipped)")
-    parser.add_argument("--rows", type=int, help="training rows that are used at most, and half as many to validate")
+    parser.add_argument("--rows", type=int, help="maximum training rows; half as many validation rows are used")
     parser.add_argument("--epochs", type=int, help="passes over the training rows (default 5)")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds until a growing candidate is stopped")
     return parser
@@ -138,7 +142,7 @@ def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
 def _size(text: str) -> tuple[int, int]:
     rows, cross, length = text.partition("x")
     if not (cross and rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
-        raise InputError(f"--batch: got {text!r}; allowed is rows x tokens, as in 32x64.")
+        raise InputError(f"--batch: got {text!r}; it must be rows x tokens, as in 32x64.")
     return int(rows), int(length)
 
 

@@ -1,4 +1,4 @@
-"""Our side of the tables: a learner with one bank, its training step with and without Lightning, its predictions."""
+"""Our candidates in the tables: a learner with one bank, its training step with and without Lightning, its predictions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def make_learner(
     Args:
         shape: the backbone.
         bank: as in a stream file.
-        device: where it lies.
-        num_labels: of the one task.
-        attention: implementation.
-        training: the stream's defaults unless given.
+        device: device of the learner.
+        num_labels: number of labels of its task.
+        attention: attention implementation.
+        training: training settings; by default those of a stream.
     """
     spec = BankChoice.model_validate(bank).resolve()
     settings = training or ResolvedTraining.of(TrainingSpec(), spec)
@@ -70,7 +70,7 @@ def make_learner(
 
 
 def random_batch(shape: Shape, rows: int, length: int, *, device: str, num_labels: int = 4) -> Batch:
-    """Return what the peers' workers run on: rows without padding, the same token ids and labels."""
+    """Return the batch that the peers' workers use: rows without padding, the same token ids and labels."""
     generator = torch.Generator().manual_seed(0)
     ids_BT = torch.randint(5, shape.vocabulary, (rows, length), generator=generator)
     labels_B = torch.randint(num_labels, (rows,), generator=generator)
@@ -97,7 +97,7 @@ def bare_steps(learner: ContinualLearner, batch: Batch, count: int) -> Callable[
 
 
 class _Clock(L.Callback):
-    """Times the steps of a fit after the first one, which includes setup."""
+    """Times the steps of a fit, except for the first, which includes setup."""
 
     def __init__(self, count: int) -> None:
         self.count, self.began, self.seconds = count, 0.0, 0.0
@@ -110,7 +110,7 @@ class _Clock(L.Callback):
 
 
 class _Again:
-    """One batch, so many times. A list would be several loaders to Lightning."""
+    """Yields one batch several times. Lightning would treat a list as several loaders."""
 
     def __init__(self, batch: Batch, times: int) -> None:
         self.batch, self.times = batch, times
@@ -139,7 +139,7 @@ def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder:
 
 
 def answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
-    """Return a block of answering a batch with the bank."""
+    """Return a block of predictions for a batch with the bank."""
 
     def work() -> None:
         with torch.inference_mode():
@@ -154,7 +154,7 @@ def answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[],
 
 
 def bare_answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
-    """Return a block of the same on the backbone alone: its token states, pooled, through the head; no bank."""
+    """Return a block of predictions with the bare backbone: token states, pooling and head, without a bank."""
     backbone, head = learner.backbone, head_of(learner.active_bank)
 
     def work() -> None:
@@ -171,5 +171,5 @@ def bare_answers(learner: ContinualLearner, batch: Batch, count: int) -> Callabl
 
 
 def num_parameters(learner: ContinualLearner) -> int:
-    """Return the number of parameters of the active bank, its head left out."""
+    """Return the number of parameters of the active bank, without its head."""
     return sum(count for part, count in learner.active_bank.count().items() if part != "head")

@@ -1,10 +1,10 @@
-"""The frozen-prefix cache: seconds of the first epoch and of later ones with it and without, in one process, in turns.
+"""The frozen-prefix cache: seconds of the first and of later epochs with and without it, in one process, in turns.
 
     python -m experiments.benchmarks.prefix --data FOLDER [--rows 2000] [--epochs 5] [--layers 3-5] [--repetitions 5]
     python -m experiments.benchmarks.prefix --quick
 
-FOLDER holds train, validation and test rows as a stream file takes them. The first epoch counts from the moment at which the
-task's data is read: with the cache it is the one that fills it. An epoch ends with its validation and its checkpoint. The
+FOLDER holds train, validation and test rows in the format of a stream's data. The first epoch is timed from the moment when
+the task's data has been read: with the cache, this epoch fills it. Each epoch includes its validation and its checkpoint. The
 result is one JSON value on standard output: all raw numbers, medians and ratios.
 """
 
@@ -32,7 +32,7 @@ _QUICK: dict[str, Any] = {"train": _ROWS[:48], "validation": _ROWS[48:64], "test
 
 
 class Clock(StreamCallback):
-    """Seconds of every epoch by the clock and of the processor, the first one counted from the start of the task."""
+    """Wall-clock and processor seconds of every epoch; the first starts with the task."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -40,11 +40,11 @@ class Clock(StreamCallback):
         self._last = (0.0, 0.0)
 
     def on_task_start(self, event: Any) -> None:
-        """Begin the first epoch; states are made after this."""
+        """Start timing the first epoch; the cached states are computed after this."""
         self._last = (time.perf_counter(), time.process_time())
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """End an epoch."""
+        """Record the time of an epoch."""
         now = (time.perf_counter(), time.process_time())
         self.seconds.append(now[0] - self._last[0])
         self.processor.append(now[1] - self._last[1])
@@ -55,9 +55,9 @@ def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Learn the task once; return the seconds of its epochs and its test accuracy.
 
     Args:
-        way: of ``training.prefix_cache``.
-        data: what a stream file says of the task's data.
-        options: of the command line.
+        way: value of ``training.prefix_cache``.
+        data: the task's data, as in a stream file.
+        options: the command line options.
     """
     task: dict[str, Any] = {"name": "task", "kind": "classification", "data": data}
     if not options.quick:
@@ -102,7 +102,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compared(samples: dict[str, list[dict[str, Any]]], clock: str) -> dict[str, Any]:
-    """Return the medians of epochs by one of the clocks, and how many times one is faster than the other."""
+    """Return the median times of epochs by one of the clocks, and their ratios."""
     first, later, total = ({way: 0.0 for way in WAYS} for _ in range(3))
     for way, runs in samples.items():
         first[way] = median(run[clock][0] for run in runs)
@@ -119,16 +119,16 @@ def compared(samples: dict[str, list[dict[str, Any]]], clock: str) -> dict[str, 
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return what the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.prefix", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with train, validation and test rows")
     parser.add_argument("--backbone", default="minilm")
     parser.add_argument("--layers", default="3-5")
     parser.add_argument("--bottleneck", type=int, default=48)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--length", type=int, default=64, help="most tokens of a row")
+    parser.add_argument("--length", type=int, default=64, help="maximum tokens per row")
     parser.add_argument(
-        "--rows", type=int, default=2000, help="to learn from; a quarter and half of it to validate and test"
+        "--rows", type=int, default=2000, help="training rows; a quarter and half as many for validation and test"
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=5)
@@ -138,7 +138,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.quick:
         options.epochs, options.repetitions, options.batch_size = 2, 1, 8
     elif options.data is None:
-        parser.error("--data: give a folder with rows, or --quick")
+        parser.error("--data: give a folder with rows, or use --quick")
     return options
 
 

@@ -27,19 +27,19 @@ class Result(FrozenModel):
     """UTC."""
     machine: Machine
     versions: dict[str, dict[str, str]]
-    """Of each environment: ours, and the peers'."""
+    """Package versions by environment: ours, and the peers'."""
     settings: dict[str, Any]
     """The options."""
     unit: str
-    """Of the samples."""
+    """Unit of the samples."""
     samples: Samples
-    """Every repetition of every candidate, in the order in which they were taken."""
+    """All repetitions of every candidate, in the order of measurement."""
     medians: dict[str, float]
     facts: dict[str, Any]
-    """Other content of the table: sizes, settings tried, answers."""
+    """Other content of the table: sizes, tried settings, predictions."""
 
     def write(self, folder: Path, markdown: str) -> tuple[Path, Path]:
-        """Write JSON and Markdown beside each other; return the two files."""
+        """Write JSON and Markdown files next to each other; return the two files."""
         folder.mkdir(parents=True, exist_ok=True)
         name = self.table if self.settings["name"] == "" else f"{self.table}-{self.settings['name']}"
         files = folder / f"{name}.json", folder / f"{name}.md"
@@ -49,14 +49,14 @@ class Result(FrozenModel):
 
 
 def read_result(file: Path) -> Result:
-    """Read what `Result.write` wrote.
+    """Read a file written by `Result.write`.
 
     Raises:
-        ValueError: if it is something else, or its medians are not those of its samples.
+        ValueError: if the content is invalid, or its medians do not match its samples.
     """
     result = Result.model_validate_json(file.read_text(encoding="utf-8"))
     if result.format != FORMAT:
         raise ValueError(f"{file.name}: format {result.format} is not {FORMAT}: measure the table again")
     if result.medians != medians(result.samples):
-        raise ValueError(f"{file.name}: its medians are not those of its samples: measure the table again")
+        raise ValueError(f"{file.name}: its medians do not match its samples: measure the table again")
     return result

@@ -1,4 +1,4 @@
-"""The backbones that tables are measured on: folders that every environment loads the same weights from."""
+"""The backbones of the tables: folders from which every environment loads the same weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANDOM: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
 }
 SHAPES = ("minilm", *_RANDOM)
-"""minilm has its published weights, the others random ones, which does not affect times."""
+"""minilm has its published weights, the others have random weights, which does not affect times."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Shape:
 
     @property
     def source(self) -> str:
-        """What `load_backbone` calls it."""
+        """Name or path for `load_backbone`."""
         return "minilm" if self.name == "minilm" else str(self.folder)
 
 
 def make_shape(name: str, scratch: Path) -> Shape:
-    """Return a backbone's folder and sizes; a random one is drawn into ``scratch``, always the same."""
+    """Return a backbone's folder and sizes; a random backbone is written to ``scratch``, always with the same weights."""
     folder = minilm_path() if name == "minilm" else _drawn(name, scratch / name)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return Shape(
@@ -63,6 +63,6 @@ def _drawn(name: str, folder: Path) -> Path:
     model = BertModel(BertConfig(**_RANDOM[name]), add_pooling_layer=False)
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
-    # Not save_pretrained of the model: it draws a progress bar for one file.
+    # Not the model's save_pretrained: it shows a progress bar even for one file.
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -1,6 +1,6 @@
-"""Whether costs rise with the number of tasks: a least-squares line.
+"""Test whether costs rise with the number of tasks, by a least-squares line.
 
-The result is its rise from the first to the last task as a share of the mean, with the 95 percent interval of that share.
+The result is the rise of the line from the first to the last task, as a share of the mean, with its 95 percent interval.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ class Slope:
 
     mean: float
     share: float
-    """By which the line rises from the first task to the last, as a share of the mean."""
+    """Rise of the line from the first task to the last, as a share of the mean."""
     low: float
-    """End of the 95 percent interval of ``share``."""
+    """Lower end of the 95 percent interval of ``share``."""
     high: float
 
 
 def slope(points: Sequence[tuple[float, float]]) -> Slope:
-    """Return the line through costs.
+    """Fit the line through costs.
 
     Args:
-        points: number of a task, and its cost; in any order.
+        points: pairs of task number and cost, in any order.
 
     Raises:
-        ValueError: if these are fewer than three, or all of one task.
+        ValueError: if there are fewer than three points, or all belong to one task.
 
     Example:
         >>> found = slope([(2, 1.0), (3, 1.5), (4, 2.0)])

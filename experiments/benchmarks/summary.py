@@ -1,5 +1,5 @@
-"""The tables of README, generated from the committed results: a step, mixed batches, the k-th task; and a sentence on one run
-of many tasks.
+"""README's tables, generated from the committed results: a step, mixed batches, the k-th task; and a sentence on one run of
+many tasks.
 
 ``python -m experiments.benchmarks readme`` writes them between two markers; a test compares README with the results.
 """

@@ -32,7 +32,7 @@ class RealTask:
     """One classification task."""
 
     stream: dict[str, Any]
-    """Of this task alone, named ``task``; seed, bank and training are for the table to add."""
+    """A stream with only this task, named ``task``; the table adds seed, bank and training."""
     data: TaskData
     files: dict[str, Path]
     """Tokenised rows of each split; see `read_rows`."""
@@ -54,10 +54,10 @@ class RealTask:
 
 
 def real_task(bench: Bench) -> RealTask:
-    """Read and tokenise the task of ``--data``, or with ``--quick`` and without a folder a made-up one.
+    """Read and tokenise the task in ``--data``, or a made-up one with ``--quick`` and no folder.
 
     Raises:
-        InputError: if there is no folder, or it has no such rows.
+        InputError: if there is no folder, or it lacks the required rows.
     """
     options = bench.options
     made_up = options.quick and options.data is None
@@ -101,7 +101,7 @@ def needs_rows(options: Options) -> Path:
     """
     if options.data is None:
         raise InputError(
-            f"{options.table}: needs rows: --data FOLDER, one with train, validation and test files of text and label."
+            f"{options.table}: needs rows: --data FOLDER, with train, validation and test files that have text and label."
         )
     return options.data.absolute()
 

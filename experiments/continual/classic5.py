@@ -1,7 +1,7 @@
 """Nine methods on the classic five-task stream: accuracy, forgetting and cost.
 
 Tasks of Zhang et al. 2015 in the orders (1) to (3) of de Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076), on
-MiniLM, with few rows: not comparable with published figures.
+MiniLM, with few rows: not comparable with published numbers.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _tasks(measures: Measures) -> str:
 
 
 def _scores(measures: Measures, method: Method, task: str) -> tuple[list[float | None], list[float | None]]:
-    """Return a task's scores at the end and right after it was learned, one for each independent run."""
+    """Return a task's scores at the end and right after it was learned, one per independent run."""
     seeds, first = measures.scale.seeds, measures.stream.orders[0]
     runs = measures.stream.runs(measures.scale, method) if method.ordered else [(first, seed) for seed in seeds]
     last: list[float | None] = []
@@ -161,7 +161,7 @@ def _rates(measures: Measures) -> str:
 
 
 def figures(stream: Stream, scale: Scale, book: Book) -> dict[str, Figure]:
-    """Return the figures: the first task over the stream, and ACC against stored parameters."""
+    """Return the figures: the score of the first task over the stream, and ACC against stored parameters."""
     measures = Measures(stream, scale, book)
     return {"score of the first task": _over_stream(measures), "ACC against parameters kept": _against_size(measures)}
 
@@ -196,7 +196,7 @@ def _against_size(measures: Measures) -> Figure:
 
 
 def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
-    """Check whether banks have perfect memory while one body forgets, and what that costs in accuracy."""
+    """Check whether banks have perfect memory while a shared body forgets, and the cost in accuracy."""
     measures = Measures(stream, scale, book)
     runs = [outcome for method in BANKS for _, outcome in measures.outcomes(method)]
     forgetting = measures.means(SEQUENTIAL)["forgetting"]

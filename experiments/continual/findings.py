@@ -1,4 +1,4 @@
-"""The findings in sentences, computed from the numbers, also if a claim does not hold."""
+"""The findings as sentences, computed from the numbers, whether or not a claim holds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from experiments.continual.methods import BANKS, COPIES, REPLAY, SEQUENTIAL, SEQ
 from experiments.studies.statistics import Mean, counted, mean_of, shown
 
 CLEARLY = 2.0
-"""Points; and more than two standard errors."""
+"""Minimum in points; more than two standard errors are required as well."""
 
 
 def zeros(measures: Measures) -> str:
-    """State whether no bank forgot anything, by the measured R and by its certificates."""
+    """State whether no bank forgot anything, according to the measured R and the certificates."""
     runs, wrong, broken = 0, [], []
     for method in (*BANKS, COPIES):
         for trial, outcome in measures.outcomes(method):
@@ -38,7 +38,7 @@ def zeros(measures: Measures) -> str:
 
 
 def forgot(outcome: dict[str, Any]) -> bool:
-    """Return whether any score of an earlier task differs from the one right after it was learned."""
+    """Return whether any score of an earlier task differs from its score right after it was learned."""
     R_TT = matrix(outcome)
     if R_TT is None:
         return False
@@ -46,7 +46,7 @@ def forgot(outcome: dict[str, Any]) -> bool:
 
 
 def orders(measures: Measures) -> str:
-    """State whether banks that were learned in two orders are the same, bit for bit."""
+    """State whether banks that were learned in two orders are equal, bit for bit."""
     told, differ, wanting = 0, [], []
     seed = measures.scale.seeds[0]
     for method in (*BANKS, COPIES):

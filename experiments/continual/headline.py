@@ -1,4 +1,4 @@
-"""What README says of a stream: ACC, forgetting and what is kept, of all methods."""
+"""The text on a stream in README: ACC, forgetting and stored parameters of all methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.studies.statistics import counted, shown
 
 
 def headline(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return a sentence and a table; nothing while a method has no ACC."""
+    """Return a sentence and a table; an empty string while any method has no ACC."""
     measures = Measures(stream, scale, book)
     rows = []
     for method in METHODS:

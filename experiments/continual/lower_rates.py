@@ -1,8 +1,8 @@
 """How forgetting depends on the learning rate: sequential fine-tuning at all rates that were tried for single tasks.
 
-The rate of a method is the best one for its tasks learned alone. A shared body may do better with a lower one, at which it
-forgets less and learns less. Here it is run at each rate, in every order with the first seed. None of these is chosen on
-validation rows, and nothing else is compared with them.
+The rate of a method is the best rate for tasks learned alone. A shared body may do better at a lower rate, at which it
+forgets less and learns less. Here it is run at each rate, in every order with the first seed. None of these rates is chosen
+on validation rows, and no other method is compared with these runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AtRate:
 
 
 def trials_at(rate: float, stream: Stream, scale: Scale, book: Book) -> list[Trial]:
-    """Return a trial for each order, with the first seed; none if the method's own rate is not known yet."""
+    """Return a trial for each order, with the first seed; an empty list if the method's rate is not known yet."""
     seed = scale.seeds[0]
     orders = dict.fromkeys(order for order, _ in stream.runs(scale, SEQUENTIAL))
     found = [SEQUENTIAL.trial(stream, scale, book, order, seed, rate) for order in orders]
@@ -38,13 +38,13 @@ def trials_at(rate: float, stream: Stream, scale: Scale, book: Book) -> list[Tri
 
 
 def trials(stream: Stream, scale: Scale, book: Book) -> list[Trial]:
-    """Return the trials at all rates; those at the method's own rate are its own."""
+    """Return the trials at all rates; at the method's chosen rate, they are the method's trials."""
     rates = scale.some(SEQUENTIAL.family.rates)
     return [trial for rate in rates for trial in trials_at(rate, stream, scale, book)]
 
 
 def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
-    """Return the results at each rate for which all orders were run, the lowest rate first."""
+    """Return the results for each rate at which all orders were run, the lowest rate first."""
     rows = []
     for rate in sorted(scale.some(SEQUENTIAL.family.rates)):
         outcomes = [book.outcome(trial) for trial in trials_at(rate, stream, scale, book)]
@@ -61,7 +61,7 @@ def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
 
 
 def section(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return a paragraph and a table; nothing if no rate is complete."""
+    """Return a paragraph and a table; an empty string if no rate is complete."""
     rows = [
         [f"{row.rate:g}", f"{row.acc:.1f}", f"{row.forgetting:.1f}", f"{row.learning_accuracy:.1f}"]
         for row in found(stream, scale, book)
@@ -73,13 +73,13 @@ def section(stream: Stream, scale: Scale, book: Book) -> str:
 
 
 def lower(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
-    """Return the results at the rates below the method's own."""
+    """Return the results at the rates below the method's chosen rate."""
     own = SEQUENTIAL.family.rate(scale, book)
     return [row for row in found(stream, scale, book) if own is not None and row.rate < own]
 
 
 def sentence(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return the sentence for RESULTS.md: ACC and forgetting at the rates below the method's own."""
+    """Return the sentence for RESULTS.md: ACC and forgetting at the rates below the method's chosen rate."""
     rows = lower(stream, scale, book)
     if not rows:
         return ""

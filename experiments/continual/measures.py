@@ -25,10 +25,10 @@ METRICS: tuple[str, ...] = ("ACC", "BWT", "forgetting", "learning accuracy", "in
 
 
 def permuted(R_TT: Tensor, tasks: Sequence[str], order: Sequence[str]) -> Tensor:
-    """Return the result matrix of another order, for a method whose scores depend neither on the order nor on time.
+    """Return the result matrix for another order, for a method whose scores depend neither on the order nor on time.
 
     Args:
-        R_TT: as measured; a task's column is the same in all rows from its own on.
+        R_TT: as measured; a task's column is constant from the row at which the task was learned.
         tasks: the order in which it was measured.
         order: the same tasks in another order.
 
@@ -88,14 +88,14 @@ class Measures:
         try:
             return permuted(other_TT, tasks, wanted)
         except ValueError:
-            # A bank that forgot: the page says so, and has a dash here.
+            # A bank that forgot: the page reports it, and shows a dash here.
             return None
 
     def values(self, method: Method) -> dict[str, list[float | None]]:
         """Return the metrics by name, one value for each independent measurement.
 
-        These are the seeds, each a mean over the orders learned with it: runs with the same seed share rows, and the same
-        banks in another order are not a second measurement.
+        The independent measurements are the seeds, each a mean over the orders learned with it: runs with the same seed
+        share rows, and the same banks in another order are not a second measurement.
         """
         orders = list(dict.fromkeys(order for order, _ in self.stream.runs(self.scale)))
         runs = self.stream.runs(self.scale, method)
@@ -113,7 +113,7 @@ class Measures:
         return {name: mean_of(values) for name, values in self.values(method).items()}
 
     def by_order(self, method: Method) -> list[Mean | None]:
-        """Return ACC of each order that a method is learned in, as a mean over its seeds."""
+        """Return the ACC for each order in which a method is learned, as a mean over its seeds."""
         runs = self.stream.runs(self.scale, method)
         return [
             mean_of(self._metrics(method, order, seed)["ACC"] for other, seed in runs if other == order)
@@ -149,7 +149,7 @@ class Measures:
 
 
 def matrix(outcome: dict[str, object]) -> Tensor | None:
-    """Return R of an outcome, ``(T, T)`` float64; null became NaN again."""
+    """Return R of an outcome, ``(T, T)`` float64, with NaN for null."""
     rows = outcome.get("R")
     if not isinstance(rows, list):
         return None

@@ -13,10 +13,10 @@ from continual_petl.seeding import derive_seed
 
 
 class Memory:
-    """Numbers of rows by task.
+    """Row indices by task.
 
     Args:
-        share: of each task's training rows, above 0 and at most 1.
+        share: share of each task's training rows to keep, above 0 and at most 1.
 
     Example:
         >>> memory = Memory(0.01)
@@ -27,7 +27,7 @@ class Memory:
 
     def __init__(self, share: float) -> None:
         if not 0 < share <= 1:
-            raise ValueError(f"share: got {share}; allowed is above 0 and at most 1")
+            raise ValueError(f"share: got {share}; it must be above 0 and at most 1")
         self.share = share
         self.rows: dict[str, list[int]] = {}
 
@@ -35,12 +35,12 @@ class Memory:
         return sum(map(len, self.rows.values()))
 
     def keep(self, task: str, num_rows: int, seed: int) -> None:
-        """Keep a share of a task's rows, one at least; which ones depends on ``seed`` and the task's name alone."""
+        """Keep a share of a task's rows, at least one; the choice depends only on ``seed`` and the task's name."""
         count = max(1, round(self.share * num_rows))
         self.rows[task] = sorted(torch.randperm(num_rows, generator=_drawn(seed, task))[:count].tolist())
 
     def draw(self, most: int, seed: int) -> dict[str, list[int]]:
-        """Return a uniform sample without replacement of at most this many rows, by task."""
+        """Return a uniform sample of at most ``most`` rows, without replacement, by task."""
         every = [(task, row) for task, rows in self.rows.items() for row in rows]
         found: dict[str, list[int]] = {}
         for place in torch.randperm(len(every), generator=_drawn(seed, "draw"))[:most].tolist():

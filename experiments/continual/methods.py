@@ -1,8 +1,8 @@
 """The compared methods, their streams, and the trials that they need.
 
-A bank does not depend on the order of tasks, bit for bit, and neither does an independent copy or a joint model. So these
-are learned in the first order with every seed; to verify this, banks and copies are also learned in the second order with
-the first seed. Only methods that pass one body from task to task are learned in every order.
+Banks, independent copies and joint models do not depend on the order of the tasks, bit for bit. So they are learned in the
+first order with every seed; to verify this, banks and copies are also learned in the second order with the first seed. Only
+methods that pass one body from task to task are learned in every order.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Order = tuple[str, ...]
 Limits = dict[str, int]
 
 CHOOSING = ("yelp", "agnews")
-"""Tasks whose validation rows, learned alone, choose the rate of every method: one of stars, one of topics."""
+"""The tasks that are learned alone to choose the rate of every method on validation rows: one on stars, one on topics."""
 CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What methods with the same trained parameters share: how a task is learned alone."""
+    """The settings that methods with the same trained parameters share: how a task is learned alone."""
 
     name: str
     bank: dict[str, Any]
@@ -35,7 +35,7 @@ class Family:
     epochs: int
 
     def alone(self, scale: Scale) -> list[list[Trial]]:
-        """Return for every rate the trials of the tasks that choose it."""
+        """Return, for every rate, the trials of the tasks that choose among the rates."""
         return [
             [
                 limited(
@@ -49,13 +49,13 @@ class Family:
         ]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the rate with the best mean validation score, the lower one in a tie; None if one is missing."""
+        """Return the rate with the best mean validation score, the lower one in a tie; None if a score is missing."""
         if any(book.outcome(trial) is None for trials in self.alone(scale) for trial in trials):
             return None
         found = []
         for trials in self.alone(scale):
             scores = [score for trial in trials if (score := book.score(trial, "validation")) is not None]
-            # A rate that diverges on one of them is none.
+            # A rate at which a task diverges is not eligible.
             if len(scores) == len(trials):
                 found.append((sum(scores) / len(scores), -float(trials[0].training["learning_rate"])))
         return -max(found)[1] if found else None
@@ -78,34 +78,34 @@ class Method:
     name: str
     family: Family
     keeps: Literal["bank", "one"]
-    """bank: separate parameters for every task. one: a body shared by all tasks, with a head each."""
+    """bank: separate parameters for every task. one: a body shared by all tasks, with one head per task."""
     way: Way = "learn"
     options: dict[str, Any] = field(default_factory=dict)
     crossed: bool = True
-    """Whether it is learned with every seed in every order, where the stream asks for that."""
+    """Whether it is learned with every seed in every order, if the stream requires that."""
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of tasks makes a difference."""
+        """Whether the order of the tasks makes a difference."""
         return self.keeps == "one" and self.way != "joint"
 
     @property
     def bank(self) -> dict[str, Any]:
-        """What the stream says under ``bank``."""
+        """The value of ``bank`` in the stream."""
         return self.family.bank | ({"scope": "shared"} if self.keeps == "one" else {})
 
     def trial(
         self, stream: Stream, scale: Scale, book: Book, order: Order, seed: int, rate: float | None = None
     ) -> Trial | None:
-        """Return the trial of an order and a seed; None if the rate of its family is not known yet.
+        """Return the trial for an order and a seed; None if the rate of its family is not known yet.
 
         Args:
-            stream: that is learned.
-            scale: of the trial.
-            book: with the trials that choose the rate.
-            order: of the tasks.
-            seed: of the stream.
-            rate: another than that of its family.
+            stream: the stream to learn.
+            scale: scale of the trial.
+            book: the finished trials, which determine the rate.
+            order: order of the tasks.
+            seed: seed of the stream.
+            rate: rate to use instead of the family's.
         """
         own = self.family.rate(scale, book)
         if own is None:
@@ -117,7 +117,7 @@ class Method:
             learning_rate=own if rate is None else rate,
             seed=seed,
             method=self.way,
-            # A quick task has only one batch.
+            # The tasks of quick studies have only one batch.
             options=self.options | ({"every": 1} if scale.quick and "every" in self.options else {}),
         )
         return limited(scale, trial, stream.limits)
@@ -152,22 +152,22 @@ class Stream:
     quick: tuple[str, ...]
     """The tasks of a quick study."""
     limits: Limits
-    """Most rows of each split."""
+    """Maximum rows per split."""
     crossed: bool
     """Whether every order is learned with every seed, or each seed with one order."""
     further: Callable[[Stream, Scale, Book], list[Trial]] | None = None
     """Trials that belong to no method, run last."""
 
     def some(self, scale: Scale, order: Order) -> Order:
-        """Return the tasks of an order that a study at this scale has, in this order."""
+        """Return the tasks of an order that a study at this scale uses, in this order."""
         return tuple(task for task in order if task in self.quick) if scale.quick else order
 
     def runs(self, scale: Scale, method: Method | None = None) -> list[tuple[Order, int]]:
-        """Return orders and seeds of what depends on the order.
+        """Return the orders and seeds of methods that depend on the order.
 
         Args:
-            scale: of the trials.
-            method: that is learned; None means one that is learned in all of them.
+            scale: scale of the trials.
+            method: the method; None means a method that is learned with all of them.
         """
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
         if scale.quick or (self.crossed and (method is None or method.crossed)):
@@ -178,18 +178,18 @@ class Stream:
 
     @property
     def remembered(self) -> int:
-        """Training rows of each task that replay keeps."""
+        """Number of training rows per task that replay keeps."""
         return max(1, round(float(REPLAY.options["memory"]) * self.limits["train"]))
 
     def learned(self, method: Method, scale: Scale) -> list[tuple[Order, int]]:
-        """Return the orders and seeds that a method is learned in."""
+        """Return the orders and seeds with which a method is learned."""
         if method.ordered:
             return self.runs(scale, method)
         first = [(self.orders[0], seed) for seed in scale.seeds]
         return first if method.way == "joint" else [*first, (self.orders[1], scale.seeds[0])]
 
     def trials(self, method: Method, scale: Scale, book: Book) -> list[Trial]:
-        """Return a method's trials; none if its rate is not known yet."""
+        """Return a method's trials; an empty list if its rate is not known yet."""
         found = [method.trial(self, scale, book, order, seed) for order, seed in self.learned(method, scale)]
         return [trial for trial in found if trial is not None]
 
@@ -203,5 +203,5 @@ class Stream:
 
 
 def limited(scale: Scale, trial: Trial, limits: Limits) -> Trial:
-    """Return the trial with its rows limited; a quick one has its limits already."""
+    """Return the trial with limited rows; a quick trial is limited already."""
     return trial if scale.quick else trial.model_copy(update={"limits": limits})

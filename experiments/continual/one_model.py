@@ -3,11 +3,11 @@
 Neither is in the library, which learns one task at a time; the loop is in `experiments.continual.shared_model`.
 
 * replay: sequential fine-tuning; a `Memory` keeps a share of the training rows of each earlier task, and after every few
-  batches of the new task there is one optimizer step on rows from it (`Trial.options`: ``memory``, the share, and ``every``).
-  Earlier heads are trained further with their rows. As in a run, the epoch with the best validation score of the new task
-  is kept.
-* joint: the batches of all tasks in one shuffled sequence, the same number of epochs, one optimizer for body and heads. The
-  epoch with the best mean of all validation scores is kept. The order of the tasks does not matter, bit for bit.
+  batches of the new task, there is one optimizer step on rows from the memory (`Trial.options`: ``memory``, the share, and
+  ``every``). Earlier heads are trained further on their rows. As in a run, the epoch with the best validation score on the
+  new task is kept.
+* joint: the batches of all tasks in one shuffled sequence, for the same number of epochs, with one optimizer for body and
+  heads. The epoch with the best mean of all validation scores is kept. The order of the tasks does not matter, bit for bit.
 
 Shape suffixes: T tasks; ``R_TT`` as in `continual_petl.metrics`.
 """
@@ -33,7 +33,7 @@ from experiments.studies.learning import forgetting_by_task, plain
 from experiments.studies.trial import Trial
 
 BYTES = 4
-"""Of a parameter as it is learned and kept."""
+"""Bytes per parameter, in training and in storage."""
 
 
 def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str, Any]:
@@ -42,14 +42,14 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str
     Args:
         trial: with the method ``replay`` or ``joint``.
         data: the folder with the rows.
-        backbone: path of the backbone, if it is not the name in the trial.
+        backbone: path of the backbone, if it differs from the name in the trial.
 
     Returns:
-        What `experiments.studies.learning.run_trial` returns. There are no certificates, so ``unchanged`` is null. A joint
-        trial fills only the last row of ``R``. ``memory``: the rows that replay kept of each task, and their bytes.
+        The same as `experiments.studies.learning.run_trial`. There are no certificates, so ``unchanged`` is null. A joint
+        trial only has the last row of ``R``. ``memory``: the number of rows that replay kept for each task, and their bytes.
     """
     try:
-        # Sorted if the order must not make a difference.
+        # Sorted for joint training, in which the order must not make a difference.
         names = sorted(trial.tasks) if trial.method == "joint" else trial.tasks
         model = OneModel(trial.stream(data, backbone), names)
         if trial.method == "joint":
@@ -64,12 +64,12 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str
 
 
 def replay(model: OneModel, memory: Memory, every: int) -> Tensor:
-    """Learn task after task with rows of earlier ones, and return the result matrix.
+    """Learn one task after another with rows of earlier tasks, and return the result matrix.
 
     Args:
-        model: with the tasks in their order.
-        memory: rows that it already has are replayed too.
-        every: batches of new rows between two steps on rows of the memory.
+        model: the model, with the tasks in order.
+        memory: rows that it already holds are replayed too.
+        every: number of batches of new rows between two steps on rows of the memory.
     """
     parts = list(model.parts.values())
     R_TT = torch.full((len(parts), len(parts)), torch.nan, dtype=torch.float64)
@@ -85,7 +85,7 @@ def replay(model: OneModel, memory: Memory, every: int) -> Tensor:
 
 
 class _Replaying:
-    """The steps of one task: its own batches, and regularly one on rows of the memory."""
+    """The steps of one task: its batches, and regularly a batch of rows from the memory."""
 
     def __init__(self, model: OneModel, part: Part, loader: TrainLoader, memory: Memory, every: int) -> None:
         self._model, self._part, self._loader, self._memory, self._every = model, part, loader, memory, every
@@ -93,7 +93,7 @@ class _Replaying:
     def __call__(self, epoch: int) -> Iterator[Step]:
         seed, done = self._part.plan.seed, epoch * len(self._loader)
         for number, batch in enumerate(self._loader):
-            # The seed of the step in a run, so that the same dropout is drawn.
+            # The same seed as for this step in a run, so the dropout is the same.
             yield Step([(self._part, batch)], derive_seed(seed, "step", epoch, number, 0))
             if self._memory.rows and (done + number + 1) % self._every == 0:
                 yield self._remembered(derive_seed(seed, "replay", epoch, number))
@@ -109,7 +109,7 @@ class _Replaying:
 
 
 def joint(model: OneModel, order: tuple[str, ...]) -> Tensor:
-    """Learn all tasks at once, and return the result matrix, of which only the last row is known."""
+    """Learn all tasks at once, and return the result matrix, which only has its last row."""
     parts = list(model.parts.values())
     loaders = [part.data.train_dataloader() for part in parts]
     lengths = [len(loader) for loader in loaders]

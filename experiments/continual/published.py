@@ -17,12 +17,12 @@ class Published:
     value: str
     source: str
     flag: str = ""
-    """A caveat to know before quoting it."""
+    """A caveat to consider before quoting it."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers of one setting."""
+    """The numbers for one setting."""
 
     setting: str
     """Backbone, stream, rows."""

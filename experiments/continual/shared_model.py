@@ -1,8 +1,8 @@
-"""A body shared by all tasks, with a head for each, and its training loop: plain torch, from the library's parts.
+"""A body shared by all tasks, with one head per task, and its training loop: plain torch, built from the library's parts.
 
-The library deliberately learns one task at a time, so training on several needs its own loop. Everything else is from the
+The library deliberately learns one task at a time, so training on several needs a separate loop. Everything else is from the
 library: the backbone and its arithmetic, heads, batches and their order, optimizer, schedule, clipping, the seed of every
-step, and the choice of the epoch. With one task it does the same as a run with ``{preset: full}``, step for step.
+step, and the choice of the epoch. With one task, every step is the same as in a run with ``{preset: full}``.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ Batch = dict[str, Tensor]
 
 @dataclass
 class Part:
-    """What belongs to one task."""
+    """The plan, data and head of one task, and its scores."""
 
     plan: TaskPlan
     data: TaskDataModule
     head: Head
     scores: dict[str, Any] = field(default_factory=dict)
-    """By split, when it was learned."""
+    """Scores by split, from when the task was learned."""
     curve: list[tuple[int, float]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
 
     @property
     def measured(self) -> EvaluationLoader:
-        """The rows for the task's column of R: those of the test split, if there is one."""
+        """The rows for the task's column of R: the test split if there is one, otherwise the validation split."""
         return self.data.val_dataloader() if self.data.data.test is None else self.data.test_dataloader()
 
 
 @dataclass(frozen=True)
 class Step:
-    """The batches of one optimizer step, each of one task."""
+    """The batches of one optimizer step; each batch belongs to one task."""
 
     batches: list[tuple[Part, Batch]]
     seed: int
-    """Of dropout."""
+    """Seed of the dropout."""
 
 
 class OneModel:
-    """A body that all tasks share, with a head for each."""
+    """A body that all tasks share, with one head per task."""
 
     def __init__(self, spec: StreamSpec, names: Sequence[str]) -> None:
         self.spec, named = spec, spec.backbone
@@ -101,13 +101,13 @@ class OneModel:
     def fit(
         self, learned: Sequence[Part], steps: Callable[[int], Iterator[Step]], num_steps: int, judges: Sequence[Part]
     ) -> None:
-        """Learn the body and some heads, and leave the best epoch in place.
+        """Learn the body and some heads, and load the parameters of the best epoch.
 
         Args:
             learned: tasks whose heads are trained with the body.
-            steps: of an epoch.
-            num_steps: of all epochs together.
-            judges: the epoch with the best mean of their validation scores is kept.
+            steps: returns the steps of an epoch.
+            num_steps: number of steps in all epochs together.
+            judges: tasks whose mean validation score determines the best epoch.
 
         Raises:
             DivergedError: if the loss is no longer finite.

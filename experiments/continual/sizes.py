@@ -14,19 +14,19 @@ class Size:
     """Means over the trials of a method."""
 
     trained: float
-    """Parameters, head included, as a mean over tasks."""
+    """Trained parameters, heads included, as a mean over tasks."""
     kept: float
-    """Parameters needed to predict all tasks, without the backbone."""
+    """Parameters needed for predictions on all tasks, without the backbone."""
     share: float
-    """``kept`` over the backbone's parameters."""
+    """``kept`` divided by the number of backbone parameters."""
     num_bytes: float
-    """Of what is kept, rows of the memory included."""
+    """Bytes of the stored parameters and of the rows in the memory."""
     seconds: float
-    """Of training, for all tasks together."""
+    """Training time for all tasks together."""
 
 
 def size_of(measures: Measures, method: Method) -> Size | None:
-    """Return the sizes of a method; None if no trial of it was run."""
+    """Return the sizes of a method; None if none of its trials was run."""
     found = [_size(method, outcome, trial.tasks) for trial, outcome in measures.outcomes(method)]
     if not found:
         return None
@@ -39,7 +39,7 @@ def _size(method: Method, outcome: dict[str, Any], tasks: tuple[str, ...]) -> Si
     each = [outcome["tasks"][task] for task in tasks]
     heads = [task["parameters"]["head"] for task in each]
     bodies = [task["parameters"]["modifications"] + task["parameters"]["own"] for task in each]
-    # A body shared by all tasks is kept once; heads are a small part of the files, with the same size per parameter.
+    # A shared body is kept once; heads are a small part of the files, with the same size per parameter.
     kept = sum(heads) + (bodies[-1] if method.keeps == "one" else sum(bodies))
     of_files = sum(task["bytes"] for task in each)
     stored = of_files * kept / (sum(heads) + sum(bodies))

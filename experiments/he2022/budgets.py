@@ -1,4 +1,4 @@
-"""Bank sizes from parameter budgets, based on the library's own counts for a model without weights.
+"""Bank sizes from parameter budgets, based on the library's parameter counts for a model without weights.
 
 Heads are left out, as in the papers. A budget is a share of the whole backbone.
 """
@@ -23,12 +23,12 @@ from experiments.studies.random_seq2seq import make_model
 Model = Literal["minilm", "bart-small"]
 Spec = dict[str, Any] | str
 NEAR = 0.10
-"""How far from its budget a bank may be, as a share of the budget."""
+"""Maximum distance of a bank from its budget, as a share of the budget."""
 
 
 @functools.cache
 def model_of(name: Model) -> PreTrainedModel:
-    """Return the structure of a backbone of the studies, without weights."""
+    """Return a backbone of the studies, without weights."""
     with torch.device("meta"):
         if name == "minilm":
             sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
@@ -38,7 +38,7 @@ def model_of(name: Model) -> PreTrainedModel:
 
 @functools.cache
 def whole(name: Model) -> int:
-    """Return the number of parameters of a backbone, shared ones once."""
+    """Return the number of parameters of a backbone, counting shared ones once."""
     return sum(parameter.numel() for parameter in model_of(name).parameters())
 
 
@@ -60,12 +60,12 @@ def _count(name: Model, bank: str) -> int:
 
 
 def sized(name: Model, of_size: Callable[[int], Spec], share: float) -> Spec | None:
-    """Return the bank whose count is nearest to a share of the backbone; None if none is within `NEAR` of it.
+    """Return the bank whose parameter count is closest to a share of the backbone; None if none is within `NEAR`.
 
     Args:
-        name: of the backbone.
-        of_size: from a size, 1 or more, to a bank; what a bank counts grows with it.
-        share: of the backbone's parameters, between 0 and 1.
+        name: name of the backbone.
+        of_size: returns the bank of a given size, 1 or more; its parameter count grows with the size.
+        share: share of the backbone's parameters, between 0 and 1.
     """
     budget = share * whole(name)
 
@@ -73,7 +73,7 @@ def sized(name: Model, of_size: Callable[[int], Spec], share: float) -> Spec | N
         return abs(count(name, of_size(size)) - budget)
 
     first = count(name, of_size(1))
-    # Nearly all counts grow in equal steps; looking at the neighbours makes up for rounding inside a bank.
+    # Nearly all counts grow linearly; checking the neighbours compensates for rounding inside a bank.
     size = max(1, 1 + round((budget - first) / (count(name, of_size(2)) - first)))
     while nearer := [near for near in (size - 1, size + 1) if near > 0 and away(near) < away(size)]:
         size = nearer[0]

@@ -1,10 +1,10 @@
-"""After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, which composition, and MAM against the others.
+"""After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, its composition, and MAM against the others.
 
 The paper uses XSum and translation; here the tasks are two classifications with MiniLM, see
 `experiments.he2022.methods`. An encoder has one attention and one FFN per layer, so with the same bottleneck both cost the
-same. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6 at 2 %. Left out: the longer
-half of Table 4, the two mixtures of Table 6 beside MAM (PA attn with PA ffn, prefix with LoRA ffn), and a choice of
-rates for each size.
+same. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6 at 2 %. Left out: the longer half
+of Table 4, the two mixtures other than MAM in Table 6 (PA attn with PA ffn, prefix with LoRA ffn), and a choice of rates for
+each size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds; trials of the methods study are taken from its ledger."""
+    """Choose rates, then learn with all seeds; trials shared with the methods study are taken from its ledger."""
     rows = _needed(scale)
     yield stages(rows, scale, book)[0]
     yield stages(rows, scale, book)[1]
@@ -108,7 +108,7 @@ rows can be compared. Sizes there are 200, 30, 512 and those of Table 6; the 0.1
 
 
 def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:
-    """Return the row with the best mean; none while one of them is missing."""
+    """Return the row with the best mean; an empty list while any mean is missing."""
     known = [(mean.value, row) for row in (find(*key) for key in keys) if (mean := mean_score([row], scale, book))]
     return [max(known, key=lambda each: each[0])[1]] if len(known) == len(keys) else []
 

@@ -14,10 +14,10 @@ FULL = "full fine-tuning"
 
 
 def score_by_share(rows: Sequence[Row], scale: Scale, book: Book) -> Figure:
-    """Draw the mean test score over the share of the backbone's parameters, a line for each method.
+    """Plot the mean test score over the share of the backbone's parameters, with a line for each method.
 
-    Full fine-tuning is the dashed horizontal line; a bank with only a head cannot be placed on a logarithmic axis and is the
-    dotted one.
+    Full fine-tuning is the dashed horizontal line; a bank with only a head, which cannot be placed on a logarithmic axis, is
+    the dotted line.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()

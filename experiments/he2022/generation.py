@@ -1,15 +1,14 @@
 """After He et al. 2022, Tables 3 and 6: summaries (XSum) and translations (English to Romanian) with a small BART.
 
 The paper uses BART-large and mBART-large with extensive pre-training. Neither is available here, so the backbone is
-pre-trained on the tasks' own texts in a few minutes (`experiments.he2022.pretraining`): 3.8 million parameters, which have
-learned a little about copying and about these texts, and have seen only 4,000 Romanian sentences. This can show that every
-part works on an encoder-decoder at equal budgets, and how far banks get on a weak frozen backbone; it cannot show whether
-the paper's ranking holds on a good one. Banks are 6.7 % of the backbone, as MAM is in the paper, where a prefix of 30 is
-combined with adapters of 512.
+pre-trained on the tasks' texts in a few minutes (`experiments.he2022.pretraining`): it has 3.8 million parameters, has
+learned a little about copying and about these texts, and has seen only 4,000 Romanian sentences. The study can show that
+every part works on an encoder-decoder at equal budgets, and how far banks get on a weak frozen backbone; it cannot show
+whether the paper's ranking holds on a good backbone. Banks are 6.7 % of the backbone, like MAM in the paper, where a prefix
+of 30 is combined with adapters of 512.
 
-Every method has one of two rates, chosen on the validation rows of its task with the first seed: 24 trials. Further
-seeds follow where there is time. Left out: BitFit, prompts, Pfeiffer's adapters, the mixtures of Table 6, and other
-sizes.
+Every method has one of two rates, chosen on the validation rows of its task with the first seed: 24 trials. Further seeds
+follow if there is time. Left out: BitFit, prompts, Pfeiffer's adapters, the mixtures of Table 6, and other sizes.
 """
 
 from __future__ import annotations
@@ -72,26 +71,26 @@ def methods() -> dict[str, tuple[Spec, tuple[float, float], Texts]]:
 
 
 def trial(scale: Scale, task: str, bank: Spec, rate: float, seed: int) -> Trial:
-    """Return a trial on the backbone that was made for it."""
+    """Return a trial on the pre-trained small BART."""
     made = scale.trial(task, bank, epochs=EPOCHS, learning_rate=rate, seed=seed, options=OPTIONS, **TRAINING)
     limits = made.limits if scale.quick else LIMITS
     return made.model_copy(update={"backbone": BACKBONE, "max_length": TOKENS, "limits": limits})
 
 
 def names(scale: Scale) -> tuple[str, ...]:
-    """Return the methods; of a quick study the first and the last one."""
+    """Return the methods; for a quick study only the first and the last."""
     return scale.some(tuple(methods()))
 
 
 def grid(scale: Scale, name: str, task: str) -> list[Trial]:
-    """Return the trials that choose a method's rate; one of them counts."""
+    """Return the trials that choose a method's rate; the best of them is also a final trial."""
     bank, rates, _ = methods()[name]
     return [trial(scale, task, bank, rate, scale.seeds[0]) for rate in rates]
 
 
 def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
-    """Return the trials that count, one for each seed; none while the rate is not known."""
-    # If no answer has a correct 4-gram, BLEU is 0 for both rates, and single words decide.
+    """Return the final trials, one per seed; an empty list while the rate is not known."""
+    # If no prediction has a correct 4-gram, BLEU is 0 for both rates, and single words decide.
     scores = [
         [_score(book, each, task, metric, "validation") for metric in (TASK_METRICS[task], "rouge1")]
         for each in grid(scale, name, task)
@@ -108,14 +107,14 @@ def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates with the first seed, which completes a study of one seed; then add the others one by one."""
+    """Choose rates with the first seed, which completes a study of one seed; then add the other seeds one by one."""
     yield [each for task in TASKS for name in names(scale) for each in grid(scale, name, task)]
     for number in range(1, scale.num_seeds):
         yield [trials[number] for task in TASKS for name in names(scale) if (trials := final(scale, book, name, task))]
 
 
 def whole_seeds(scale: Scale, book: Book) -> int:
-    """Return the number of seeds that all methods have: means are over these."""
+    """Return the number of seeds that are complete for all methods: means are over these."""
     finals = [final(scale, book, name, task) for task in TASKS for name in names(scale)]
     if not all(finals):
         return 0
@@ -124,7 +123,7 @@ def whole_seeds(scale: Scale, book: Book) -> int:
 
 
 def score(scale: Scale, book: Book, name: str, task: str, metric: str) -> Mean | None:
-    """Return a test score in points, over the seeds with which everything was learned."""
+    """Return a test score in points, as a mean over the seeds that are complete for all methods."""
     trials = final(scale, book, name, task)[: whole_seeds(scale, book)]
     return mean_of(_score(book, each, task, metric) for each in trials)
 
@@ -152,7 +151,7 @@ def _row(name: str, scale: Scale, book: Book) -> list[Cell]:
 
 
 def _made(scale: Scale, book: Book) -> str:
-    """Return the digests of the backbones of this page's trials; just one, unless ledgers were mixed."""
+    """Return the digests of the backbones used in this page's trials; only one, unless ledgers were mixed."""
     trials = [each for task in TASKS for name in names(scale) for each in grid(scale, name, task)]
     lines = [book.lines[each.key] for each in trials if each.key in book.lines]
     found = sorted({line.data.get(f"backbone {BACKBONE}", "unknown") for line in lines})
@@ -198,7 +197,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 
 LEAST = 5.0
-"""Points; if even full fine-tuning has fewer, differences say nothing about the methods."""
+"""Minimum score in points: if even full fine-tuning is below, differences between methods are meaningless."""
 
 
 def _best(means: Sequence[Mean | None]) -> Mean | None:

@@ -1,8 +1,8 @@
 """He et al. 2022, Tables 2 and 6 again: MAM on MRPC with more epochs, compared with full fine-tuning and the best other bank.
 
-In `experiments.he2022.methods`, with three epochs on MRPC, MAM falls behind, but its validation scores still rise in the last
-epoch, and its rate was chosen on another task. Here MAM and the methods it is compared with have eight epochs, and each has
-its own rate out of the same two, chosen on MRPC's validation rows. Everything else is the same.
+In `experiments.he2022.methods`, with three epochs on MRPC, MAM falls behind, but its validation score still rises in the
+last epoch, and its rate was chosen on another task. Here MAM and the methods compared with it are trained for eight epochs,
+each at one of the same two rates, chosen on MRPC's validation rows. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:
-    """Return the rows; of a quick study two of them."""
+    """Return the rows; for a quick study only two."""
     return scale.some(ROWS, 2)
 
 
@@ -40,7 +40,7 @@ def longer(row: Row) -> Method:
 
 
 def final(row: Row, scale: Scale, book: Book) -> list[Trial]:
-    """Return the trials that count, one for each seed; none while the rate is not known."""
+    """Return the final trials, one per seed; an empty list while the rate is not known."""
     return longer(row).repeated(scale, book, TASK, train=TRAIN)
 
 
@@ -56,7 +56,7 @@ def _score(row: Row, scale: Scale, book: Book) -> Mean | None:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return the scores beside those of three epochs."""
+    """Return the scores next to the scores after three epochs."""
     header = ["method", "parameters", "share", "8 epochs", "last epoch", "rate", "3 epochs, SST-2's rate"]
     return f"{_INTRO}\n\n{table(header, [_row(row, scale, book) for row in rows_of(scale)])}"
 

@@ -2,8 +2,8 @@
 
 The paper uses RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. This study uses MiniLM on 1,500 rows of SST-2
 (single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two rates for each method: 132 trials. Left out: Houlsby's
-adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's except at 2 %; prompts and diff-pruning except
-at one size, the latter only in the upper three layers; MNLI; and a choice of rates on MRPC.
+adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's adapters except at 2 %; prompts and
+diff-pruning except at one size, diff-pruning only in the upper three layers; MNLI; and a choice of rates on MRPC.
 """
 
 from __future__ import annotations

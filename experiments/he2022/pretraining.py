@@ -1,12 +1,12 @@
-"""Pre-train a small BART on the tasks' own texts, if no pre-trained encoder-decoder is available.
+"""Pre-train a small BART on the tasks' texts, if no pre-trained encoder-decoder is available.
 
     python -m experiments.he2022.pretraining --data DATA_FOLDER BACKBONE_FOLDER
 
-Model and tokenizer are those of `experiments.studies.random_seq2seq`. It learns to restore texts, as BART does (Lewis
-et al. 2020, section 2.2, text infilling): spans with lengths from a Poisson distribution of mean 3 are each replaced by
-one mask, until about 30 % of the tokens are gone. Some texts are not masked, so that copying is learned too. It reads all
-training texts of all tasks, sources and targets separately, never as pairs, so nothing about the answers is learned.
-Do not share the weights: they are trained on texts that may not be redistributed.
+Model and tokenizer are those of `experiments.studies.random_seq2seq`. The model learns to restore texts, as BART does (Lewis
+et al. 2020, section 2.2, text infilling): spans with lengths from a Poisson distribution of mean 3 are each replaced with one
+mask, until about 30 % of the tokens are masked. Some texts are not masked, so that copying is learned too. The texts are all
+training texts of all tasks, sources and targets separately, never as pairs, so the tasks themselves are not learned. Do not
+share the weights: they are trained on texts that may not be redistributed.
 
 The same texts, steps, seed, threads and versions give the same weights.
 """
@@ -32,15 +32,15 @@ from experiments.studies.trial import TASKS, backbone_digest
 
 STEPS, SEED = 2000, 13
 TOKENS = 1024
-"""Of a batch, padding included."""
+"""Tokens per batch, padding included."""
 LONGEST = 64
-"""Tokens of a text; of longer ones a window is drawn."""
+"""Maximum tokens per text; for longer texts, a random window is used."""
 WHOLE = 0.3
 """Share of the texts that are not masked at all."""
 MASKED, SPAN = 0.3, 3.0
-"""Share of the tokens of the others that is masked, and the mean length of a span (Lewis et al. 2020)."""
+"""Share of tokens that are masked in the other texts, and the mean length of a span (Lewis et al. 2020)."""
 HELD = 100
-"""One text in this many is held out; the share of its tokens that is copied is reported at the end."""
+"""One text in this many is held out; the share of its tokens that are copied correctly is reported at the end."""
 RATE, WARMUP = 1e-3, 0.05
 BEGIN, PAD, END, MASK = 0, 1, 2, 4
 """Ids of the special tokens, see `random_seq2seq.SPECIAL`."""
@@ -59,13 +59,13 @@ def texts(data: Path) -> Iterator[str]:
 
 
 def infill(tokens: Sequence[int], drawn: random.Random) -> list[int]:
-    """Return tokens with spans replaced by one mask each, about `MASKED` of them; a span of length 0 inserts a mask."""
+    """Replace spans with one mask each, about `MASKED` of the tokens in total; a span of length 0 inserts a mask."""
     left, found = round(MASKED * len(tokens)), list(tokens)
     while left > 0:
         length = min(_poisson(drawn), left)
         start = drawn.randrange(len(found) - length + 1)
         if MASK in found[start : start + length]:
-            # Never mask a mask again: try elsewhere, with a shorter span so that the loop ends.
+            # Never mask a mask: try another place, and reduce the rest so that the loop ends.
             left -= 1
             continue
         found[start : start + length] = [MASK]
@@ -110,7 +110,7 @@ def _groups(windows: list[list[int]]) -> Iterator[list[list[int]]]:
 
 
 def padded(rows: Sequence[list[int]]) -> Tensor:
-    """Return rows with their first and last tokens, ``(rows, longest)``."""
+    """Return padded rows with begin and end tokens added, ``(rows, longest)``."""
     longest = max(map(len, rows))
     return torch.tensor([[BEGIN, *row, END, *[PAD] * (longest - len(row))] for row in rows])
 
@@ -129,7 +129,7 @@ def loss_of(model: BartForConditionalGeneration, pairs: Sequence[tuple[list[int]
 
 @torch.no_grad()
 def copied(model: BartForConditionalGeneration, encoded: Sequence[list[int]]) -> float:
-    """Return the share of tokens of unmasked texts that the model predicts from the tokens before them."""
+    """Return the share of tokens in unmasked texts that the model predicts correctly, given the tokens before them."""
     right = seen = 0
     for group in _groups(sorted((tokens[:LONGEST] for tokens in encoded), key=len)):
         rows = padded(group)
@@ -143,11 +143,11 @@ def pretrain(data: Path, folder: Path, steps: int = STEPS, seed: int = SEED, log
     """Create the backbone; return the content of its ``pretraining.json``.
 
     Args:
-        data: with a folder of rows for every task.
-        folder: for the backbone.
-        steps: of the optimizer.
-        seed: of the order, the noise and the dropout; the model begins as `make_model` draws it.
-        log: steps between two lines on standard error, each with the mean loss since the last one.
+        data: folder with a folder of rows for every task.
+        folder: folder for the backbone.
+        steps: number of optimizer steps.
+        seed: seed of the order, the noise and the dropout; the initial weights are those of `make_model`.
+        log: steps between two lines on standard error, each with the mean loss since the previous line.
     """
     found = list(texts(data))
     if len(found) < 2:
@@ -187,9 +187,9 @@ def _encoded(tokenizer: PreTrainedTokenizerFast, found: list[str]) -> list[list[
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m experiments.he2022.pretraining", description=__doc__)
-    parser.add_argument("folder", type=Path, help="for the backbone")
+    parser.add_argument("folder", type=Path, help="folder for the backbone")
     parser.add_argument("--data", type=Path, required=True, help="folder with a folder of rows for every task")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=SEED)

@@ -1,10 +1,9 @@
 """Numbers published by He et al. 2022 (https://arxiv.org/abs/2110.04366v3), for the columns next to ours.
 
-They are for other backbones and complete data sets, so they are for information, not targets. Percentages are as
-printed, including errors: they refer to BART-large even if the backbone is mBART-large; those of Table 4's short
-forms are called 0.1 % and are 0.54 % (30 on the attention) and 0.36 % (30 on the FFN) by the paper's own formula; 7.2 %
-of LoRA in Table 6 is 6.1 % in Tables 5 and 12. The text says that PA (ffn) beats SA (ffn) by 1.7 R-2; by Table 3 it is
-0.68.
+They are for other backbones and complete data sets, so they are context, not targets. Percentages are as printed, including
+errors: they refer to BART-large even if the backbone is mBART-large; those of the small sizes in Table 4 are printed as 0.1 %
+but are 0.54 % (30 on the attention) and 0.36 % (30 on the FFN) by the paper's formula; LoRA's 7.2 % in Table 6 is 6.1 % in
+Tables 5 and 12. According to the text, PA (ffn) beats SA (ffn) by 1.7 R-2; according to Table 3, by 0.68.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Encoder(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Tables 3 to 6: BART-large on XSum, mBART-large on English to Romanian; None where a table has no such column."""
+    """Tables 3 to 6: BART-large on XSum, mBART-large on English to Romanian; None if a table lacks the column."""
 
     percent: float
     rouge: tuple[float, float, float] | None
@@ -92,7 +91,7 @@ TABLE_12: dict[str, Texts] = {
 
 
 def texts(found: Texts | None) -> tuple[str, str]:
-    """Return the cells of R-1/R-2/R-L and BLEU, empty where the paper has none.
+    """Return the cells for R-1/R-2/R-L and BLEU, empty where the paper has no number.
 
     Example:
         >>> texts(TABLE_3["PA ffn, 200"])
@@ -107,7 +106,7 @@ def texts(found: Texts | None) -> tuple[str, str]:
 
 
 def encoder(found: Encoder | None) -> tuple[str, str]:
-    """Return the cells of MNLI and SST-2, empty where the paper has none.
+    """Return the cells for MNLI and SST-2, empty where the paper has no number.
 
     Example:
         >>> encoder(TABLE_2["mam"])

@@ -2,7 +2,7 @@
 
 `banks/config/presets.py` has the defaults of each preset; a test compares its rates with these. Most rates were tried by
 `experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies in this folder, on 1,500 rows of
-SST-2; the remaining presets are tried here in the latter way. No choice is made on test rows.
+SST-2; the remaining presets are tried here, like the latter. No choice is made on test rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HERE: Mapping[str, Method] = {
     "prefix": Method(
         name="prefix, MLP", banks=({"preset": "prefix", "length": 16},), rates=(1e-3, 5e-3), epochs=EPOCHS
     ),
-    # Of the size at which mam_flat is tried.
+    # The same size as for mam_flat.
     "mam": Method(
         name="MAM", banks=({"preset": "mam", "length": 12, "bottleneck": 12},), rates=(3e-4, 1e-3, 4e-3), epochs=EPOCHS
     ),
@@ -56,7 +56,7 @@ HERE: Mapping[str, Method] = {
 
 
 def presets(scale: Scale) -> tuple[str, ...]:
-    """Return the presets; for a quick study only the first and the last one that is tried here."""
+    """Return the presets; for a quick study, only the first and the last of those that are tried here."""
     return ("houlsby", *HERE) if scale.quick else tuple(name for name in RECIPES if name in STUDIED)
 
 
@@ -72,15 +72,15 @@ def grids(scale: Scale, preset: str) -> list[list[Trial]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """One stage: the trials that no other study has."""
+    """Yield one stage: the trials that no other study has."""
     yield [trial for preset in presets(scale) for grid in grids(scale, preset) for trial in grid]
 
 
 def scores(scale: Scale, book: Book, preset: str) -> dict[float, float | None]:
-    """Return the mean validation score over tasks of every rate, with the best of the banks that were tried with it.
+    """Return the mean validation score over tasks for every rate, using the best bank tried at that rate.
 
     Returns:
-        Points of 100, None for a rate with which a task diverged; empty while a trial is missing.
+        Points of 100, None for a rate at which a task diverged; empty while any trial is missing.
     """
     found: dict[float, list[float | None]] = {}
     for grid in grids(scale, preset):
@@ -99,7 +99,7 @@ def scores(scale: Scale, book: Book, preset: str) -> dict[float, float | None]:
 
 
 def chosen(scale: Scale, book: Book, preset: str) -> float | None:
-    """Return the rate with the best score, the lower one in a tie; None if nothing is known."""
+    """Return the rate with the best score, the lower one in a tie; None if there are no scores."""
     known = [(score, -rate) for rate, score in scores(scale, book, preset).items() if score is not None]
     return -max(known)[1] if known else None
 

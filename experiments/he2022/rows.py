@@ -1,7 +1,7 @@
-"""Rows of the papers' tables: a bank of some size, learned with some seeds at a rate that validation rows chose.
+"""Rows of the papers' tables: a bank of a given size, learned with several seeds at a rate chosen on validation rows.
 
-A rate is chosen once for a method: out of a few, with the first seed, on one task and at one size. All its sizes and tasks
-take it from there.
+A rate is chosen once per method, from a few, with the first seed, on one task and at one size. It is used for all sizes and
+tasks of the method.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from experiments.studies.trial import Trial
 from experiments.studies.tuning import Method, scores_of
 
 TASKS = ("sst2", "mrpc")
-"""A text, and a pair of texts."""
+"""A task on single texts and a task on text pairs."""
 CHOOSER = "sst2"
 """The task whose validation rows choose the rates."""
 TRAIN = 1500
-"""Rows."""
+"""Number of training rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Row:
     name: str
     bank: Spec
     method: Method
-    """Chooses the rate, with a bank of its own, which may be of another size."""
+    """The method that chooses the rate, with a bank that may have another size."""
     budget: float | None = None
     """Target share of the backbone; None if the bank's size is fixed."""
     model: Model = "minilm"
@@ -42,7 +42,7 @@ class Row:
         return self.method.grid(scale, CHOOSER, scale.seeds[0], TRAIN)
 
     def final(self, scale: Scale, book: Book, task: str) -> list[Trial]:
-        """Return the trials that count, one for each seed; none while the rate is not known."""
+        """Return the final trials, one per seed; an empty list while the rate is not known."""
         number = self.method.chosen(scale, book, task, CHOOSER, TRAIN)
         if number is None:
             return []
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def parameters(self) -> int:
-        """What a task adds, beside its head."""
+        """Number of parameters that a task adds, without its head."""
         return count(self.model, self.bank)
 
     @property
@@ -81,10 +81,10 @@ GAPS = (
 
 
 def gap_by_task(ours: Sequence[Row], theirs: Sequence[Row], scale: Scale, book: Book) -> str:
-    """Return the differences between rows on each task, and their gain in the last epoch.
+    """Describe the differences between rows on each task, and the gain in the last epoch.
 
     The rate of a row is chosen on one of the tasks, and all rows have the same number of epochs, so a row may fall behind
-    because its rate is another task's, or because it has not converged. Empty while trials are missing.
+    because its rate was chosen on another task, or because it has not converged. Empty while trials are missing.
     """
     said = []
     for task in TASKS:
@@ -97,7 +97,7 @@ def gap_by_task(ours: Sequence[Row], theirs: Sequence[Row], scale: Scale, book: 
 
 
 def last_epoch(book: Book, trials: Sequence[Trial], task: str) -> float | None:
-    """Return by how many points the validation score of a task rose in the last epoch, as a mean over trials."""
+    """Return the rise of a task's validation score in the last epoch, in points, as a mean over trials."""
     known = [outcome for trial in trials if (outcome := book.outcome(trial)) and "tasks" in outcome]
     curves = [[score for _, score in outcome["tasks"][task]["curve"]] for outcome in known]
     if not curves or any(len(curve) < 2 for curve in curves):
@@ -106,7 +106,7 @@ def last_epoch(book: Book, trials: Sequence[Trial], task: str) -> float | None:
 
 
 def stages(rows: Sequence[Row], scale: Scale, book: Book) -> list[list[Trial]]:
-    """Return the trials that choose rates; then, as far as rates are known, those that count."""
+    """Return the trials that choose rates; then, as far as rates are known, the final trials."""
     return [
         [trial for row in rows for trial in row.choosing(scale)],
         [trial for task in TASKS for row in rows for trial in row.final(scale, book, task)],

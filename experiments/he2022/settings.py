@@ -1,7 +1,7 @@
 """The settings of both encoder studies of He et al. 2022: methods with their rates, and their banks at parameter budgets.
 
-Budgets are shares of MiniLM's 22.7 million parameters; sizes follow from the library's own counts (`budgets`). A method that
-cannot come within a tenth of a budget has no row there: one rank of LoRA on queries and values is 0.04 %, so 0.1 % is
+Budgets are shares of MiniLM's 22.7 million parameters; sizes follow from the library's parameter counts (`budgets`). A method
+that cannot come within a tenth of a budget has no row for it: one rank of LoRA on queries and values is 0.04 %, so 0.1 % is
 between two ranks.
 """
 
@@ -22,18 +22,18 @@ BUDGETS = (SMALL, MIDDLE, LARGE)
 
 
 def preset(name: str, size: str = "bottleneck", **options: Any) -> Callable[[int], Spec]:
-    """Return how a preset is made from a size."""
+    """Return a function from a size to the bank of a preset."""
     return lambda value: {"preset": name, size: value, **options}
 
 
 def written(modifies: str, insertion: str, **options: Any) -> Callable[[int], Spec]:
-    """Return how an adapter that is written out by its dimensions is made from a size."""
+    """Return a function from a size to an adapter that is specified by its dimensions."""
     one = {"form": "bottleneck", "modifies": modifies, "insertion": insertion, "init": "bert", **options}
     return lambda value: {"modifications": [one | {"bottleneck": value}]}
 
 
 def mam(value: int) -> Spec:
-    """Return MAM with a flat prefix as long as its adapters are wide, as the paper has it for RoBERTa (16 and 16)."""
+    """Return MAM with a flat prefix whose length equals the adapters' width, as in the paper for RoBERTa (16 and 16)."""
     return {"preset": "mam_flat", "length": value, "bottleneck": value}
 
 
@@ -41,11 +41,11 @@ def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], firs
     """Return the rows of a method at the budgets that it can match.
 
     Args:
-        name: of the method.
-        of_size: from a size to its bank.
-        rates: among which one is chosen.
-        first: the budget at which it is chosen.
-        budgets: of the rows.
+        name: name of the method.
+        of_size: returns the bank of a given size.
+        rates: the rates from which one is chosen.
+        first: the budget at which the rate is chosen.
+        budgets: budgets of the rows.
     """
     chooser = sized("minilm", of_size, first)
     assert chooser is not None, "a rate is chosen at a budget that the method can come near to"
@@ -79,10 +79,10 @@ def encoder_rows() -> tuple[Row, ...]:
 
 
 def _diff_pruning() -> dict[str, Any]:
-    """Return diff-pruning with the density that makes it the middle budget.
+    """Return diff-pruning with the density that matches the middle budget.
 
-    In three of six layers: it draws two gates for every entry in every step, and with all layers and the embeddings a trial
-    takes as long as ten of another method.
+    Only in three of six layers: it draws two gates for every entry in every step, so with all layers and the embeddings, a
+    trial would take as long as ten trials of another method.
     """
     bank = {"preset": "diff_pruning", "layers": "top-3"}
     reach = count("minilm", bank | {"density": 1.0})
@@ -91,7 +91,7 @@ def _diff_pruning() -> dict[str, Any]:
 
 @functools.cache
 def design_rows() -> tuple[Row, ...]:
-    """Return the rows in the form of Tables 3 to 5 that `encoder_rows` does not have."""
+    """Return the rows in the form of Tables 3 to 5 that are not in `encoder_rows`."""
     adapters, lowrank = (1.5e-3, 5e-3), (5e-4, 2e-3)
     return (
         *at("SA attn", written("attention", "sequential"), adapters, LARGE, LARGE),

@@ -1,4 +1,4 @@
-"""Tables in the style of He et al. 2022: means with errors, the best of a column bold, next to published numbers."""
+"""Tables in the style of He et al. 2022: means with errors, the best of each column in bold, next to published numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ Cell = str | Mean | None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table in Markdown; the highest mean of every column is bold unless all are
-    the same, a missing mean is a dash.
+    """Return a table in Markdown; the highest mean of a column is bold unless all are equal, a missing mean is a dash.
 
     Example:
         >>> print(table(["", "score"], [["one", Mean(1.0, None, 1)], ["two", Mean(2.0, 0.5, 3)], ["three", None]]))
@@ -32,7 +31,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _best(values: Sequence[float]) -> float | None:
-    """Return the highest value; None if there are several and all are equal."""
+    """Return the highest value; None if there are several values and all are equal."""
     return None if len(values) > 1 and len(set(values)) == 1 else max(values, default=None)
 
 

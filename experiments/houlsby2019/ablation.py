@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, figure 6 (left): removing trained adapters from every span of layers, without retraining.
 
-The cells are those of `continual-petl ablate`: the relative change of the score on the validation rows. LayerNorms and head
-are kept, as in the paper.
+The cells are the same as for `continual-petl ablate`: the relative change of the score on the validation rows. LayerNorms
+and head are kept, as in the paper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str
     """Learn a task, then remove its adapters; see `experiments.studies.learning.run_trial`.
 
     Returns:
-        Its outcome, with ``cells``: of each span its first and last layer, score and relative change.
+        The outcome, with ``cells``: for each span, its first and last layer, score and relative change.
     """
     return learning.run_trial(trial, data, backbone, look=_spans)
 
@@ -40,7 +40,7 @@ def _spans(run: Run) -> dict[str, Any]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """One trial for each task."""
+    """Yield one stage, with one trial per task."""
     yield [_trial(scale, task) for task in TASKS]
 
 
@@ -91,7 +91,7 @@ def _map(task: str, found: dict[tuple[int, int], float]) -> Figure:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that single layers hardly matter, all of them do, and lower ones less than higher ones."""
+    """Check that single layers hardly matter, all together do, and lower layers matter less than higher ones."""
     return [
         row
         for task in TASKS
@@ -101,7 +101,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
 
 
 def _percent(scale: Scale, book: Book, task: str) -> str:
-    """Return how many validation rows one percent of the score is."""
+    """Describe how many validation rows one percent of the score is."""
     outcome = book.outcome(_trial(scale, task)) or {}
     validation = outcome["scores"][task]["validation"]
     rows = validation["rows"]

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, Table 1 again: full copies with as many epochs as banks.
 
-In `experiments.houlsby2019.compare` banks have 1.3 to 1.7 times as many epochs as full copies, fixed beforehand. Is that why
-they are on a par? Here full copies are also learned with the banks' epochs, at the rate that was chosen for them, and
+In `experiments.houlsby2019.compare`, banks have 1.3 to 1.7 times as many epochs as full copies, fixed beforehand. Is that why
+they are on a par? Here full copies are also learned with as many epochs as banks, at the rate already chosen for them, and
 validation rows choose between the two.
 """
 
@@ -27,7 +27,7 @@ BANKS = (HOULSBY, NARROW)
 
 
 def pair(scale: Scale, book: Book, task: str) -> tuple[Trial, Trial] | None:
-    """Return the first seed's trials with few and with more epochs, both at the rate chosen with few; None while unknown."""
+    """Return the first seed's trials with few and more epochs, both at the rate chosen with few; None while unknown."""
     number, seed = FULL.chosen(scale, book, task), scale.seeds[0]
     if number is None:
         return None
@@ -35,14 +35,14 @@ def pair(scale: Scale, book: Book, task: str) -> tuple[Trial, Trial] | None:
 
 
 def takes_more(scale: Scale, book: Book, task: str) -> bool | None:
-    """Return whether validation rows of a task take more epochs, which have to be strictly better; None while unknown."""
+    """Return whether more epochs are strictly better on a task's validation rows; None while unknown."""
     both = pair(scale, book, task)
     few, more = (book.score(trial, "validation") for trial in both) if both else (None, None)
     return None if few is None or more is None else more > few
 
 
 def final(scale: Scale, book: Book, task: str) -> list[Trial]:
-    """Return the trials of full copies that count, one for each seed; none while it is not known which."""
+    """Return the final trials of full copies, one per seed; an empty list while the choice is not known."""
     like = LIKE.get(task, task)
     number, more = FULL.chosen(scale, book, like), takes_more(scale, book, like)
     if number is None or more is None:
@@ -121,7 +121,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 
 def headline(scale: Scale, book: Book) -> str:
-    """Return a sentence on full copies with their epochs chosen; nothing while they have no mean."""
+    """Return a sentence on full copies with chosen epochs; an empty string while they have no mean."""
     full = mean_score(scale, book)
     if full is None:
         return ""

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, Table 1 with half the size: a bank of less than 1 % of the layers against full fine-tuning.
 
 Tasks, seeds, rates, epochs and protocol are those of `experiments.houlsby2019.compare`, which has the full copies and the
-bank of 2 %; only the width differs.
+bank of 2 %; only the bottleneck size differs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from experiments.studies.trial import Trial
 from experiments.studies.tuning import Method, scores_of
 
 MOST = 1.0
-"""Percent of the encoder's layers."""
+"""Maximum percent of the encoder's layers."""
 BANK: dict[str, Any] = compare.BANK | {"bottleneck": 9}
-"""The widest that is at most this share of MiniLM, LayerNorms included."""
+"""The widest bank that is at most `MOST` percent of MiniLM's layers, LayerNorms included."""
 NARROW = replace(HOULSBY, name=f"adapters and LayerNorms, size {BANK['bottleneck']}", banks=(BANK,))
 
 
@@ -40,7 +40,7 @@ def _mean(method: Method, scale: Scale, book: Book) -> Mean | None:
 
 
 def share(method: Method, scale: Scale, book: Book) -> float | None:
-    """Return the percentage of the encoder's layers that a task trains beside its head."""
+    """Return the parameters that a task trains, without its head, in percent of the encoder's layers."""
     found = compare.parameters(method, scale, book, scale.some(ELEVEN)[0])
     return None if found is None else 100 * found[0] / scale.encoder
 
@@ -92,7 +92,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 
 def headline(scale: Scale, book: Book) -> str:
-    """Return a sentence on the narrow bank; nothing while it has no mean."""
+    """Return a sentence on the narrow bank; an empty string while it has no mean."""
     full, ours, size = _mean(FULL, scale, book), _mean(NARROW, scale, book), share(NARROW, scale, book)
     if full is None or ours is None or size is None:
         return ""

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, sections 3.1 and 3.2: size, learning rate and epochs from a grid, by validation rows; then seeds.
 
-What `continual-petl sweep` does for a stream, here on two tasks: sizes and rates are as far apart as in the paper, but scaled
-to MiniLM and 1,000 rows. Trials below the median of the others are stopped early.
+The same as `continual-petl sweep` for a stream, here on two tasks: sizes and rates are spaced as in the paper, but scaled to
+MiniLM and 1,000 rows. Trials below the median of the others are stopped early.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 ROWS, SEEDS = 1000, 5
 APART = 1.5
-"""Points."""
+"""Maximum difference between sizes, in points, that counts as robust."""
 
 
 def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str, Any]:
-    """Sweep over a trial's one task; its ``options`` are those of a sweep file.
+    """Run a sweep for the single task of a trial, whose ``options`` are those of a sweep file.
 
     Returns:
-        ``sweep``: what `continual-petl sweep` writes of the task into ``summary.json``; ``trials``: settings, score, state
-        and seconds of each, and the scores of its epochs.
+        ``sweep``: the task's entry in the ``summary.json`` of `continual-petl sweep`; ``trials``: settings, score, state and
+        seconds of each trial, and the scores of its epochs.
     """
     spec = SweepSpec.model_validate(trial.options)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """One sweep for each task."""
+    """Yield one stage, with one sweep per task."""
     yield [_trial(scale, task) for task in TASKS]
 
 

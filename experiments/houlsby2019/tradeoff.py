@@ -1,8 +1,8 @@
 """Houlsby et al. 2019, figure 4 and the study of sizes: score against the number of trained parameters.
 
-Adapters of sizes 2^0 to 2^8, and 384: MiniLM is 384 wide, and a bottleneck wider than its input is refused, while the
-paper's 2^9 fits into BERT's 768. Top k layers for every k, and LayerNorms only. Then the mean over eight tasks of three
-sizes, which in the paper differ by half a point.
+Adapters of sizes 2^0 to 2^8 and 384: MiniLM's hidden size is 384, and a bottleneck wider than its input is not allowed, while
+the paper's 2^9 fits into BERT's 768. Top k layers for every k, and LayerNorms only. Then the mean over eight tasks for three
+sizes, which differ by half a point in the paper.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SIZES = (*(2**n for n in range(9)), 384)
 ROBUST = (8, 64, 256)
 ROWS, EPOCHS = 1000, 6
 RATES = {"adapters": 1.5e-3, "top layers": 3e-4, "LayerNorms": 3e-3}
-"""One for each kind, of the middle of those that `compare` chooses among."""
+"""One rate per kind, in the middle of the rates from which `compare` chooses."""
 FEWER, APART = 8, 1.5
 Point = tuple[str, str | dict[str, Any]]
 
 
 def points(kind: str, scale: Scale) -> list[Point]:
-    """Return what stands on one line of the figure: names with banks."""
+    """Return the points of one line in the figure: names with banks."""
     match kind:
         case "adapters":
             return [(str(m), {"preset": "houlsby", "bottleneck": m}) for m in scale.some(SIZES, 3)]
@@ -44,7 +44,7 @@ def points(kind: str, scale: Scale) -> list[Point]:
 
 
 def trials(scale: Scale, task: str, kind: str, bank: str | dict[str, Any]) -> list[Trial]:
-    """Return the trials of one point, one for each seed."""
+    """Return the trials of one point, one per seed."""
     return [
         scale.trial(task, bank, epochs=EPOCHS, learning_rate=RATES[kind], seed=seed, train=ROWS) for seed in scale.seeds
     ]
@@ -57,7 +57,7 @@ def robust(scale: Scale) -> dict[int, dict[str, list[Trial]]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """One stage: nothing is chosen."""
+    """Yield one stage: nothing is chosen."""
     figure = [
         t
         for task in TASKS
@@ -69,7 +69,7 @@ def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
 
 
 def line(scale: Scale, book: Book, task: str, kind: str) -> list[tuple[str, float, Mean]]:
-    """Return the finished points of a line: name, trained parameters beside the head, score on the validation rows."""
+    """Return the finished points of a line: name, trained parameters without the head, score on the validation rows."""
     found = []
     for name, bank in points(kind, scale):
         each = trials(scale, task, kind, bank)
@@ -100,7 +100,7 @@ def _rates() -> str:
 
 
 def robust_means(scale: Scale, book: Book, without: str = "") -> dict[int, Mean | None]:
-    """Return the mean over eight tasks on validation rows, or over the others, by size."""
+    """Return the mean validation score over the eight tasks, or all but ``without``, by size."""
     return {
         m: mean_over_tasks([scores_of(book, each, "validation") for task, each in by_task.items() if task != without])
         for m, by_task in robust(scale).items()
@@ -114,7 +114,7 @@ def _spread(means: Iterable[Mean | None]) -> float:
 
 
 def _most_apart(scale: Scale, book: Book) -> str:
-    """Return the task on which sizes differ most, and the range without it."""
+    """Describe the task on which sizes differ most, and the range without it."""
     by_size = robust(scale)
     scores = {
         task: [mean_of(scores_of(book, by_task[task], "validation")) for by_task in by_size.values()]
@@ -140,7 +140,7 @@ PUBLISHED = {8: 86.2, 64: 85.8, 256: 85.7}
 
 
 def figures(scale: Scale, book: Book) -> dict[str, Figure]:
-    """Return the figure of every task."""
+    """Return one figure per task."""
     return {
         task: against_parameters({kind: line(scale, book, task, kind) for kind in RATES}, f"{task}, validation score")
         for task in TASKS
@@ -148,7 +148,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that sizes hardly matter, and that small adapters beat fine-tuning few layers."""
+    """Check that sizes hardly matter, and that small adapters beat fine-tuning a few layers."""
     means = [mean for mean in robust_means(scale, book).values() if mean is not None]
     if len(means) < len(ROBUST):
         return []

@@ -1,8 +1,8 @@
 """Houlsby et al. 2019, section 3.6: the scale of the initialisation, and the extensions that did not help.
 
-Sigma from 1e-7 to 1 (figure 6, right), and: a LayerNorm in the adapter, two non-linear layers, tanh, adapters after attention
-alone, parallel adapters, and parallel ones that multiply. Batch normalisation is left out: a bank's answers would depend on
-the rows of their batch.
+Sigma from 1e-7 to 1 (figure 6, right), and: a LayerNorm in the adapter, two non-linear layers, tanh, adapters only after
+attention, parallel adapters, and parallel adapters that multiply. Batch normalisation is left out: a bank's predictions
+would depend on the other rows of the batch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from experiments.studies.tuning import scores_of
 TASKS = ("trec", "sst2")
 SIGMAS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 ALIKE = 3.0
-"""Points."""
+"""Maximum difference, in points, between scores that count as equally good."""
 SIZE, ROWS, EPOCHS, RATE = 64, 1000, 6, 1.5e-3
 
 
 def bank(*sites: str, **changes: Any) -> dict[str, Any]:
-    """Return a bank of Houlsby's adapters, with something changed."""
+    """Return a bank of Houlsby's adapters with some options changed."""
     plain = {"form": "bottleneck", "insertion": "sequential", "composition": "add", "bottleneck": SIZE}
     plain |= {"activation": "gelu_tanh", "init": "houlsby", "init_scale": 1e-2}
     return {"modifications": [{**plain, "modifies": site, **changes} for site in sites], "layernorms": "own"}
@@ -48,7 +48,7 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
 
 
 def trials(scale: Scale, task: str, spec: dict[str, Any]) -> list[Trial]:
-    """Return the trials of one bank, one for each seed."""
+    """Return the trials of one bank, one per seed."""
     return [scale.trial(task, spec, epochs=EPOCHS, learning_rate=RATE, seed=seed, train=ROWS) for seed in scale.seeds]
 
 
@@ -63,7 +63,7 @@ def extensions(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """One stage: nothing is chosen."""
+    """Yield one stage: nothing is chosen."""
     specs = [*sigmas(scale).values(), *extensions(scale).values()]
     yield [trial for task in TASKS for spec in specs for trial in trials(scale, task, spec)]
 
@@ -89,7 +89,7 @@ def _cells(scale: Scale, book: Book, spec: dict[str, Any]) -> str:
 
 
 def figures(scale: Scale, book: Book) -> dict[str, Figure]:
-    """Return score over sigma."""
+    """Return the figure of scores over sigma."""
     lines = {
         task: [(sigma, mean) for sigma, spec in sigmas(scale).items() if (mean := score(scale, book, task, spec))]
         for task in TASKS
@@ -98,7 +98,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that small scales are all alike and large ones worse, and that no extension helps."""
+    """Check that small scales are equally good and large ones worse, and that no extension helps."""
     return [row for task in TASKS for row in (_sigma(scale, book, task), _extension(scale, book, task)) if row]
 
 

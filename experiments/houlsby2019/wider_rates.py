@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, Table 1 again: where the lowest or the highest rate was chosen, one more rate beyond it is tried.
 
-In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent` validation rows choose one of three rates. If
-that is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these cases a
+In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent`, validation rows choose one of three rates. If
+it is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these cases, a
 method gets a fourth rate, a third of the lowest or three times the highest, and validation rows choose again.
 """
 
@@ -28,11 +28,11 @@ BEYOND: dict[str, tuple[float, float]] = {
     HOULSBY.name: (1.7e-4, 1.2e-2),
     NARROW.name: (1.7e-4, 1.2e-2),
 }
-"""The rate below and that above the three of each method."""
+"""For each method, the rates below and above its three."""
 
 
 def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
-    """Return the method with a fourth rate if the lowest or highest of three was chosen on a task; else unchanged."""
+    """Return the method, with a fourth rate if the lowest or highest of its three was chosen on the task."""
     number = method.chosen(scale, book, task)
     below, above = BEYOND[method.name]
     if number == 0:
@@ -43,7 +43,7 @@ def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
 
 
 def final(method: Method, scale: Scale, book: Book, task: str) -> list[Trial]:
-    """Return the trials that count, one for each seed; none while the rate is not known."""
+    """Return the final trials, one per seed; an empty list while the rate is not known."""
     like = LIKE.get(task, task)
     if method.chosen(scale, book, like) is None:
         return []
@@ -64,7 +64,7 @@ def mean_score(method: Method, scale: Scale, book: Book) -> Mean | None:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return the rates that were chosen and the scores with them."""
+    """Return the chosen rates and their scores."""
     tasks = scale.some(ELEVEN)
     rates = [[m.name, *(_rate(m, scale, book, task) for task in choosers(scale))] for m in METHODS]
     scores = [

@@ -1,9 +1,9 @@
 """The command: ``python -m experiments.studies [NAME ...] --data FOLDER [--jobs N] [--minutes M]``.
 
-Without a name, all studies are run, one after another. Trials that are in a ledger already are not repeated, so the same
-command resumes an interrupted one. ``--seeds 1 --out FOLDER`` takes about half as long, and without ``--seeds`` the same
-command later adds the other seeds. ``--quick`` runs a study in minutes on made-up rows; ``pages`` regenerates the pages,
-RESULTS.md and the section in README from the ledgers.
+Without a name, all studies are run, one after another. Trials already in a ledger are not repeated, so the same command
+resumes an interrupted study. ``--seeds 1 --out FOLDER`` takes about half as long; the same command without ``--seeds`` adds
+the other seeds later. ``--quick`` runs a study in minutes on made-up rows; ``pages`` regenerates the pages, RESULTS.md and
+the section in README from the ledgers.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
     parser = argparse.ArgumentParser(prog="python -m experiments.studies", description=__doc__, allow_abbrev=False)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"pages, or one of: {', '.join(NAMES)}")
     parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
-    parser.add_argument("--out", type=Path, help="folder of ledgers and pages; default: experiments")
-    parser.add_argument("--jobs", type=int, default=1, help="trials at once")
-    parser.add_argument("--minutes", type=float, help="begin no further trial after this time")
+    parser.add_argument("--out", type=Path, help="folder for ledgers and pages; default: experiments")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel trials")
+    parser.add_argument("--minutes", type=float, help="start no further trials after this time")
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="seeds of repeated trials, 1 to 5, default 3; needs --out"
+        "--seeds", type=int, metavar="N", help="number of seeds for repeated trials, 1 to 5, default 3; needs --out"
     )
     parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
-    parser.add_argument("--model", metavar="ID", help="backbone of the larger scale, by its id on the Hub")
-    parser.add_argument("--layers", type=int, help="of that backbone, default 12")
-    parser.add_argument("--width", type=int, help="of its states, default 768")
-    parser.add_argument("--max-length", type=int, help="tokens of a row there, default 128")
+    parser.add_argument("--model", metavar="ID", help="backbone of the larger scale: its id on the Hub")
+    parser.add_argument("--layers", type=int, help="layers of that backbone, default 12")
+    parser.add_argument("--width", type=int, help="hidden size of that backbone, default 768")
+    parser.add_argument("--max-length", type=int, help="maximum tokens per row at the larger scale, default 128")
     parser.add_argument(
         "--backbone",
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="path of a backbone that was made first, or of a copy of --model's",
+        help="path of a backbone that was created first, or of a local copy of --model",
     )
-    parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
+    parser.add_argument("--quick", action="store_true", help="smoke test; needs --out")
     given = parser.parse_args(arguments)
     out = (given.out or EXPERIMENTS).resolve()
     _check(parser, given, out)
@@ -59,45 +59,48 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
 
 
 def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path) -> None:
-    """Refuse incompatible options instead of ignoring some."""
+    """Report incompatible options as errors instead of ignoring some of them."""
     if given.quick and out == EXPERIMENTS:
-        parser.error("--quick: its numbers are meaningless and do not belong in experiments; give --out another FOLDER")
-    if given.quick and given.model is not None:
         parser.error(
-            f"--quick: runs on a tiny random backbone, but --model asks for {given.model}; leave out one of the two"
+            "--quick: its numbers are meaningless and do not belong in experiments; set --out to another folder"
         )
+    if given.quick and given.model is not None:
+        parser.error(f"--quick: runs on a tiny random backbone, but --model is {given.model}; leave out one of the two")
     if given.seeds is not None and not 1 <= given.seeds <= len(SEEDS):
         parser.error(
-            f"--seeds: got {given.seeds}; allowed are 1 to {len(SEEDS)}, with how many seeds trials are repeated; leave it "
-            f"out for {SMALL.num_seeds}"
+            f"--seeds: got {given.seeds}; the number of seeds must be 1 to {len(SEEDS)}; leave it out for the default, "
+            f"{SMALL.num_seeds}"
         )
     if given.seeds is not None and given.quick:
-        parser.error("--seeds: does not go with --quick, which has one seed; leave out one of them")
+        parser.error("--seeds: cannot be combined with --quick, which uses one seed; leave out one of the two")
     if given.seeds is not None and out == EXPERIMENTS:
         parser.error(
-            "--seeds: pages with another number of seeds do not replace those of experiments; give --out another FOLDER"
+            "--seeds: pages with a different number of seeds must not replace those in experiments; set --out to another "
+            "folder"
         )
     if given.jobs < 1:
-        parser.error(f"--jobs: got {given.jobs}; allowed are whole numbers from 1 on, how many trials run at once")
+        parser.error(f"--jobs: got {given.jobs}; the number of parallel trials must be at least 1")
     if given.minutes is not None and given.minutes <= 0:
-        parser.error(f"--minutes: got {given.minutes:g}; allowed are numbers above 0, or leave it out for no limit")
+        parser.error(f"--minutes: got {given.minutes:g}; it must be above 0; leave it out for no limit")
     if (given.scale == "small") != (given.model is None) or given.scale == "quick":
         beside = "no --model" if given.model is None else f"--model {given.model}"
         parser.error(
-            f"--scale: got {given.scale!r} with {beside}; a larger scale needs both, --scale with a name of your own "
-            "(not small, which is MiniLM's, nor quick) and --model with its backbone's id; leave out both for the small scale"
+            f"--scale: got {given.scale!r} with {beside}; a larger scale needs both --scale with a new name (not small, the "
+            "scale of MiniLM, and not quick) and --model with the id of its backbone; leave out both for the small scale"
         )
     for name in ("layers", "width", "max_length"):
         option, value = f"--{name.replace('_', '-')}", getattr(given, name)
         if value is not None and given.model is None:
             parser.error(
                 f"{option}: got {value}, but it describes the backbone of --model; give --scale NAME and --model ID too, or "
-                "leave it out"
+                "leave this option out"
             )
         if value is not None and value < 1:
-            parser.error(f"{option}: got {value}; allowed are whole numbers from 1 on")
+            parser.error(f"{option}: got {value}; it must be at least 1")
     if given.model is not None and (Path(given.model).exists() or given.model.startswith((".", "/", "~"))):
-        parser.error(f"--model: got a path; give the id, --model NAME, and its copy by --backbone NAME={given.model}")
+        parser.error(
+            f"--model: got a path; give the id, --model NAME, and its local copy, --backbone NAME={given.model}"
+        )
 
 
 def _scale(given: argparse.Namespace) -> Scale:
@@ -109,7 +112,7 @@ def _scale(given: argparse.Namespace) -> Scale:
 
 
 def _size(given: argparse.Namespace) -> tuple[int, int, int]:
-    """Return the layers and width of the larger scale's backbone, and the tokens of a row; BERT-base's unless given."""
+    """Return layers and width of the larger scale's backbone, and tokens per row; by default as for BERT-base."""
     layers, width, length = (
         usual if own is None else int(own)
         for own, usual in ((given.layers, 12), (given.width, 768), (given.max_length, 128))
@@ -138,7 +141,7 @@ def _command(given: argparse.Namespace) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; return 1 if trials are left to run, 2 if the input is invalid."""
+    """Run the command; return 1 if trials are left, 2 if the input is invalid."""
     names, request = parse(arguments)
     try:
         if names == ["pages"]:
@@ -146,7 +149,7 @@ def main(arguments: list[str]) -> int:
             return 0
         for name in names:
             if name not in NAMES:
-                raise InputError(f"no study {name!r}; there are {known_names(NAMES, name)}")
+                raise InputError(f"there is no study {name!r}; the studies are {known_names(NAMES, name)}")
         return 0 if run_studies([find(name) for name in names or NAMES], request) else 1
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

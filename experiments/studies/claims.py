@@ -1,4 +1,4 @@
-"""Whether a paper's claims hold here: yes, no or unclear, judged by means and standard errors only."""
+"""Judge whether a paper's claims hold here (yes, no or unclear), by means and standard errors only."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from experiments.studies.statistics import Mean, shown
 from experiments.studies.study import Claim
 
 ERRORS = 2.0
-"""A difference counts as clear from this many standard errors on."""
+"""Number of standard errors from which a difference counts as clear."""
 RULE = f"yes or no if the difference is at least {ERRORS:g} standard errors from the threshold, otherwise unclear"
 BY_MEANS = "yes or no by the means only; the last column gives the distance from the threshold"
 
 
 class Verdict(NamedTuple):
-    """A difference of two means, and whether it is at least what was claimed."""
+    """A difference of two means, and whether it is at least as large as claimed."""
 
     word: str
-    """yes, no or unclear; or not run."""
+    """yes, no, unclear or not run."""
     said: str
     """The two means and their difference."""
 
 
 def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verdict:
-    """Say whether one mean is above another by more than ``least``, which is negative for "not far below".
+    """Judge whether one mean exceeds another by at least ``least``, which is negative for "not far below".
 
-    Means without a standard error, of one seed, leave it unclear.
+    Means of one seed have no standard error, so the verdict is unclear.
 
     Example:
         >>> at_least(Mean(80.0, 0.1, 3), Mean(79.0, 0.1, 3))
@@ -47,7 +47,7 @@ def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verd
 
 
 def by_means(ours: Mean, theirs: Mean, least: float) -> str:
-    """Say how certain a claim is that was judged by the means only.
+    """Describe how certain a claim is that was judged by the means only.
 
     Example:
         >>> by_means(Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3), -0.4)

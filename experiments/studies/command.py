@@ -1,4 +1,4 @@
-"""From the command line to ledgers and pages: run missing trials, then generate pages from all of them."""
+"""Run the missing trials of studies, and generate the pages from the ledgers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Request:
     minutes: float | None = None
     scale: Scale = SMALL
     backbones: dict[str, str] = field(default_factory=dict)
-    """Folders of backbones, by the name that trials use."""
+    """Folders of backbones, by their names in trials."""
     command: str = ""
 
 
@@ -52,7 +52,7 @@ def say(line: str) -> None:
 
 
 def ledgers(out: Path) -> list[Path]:
-    """Return all ledgers of a folder that is laid out like `experiments`."""
+    """Return all ledgers in a folder that is laid out like `experiments`."""
     return sorted(out.glob("*/results/*.jsonl"))
 
 
@@ -60,7 +60,7 @@ def run_studies(studies: list[Study], request: Request, tell: Callable[[str], No
     """Run the missing trials of some studies and write their pages; return whether all are complete."""
     for study in studies:
         if request.scale.larger and not study.any_scale:
-            raise InputError(f"--scale: {study.name} runs at the small scale alone; name the studies to run without it")
+            raise InputError(f"--scale: {study.name} only runs at the small scale; name the other studies to run")
     with ExitStack() as stack:
         place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory()))), request.scale
         _check_backbones(studies, place)
@@ -78,7 +78,7 @@ def _place(request: Request, scratch: Path) -> Place:
         random = {"tiny": str(make_tiny(scratch / "tiny")), "bart-small": str(make_tiny_seq2seq(scratch / "bart"))}
         return Place(request.data or make_up(scratch / "data"), random)
     if request.data is None:
-        raise InputError("--data: missing; give the folder with a folder of rows for every task, or --quick")
+        raise InputError("--data: is missing; give the folder with a folder of rows for every task, or use --quick")
     return Place(request.data, request.backbones)
 
 
@@ -88,12 +88,12 @@ def _check_backbones(studies: list[Study], place: Place) -> None:
             folder = place.backbones.get(name)
             if folder is None:
                 raise InputError(
-                    f"--backbone: study {study.name} runs on {name}, which has to be made first: {command}; then give "
-                    f"--backbone {name}=FOLDER, or name the studies to run without this one"
+                    f"--backbone: study {study.name} runs on {name}, which has to be created first: {command}; then give "
+                    f"--backbone {name}=FOLDER, or name the other studies to run"
                 )
             if not (Path(folder) / "config.json").is_file():
                 raise InputError(
-                    f"--backbone: {folder} holds no backbone (no config.json); {name} is made by: {command}"
+                    f"--backbone: {folder} holds no backbone (no config.json); create {name} with: {command}"
                 )
 
 
@@ -123,7 +123,7 @@ class _Course:
         return True
 
     def _of(self, trial: Trial) -> dict[str, str]:
-        """Return the digests of a trial's rows, and of its backbone if its folder was given."""
+        """Return the digests of a trial's rows, and of its backbone if a folder was given for it."""
         for task in trial.tasks:
             if task not in self._digests:
                 if not (self._place.data / task).is_dir():
@@ -141,7 +141,7 @@ class _Course:
     def _done(self, trial: Trial, outcome: Outcome) -> None:
         if not self._said:
             self._ledger.write(self._made)
-            # The page written at the end of this run names it too.
+            # The page written at the end of this run also names this environment.
             self._book.made[self._made.made] = self._made
             self._said = True
         line = Line(key=trial.key, trial=trial, data=self._of(trial), made=self._made.made, outcome=outcome)
@@ -175,7 +175,7 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Regenerate all pages and RESULTS.md from the ledgers; for the repository's own ledgers also README's section."""
+    """Regenerate all pages and RESULTS.md from the ledgers; for the repository's ledgers, README's section too."""
     book = Book(ledgers(request.out))
     studies = [study for study in map(find, NAMES) if study.any_scale or not request.scale.larger]
     for study in studies:

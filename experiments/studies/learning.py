@@ -1,4 +1,4 @@
-"""Run one trial: learn a stream in its own folder, and keep the results that the studies need."""
+"""Run one trial: learn a stream in a temporary folder, and return the results that the studies need."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
     Args:
         trial: what to learn.
         data: the folder with the rows.
-        backbone: path of the backbone, if it is not the name in the trial.
+        backbone: path of the backbone, if it differs from the name in the trial.
         look: called with the run before its folder is removed; its result is added to the outcome.
 
     Returns:
-        ``scores``: by task and split, the task's ``score``, all of them by name, and the number of rows, right after it was
-        learned; ``R``: the result matrix, on test rows where there are some, null where nothing was measured; ``tasks``: of
-        each the digest of its bank, its parameters (modifications, own, head), bytes, seconds by phase and validation
-        curve; ``acc``, ``bwt``, ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``. Or
-        ``failed``, with the reason.
+        ``scores``: by task and split, the task's ``score``, all scores by name, and the number of rows, right after the task
+        was learned; ``R``: the result matrix, on test rows where available, null where nothing was measured; ``tasks``: for
+        each task the digest of its bank, parameters (modifications, own, head), bytes, seconds by phase and validation
+        curve; ``acc``, ``bwt``, ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``. For a failed
+        trial only ``failed``, the reason.
     """
     spec = trial.stream(data, backbone)
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"checkpoint_every": FAR})})
@@ -48,7 +48,7 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
             L.seed_everything(trial.seed, verbose=False)
             run = learn(TaskStream(spec), Path(folder) / "run", trainer=QUIET)
         except DivergedError as error:
-            # This counts as a result. Missing data or backbones do not: they stop the study, which can be resumed.
+            # This counts as a result. Missing data or backbones do not; they stop the study, which can be resumed.
             return {"failed": " ".join(str(error).split())}
         outcome: dict[str, Any] = plain(summary(run) | (look(run) if look else {}))
         return outcome
@@ -94,7 +94,7 @@ def _size(run: Run) -> int | None:
 
 
 def forgetting_by_task(R: list[list[float]]) -> list[float] | None:
-    """Return each task's drop from its best earlier score to its last one (Chaudhry et al. 2018), without the last task."""
+    """Return each task's drop from its best earlier score to its last (Chaudhry et al. 2018), except for the last task."""
     if len(R) < 2:
         return None
     return [max(R[i][j] for i in range(j, len(R) - 1)) - R[-1][j] for j in range(len(R) - 1)]
@@ -105,7 +105,7 @@ def _curve(history: History, metric: str) -> list[tuple[int, float | None]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value: null for numbers that are not finite, six significant digits for the others."""
+    """Return a JSON value: null for numbers that are not finite, other numbers rounded to six significant digits."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

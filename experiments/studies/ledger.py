@@ -1,4 +1,4 @@
-"""Raw results in append-only files: each line is a finished trial or the environment of several trials."""
+"""Raw results in append-only files: each line is a finished trial, or the environment of several trials."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Made(FrozenModel):
     """The environment in which trials were run."""
 
     made: str
-    """Name that the trials' lines refer to."""
+    """Name by which the trials' lines refer to it."""
     command: str
-    """Without values that are paths."""
+    """The command line, without values that are paths."""
     commit: str
     changed: bool
     """Whether files differed from the commit."""
@@ -27,10 +27,10 @@ class Made(FrozenModel):
     """UTC."""
     machine: Machine
     jobs: int
-    """Number of parallel trials; each had the machine's threads divided by this."""
+    """Number of parallel trials; each had an equal share of the machine's threads."""
     versions: dict[str, str]
     defaults: int = 1
-    """Version of the defaults that the names of banks refer to; files from before this field call mam_flat mam."""
+    """Version of the defaults to which the names of banks refer; in files without this field, mam means mam_flat."""
 
 
 class Line(FrozenModel):
@@ -49,17 +49,17 @@ class Book:
     """All finished trials of some files.
 
     Args:
-        files: ledgers; of trials with the same key, the one that was run last counts.
+        files: ledgers; if several trials have the same key, the last one that was run counts.
 
     Raises:
-        ValueError: if a line is invalid, or its key is not that of its trial.
+        ValueError: if a line is invalid, or its key does not match its trial.
     """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
         self.lines: dict[str, Line] = {}
         self.made: dict[str, Made] = {}
         self.again: dict[str, bool] = {}
-        """Keys of trials that were run more than once, each with whether its scores were identical."""
+        """For trials that were run more than once: key, and whether the scores were identical."""
         for file in files:
             for number, text in enumerate(_whole_lines(file), 1):
                 try:
@@ -74,7 +74,7 @@ class Book:
             return
         line = Line.model_validate(tree)
         if line.key != line.trial.key:
-            raise ValueError(f"key {line.key} is not that of its trial, {line.trial.key}")
+            raise ValueError(f"key {line.key} does not match its trial, {line.trial.key}")
         if line.made in self.made and self.made[line.made].defaults == 1:
             trial = line.trial.model_copy(update={"bank": _named_now(line.trial.bank)})
             line = line.model_copy(update={"trial": trial, "key": trial.key})
@@ -103,7 +103,7 @@ class Book:
         return line is not None and all(line.data.get(name) == digest for name, digest in data.items())
 
     def score(self, trial: Trial, split: str = "test", task: str | None = None) -> float | None:
-        """Return the score of a trial's task (its last one), in points of 100; None if there is none."""
+        """Return the score of a trial's task (by default the last), in points of 100; None if there is none."""
         outcome = self.outcome(trial)
         name = task or trial.tasks[-1]
         if outcome is None or "scores" not in outcome:
@@ -113,9 +113,9 @@ class Book:
 
 
 class Ledger:
-    """A file that finished trials are appended to.
+    """A file to which finished trials are appended.
 
-    A line is written at once and synced to disk before the next trial counts; an incomplete last line is removed.
+    Each line is written at once and synced to disk before the next is written; an incomplete last line is removed.
     """
 
     def __init__(self, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Made-up rows, for a quick run of a study without the data."""
+"""Made-up rows, for quick runs of studies without the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABELS = 3
 
 
 def make_up(folder: Path) -> Path:
-    """Write a folder of rows for every known task, always the same; return ``folder``."""
+    """Write a folder of rows for every known task, the same rows each time; return ``folder``."""
     for name, known in TASKS.items():
         drawn = random.Random(name)
         (folder / name).mkdir(parents=True)

@@ -47,7 +47,7 @@ def draw_figure(figure: Figure, folder: Path, name: str) -> str:
 
 
 def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool]:
-    """Return the trials of a study as far as they are known from the book, and whether all of them are in it."""
+    """Return the trials of a study, as far as the book determines them, and whether all of them are in the book."""
     found: list[Trial] = []
     for trials in study.plan(scale, book):
         found += trials
@@ -57,7 +57,7 @@ def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool
 
 
 def provenance(study: Study, scale: Scale, book: Book) -> str:
-    """Return the lines that say where the numbers of a page come from."""
+    """Return the lines on the origin of a page's numbers."""
     trials, whole = trials_of(study, scale, book)
     lines = [book.lines[key] for key in {trial.key: None for trial in trials} if key in book.lines]
     made = Counter(line.made for line in lines)

@@ -24,11 +24,11 @@ def new_figure(x: str, y: str) -> tuple[Figure, Axes]:
 
 
 def against_parameters(lines: Mapping[str, Sequence[tuple[str, float, Mean]]], y: str) -> Figure:
-    """Return scores against trained parameters, with standard errors.
+    """Plot scores against trained parameters, with standard errors.
 
     Args:
-        lines: by name, the points of a line: name, parameters, score.
-        y: what the score is.
+        lines: for each line, its points: name, parameters, score.
+        y: label of the score axis.
     """
     figure, axes = new_figure("trained parameters of a task, without its head", y)
     axes.set_xscale("log")
@@ -40,7 +40,7 @@ def against_parameters(lines: Mapping[str, Sequence[tuple[str, float, Mean]]], y
 
 
 def over_sigma(lines: Mapping[str, Sequence[tuple[float, Mean]]]) -> Figure:
-    """Return scores over the scale of the initialisation."""
+    """Plot scores over the scale of the initialisation."""
     figure, axes = new_figure("sigma of the initialisation", "validation score")
     axes.set_xscale("log")
     for mark, (name, points) in zip(cycle(MARKS), lines.items(), strict=False):
@@ -51,7 +51,7 @@ def over_sigma(lines: Mapping[str, Sequence[tuple[float, Mean]]]) -> Figure:
 
 
 def _name_lines(axes: Axes) -> None:
-    """Add a legend, but to an empty figure, where matplotlib warns."""
+    """Add a legend, except to an empty figure, for which matplotlib would warn."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend()
 

@@ -2,8 +2,8 @@
 
     python -m experiments.studies.random_seq2seq DATA_FOLDER BACKBONE_FOLDER
 
-Reads source and target of the training rows of ``xsum`` and ``rosts_en_ro`` in DATA_FOLDER, trains a byte-level BPE of 8,000
-pieces on them, and writes model and tokenizer to BACKBONE_FOLDER. The same data gives the same files, bit for bit.
+Reads sources and targets of the training rows of ``xsum`` and ``rosts_en_ro`` in DATA_FOLDER, trains a byte-level BPE with
+8,000 tokens on them, and writes model and tokenizer to BACKBONE_FOLDER. The same data gives the same files, bit for bit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_tokenizer(training: Iterator[str]) -> PreTrainedTokenizerFast:
 
 
 def as_barts(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that knows `SPECIAL` with beginning and end marked as BART's does."""
+    """Return a tokenizer with the special tokens `SPECIAL` that marks beginning and end as BART's does."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

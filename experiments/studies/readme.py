@@ -1,4 +1,4 @@
-"""README's section on the studies: generated from the ledgers between two markers; a test compares it."""
+"""README's section on the studies, generated from the ledgers between two markers; a test checks that it is current."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGIN, END = "<!-- begin of the studies -->", "<!-- end of the studies -->"
 
 
 def section(studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    """Return the text between the two markers: the headlines of the studies whose trials are in the book, sentences first."""
+    """Return the text between the markers: headlines of the studies whose trials are in the book, sentences first."""
     parts = [part for study in studies if study.headline is not None and (part := study.headline(scale, book))]
     sentences, tables = [part for part in parts if "\n" not in part], [part for part in parts if "\n" in part]
     return "\n\n".join([" ".join(sentences), *tables] if sentences else tables)

@@ -1,4 +1,4 @@
-"""RESULTS.md: what reproduces, what does not and why, on one page; generated from the ledgers."""
+"""Generate RESULTS.md from the ledgers: what reproduces, what does not, and why."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
 
 
 def _again(book: Book, keys: set[str]) -> list[str]:
-    """Return how many trials were run twice, and whether their scores were identical."""
+    """Return a sentence on how many trials were run twice, and whether their scores were identical."""
     same = [book.again[key] for key in sorted(keys) if key in book.again]
     if not same:
         return []
@@ -62,7 +62,7 @@ def _again(book: Book, keys: set[str]) -> list[str]:
 
 
 def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]:
-    """Return how much of the total ``--seeds 1`` would run."""
+    """Return a sentence on the share of the total that ``--seeds 1`` would run."""
     if scale.num_seeds == 1:
         return []
     found = [trials_of(study, replace(scale, num_seeds=1), book)[0] for study in studies]

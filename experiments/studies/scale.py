@@ -1,4 +1,4 @@
-"""The scale of a study: small for two cores, quick as a smoke test, or on another backbone."""
+"""The scale of a study: small for two cores, quick for smoke tests, or with a larger backbone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SEEDS = (13, 21, 34, 55, 89)
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What all trials of a study share, and how many of its settings are tried."""
+    """The settings that all trials of a study share, and how many others are tried."""
 
     name: str = "small"
     backbone: str = "minilm"
     layers: int = 6
-    """Of the backbone."""
+    """Layers of the backbone."""
     width: int = 384
     """Hidden size; feed-forward layers are assumed to be four times as wide, as in BERT."""
     max_length: int = 64
     num_seeds: int = 3
     quick: bool = False
-    """Smoke test: few rows, one epoch, only the ends of every list of settings. Its numbers are meaningless."""
+    """Smoke test: few rows, one epoch, only the first and last of each list of settings. Its numbers are meaningless."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class Scale:
 
     @property
     def larger(self) -> bool:
-        """Whether its backbone is not the small scale's, so that its pages get their own names."""
+        """Whether the backbone differs from the small scale's; if so, pages have separate names."""
         return self.name not in ("small", "quick")
 
     @property
@@ -41,7 +41,7 @@ class Scale:
         return self.layers * (12 * self.width**2 + 13 * self.width)
 
     def some(self, values: tuple[Any, ...], most: int = 2) -> tuple[Any, ...]:
-        """Return all values; for a quick study only the first and the last."""
+        """Return all values; for a quick study, only the first and the last."""
         if not self.quick or len(values) <= most:
             return values
         return (*values[: most - 1], values[-1])
@@ -62,12 +62,12 @@ class Scale:
         """Return a trial at this scale.
 
         Args:
-            tasks: one task, or several in the order in which they arrive.
-            bank: as a stream file has it.
+            tasks: one task, or several in the order in which they are learned.
+            bank: as in a stream file.
             epochs: passes over the training rows.
-            learning_rate: highest of the schedule.
-            seed: of the stream.
-            train: most training rows of a task.
+            learning_rate: peak of the schedule.
+            seed: seed of the stream.
+            train: maximum training rows per task.
             method: see `Trial`.
             options: see `Trial`.
             training: further keys of ``training``.

@@ -1,4 +1,4 @@
-"""Means with their spread over seeds, and how tables show them."""
+"""Means with their standard errors over seeds, and their format in tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its standard error over seeds (s / sqrt(n)); None with fewer than two."""
+    """A mean with its standard error over seeds (s / sqrt(n)), which is None with fewer than two seeds."""
 
     value: float
     error: float | None
@@ -20,7 +20,7 @@ class Mean:
 
 
 def mean_of(values: Iterable[float | None]) -> Mean | None:
-    """Return the mean of values; None if any is missing, since a mean of some seeds is not that of all."""
+    """Return the mean of the values; None if any is missing, since the mean of some seeds is not the mean of all."""
     known = list(values)
     if not known or any(value is None for value in known):
         return None
@@ -37,7 +37,7 @@ def mean_over_tasks(by_task: Sequence[Sequence[float | None]]) -> Mean | None:
     """Return the mean over tasks, with its standard error over seeds.
 
     Args:
-        by_task: the scores of each task, in the order of the seeds; if some are missing, there is no mean.
+        by_task: the scores of each task, in the order of the seeds; if any is missing, the result is None.
     """
     if len({len(scores) for scores in by_task}) > 1:
         return None

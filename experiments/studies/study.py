@@ -1,4 +1,4 @@
-"""A study: the trials it needs, and what it reports about them."""
+"""A study: the trials it needs, and the page and claims based on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES: tuple[str, ...] = (
     "continual/classic5",
     "continual/long7",
 )
-"""In the order of RESULTS.md; each is a module of `experiments` with a `STUDY`."""
+"""The studies in the order of RESULTS.md; each is a module in `experiments` with a `STUDY`."""
 
 Plan = Callable[[Scale, Book], Iterator[list[Trial]]]
 
@@ -60,20 +60,20 @@ class Study:
     body: Callable[[Scale, Book], str]
     """The content of its page, as Markdown, for the trials in the book."""
     figures: Callable[[Scale, Book], dict[str, Figure]] | None = None
-    """By name; the page shows ``figures/NAME.svg``."""
+    """Figures by name; the page shows ``figures/NAME.svg``."""
     reproduces: Callable[[Scale, Book], Sequence[Claim]] | None = None
-    """Its rows of RESULTS.md, for the claims whose trials are in the book."""
+    """Its rows in RESULTS.md, for the claims whose trials are in the book."""
     headline: Callable[[Scale, Book], str] | None = None
     """Its text in README; empty while trials are missing."""
     rule: str = ""
-    """The criterion of all its claims, if they share one."""
+    """The criterion for all its claims, if they share one."""
     any_scale: bool = True
     """Whether it can run on a backbone other than MiniLM."""
     backbones: dict[str, str] = field(default_factory=dict)
-    """Backbones that have to be created first: name in the trials to the command that creates it."""
+    """Backbones that have to be created first: their names in trials, and the commands that create them."""
 
 
 def find(name: str) -> Study:
-    """Return a study by its name, ``houlsby2019/compare``."""
+    """Return a study by name, such as ``houlsby2019/compare``."""
     study: Study = import_module(f"experiments.{name.replace('/', '.')}").STUDY
     return study

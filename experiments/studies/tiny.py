@@ -27,7 +27,7 @@ def make_tiny(folder: Path) -> Path:
     )
     folder.mkdir(parents=True)
     config.save_pretrained(folder)
-    # Not save_pretrained of the model: it draws a progress bar for one file.
+    # Not the model's save_pretrained: it shows a progress bar even for one file.
     save_file(BertModel(config).state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer = _of_words(words, "[UNK]")
     tokenizer.post_processor = processors.TemplateProcessing(

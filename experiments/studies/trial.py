@@ -18,16 +18,16 @@ Method = Literal["learn", "ablate", "sweep", "replay", "joint"]
 
 @dataclass(frozen=True)
 class Known:
-    """The stream file's entry of a task whose rows are in a folder of the same name."""
+    """The entry in a stream file for a task whose rows are in a folder of the same name."""
 
     kind: str = "classification"
     metric: str = "accuracy"
     pair: bool = False
     rows: tuple[str, str] = ("text", "label")
-    """Columns of the input and of the answer."""
+    """Columns of the input and of the label or target."""
 
 
-# Scores as in Houlsby et al. 2019, Table 1, but accuracy for mrpc, where they have F1.
+# Scores as in Houlsby et al. 2019, Table 1, except for mrpc: accuracy instead of F1.
 TASKS: dict[str, Known] = {
     "agnews": Known(),
     "yelp": Known(),
@@ -47,34 +47,34 @@ TASKS: dict[str, Known] = {
 
 
 class Trial(FrozenModel):
-    """What is learned, from which rows, and how. Trials with the same key give the same result on the same machine."""
+    """The tasks to learn, their rows, and the settings. Trials with the same key give the same result on one machine."""
 
     tasks: tuple[str, ...]
-    """Names in `TASKS`, in the order in which they arrive."""
+    """Names in `TASKS`, in the order in which they are learned."""
     bank: str | dict[str, Any]
-    """As a stream file has it."""
+    """As in a stream file."""
     training: dict[str, Any]
-    """As a stream file has it; what is left out is the default."""
+    """As in a stream file; missing keys have their defaults."""
     seed: int
     limits: dict[str, int] = Field(default_factory=dict)
-    """Most rows of each split."""
+    """Maximum rows per split."""
     backbone: str = "minilm"
     max_length: int = 64
-    """Tokens of a row."""
+    """Maximum tokens per row."""
     method: Method = "learn"
-    """learn: an ordinary run; ablate: the same, then without the adapters in spans of layers; sweep: a search over settings;
-    replay, joint: one model for all tasks, with rows of earlier tasks, or all at once."""
+    """learn: an ordinary run; ablate: the same, then evaluated without the adapters in spans of layers; sweep: a search over
+    settings; replay, joint: one model for all tasks, learned with rows of earlier tasks, or all at once."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Of the method, or of the tasks (generation, max_target_length)."""
+    """Options of the method, or of the tasks (generation, max_target_length)."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings except defaults, so that new options do not change the keys of earlier trials."""
+        """All settings that differ from their defaults, so new options do not change the keys of earlier trials."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @property
     def key(self) -> str:
-        """Name of the trial: a digest of its settings."""
+        """The key of the trial: a digest of its settings."""
         text = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -83,7 +83,7 @@ class Trial(FrozenModel):
 
         Args:
             data: the folder with a folder of rows for every task.
-            backbone: path of the backbone, if it is not the name in the trial.
+            backbone: path of the backbone, if it differs from the name in the trial.
         """
         tree = {
             "name": f"trial-{self.key}",
@@ -110,7 +110,7 @@ class Trial(FrozenModel):
 
 
 def data_digest(data: Path, task: str) -> str:
-    """Return a digest of a task's files, so that results of different rows are not mixed up."""
+    """Return a digest of a task's files, so that results on different rows are not mixed up."""
     digest = hashlib.sha256()
     for file in sorted((data / task).iterdir()):
         if file.name == "labels.json" or file.name.split(".")[0] in ("train", "validation", "test"):

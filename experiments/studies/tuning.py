@@ -1,8 +1,8 @@
-"""Tuned methods: a learning rate chosen on validation rows with the first seed, then all seeds at that rate.
+"""Tuned methods: choose a learning rate on validation rows with the first seed, then run all seeds at that rate.
 
 The protocol of Houlsby et al. 2019, section 3.1, scaled down to two cores: where the paper searches a grid of sizes, rates
 and epochs and repeats the best with five seeds, a method here has a few rates and a fixed number of epochs. Ties go to the
-lower rate. No choice is made on test rows; each study says what was fixed beforehand.
+lower rate. No choice is made on test rows; each study states which settings were fixed beforehand.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from experiments.studies.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method and the settings that are tried for it."""
+    """A method and the settings tried for it."""
 
     name: str
     banks: tuple[str | dict[str, Any], ...]
-    """The best is chosen together with the rate; usually there is only one."""
+    """The best bank is chosen together with the rate; usually there is only one."""
     rates: tuple[float, ...]
     epochs: dict[str, int]
-    """By task; the empty name is the default."""
+    """Epochs by task; the empty name holds the default."""
     training: dict[str, Any] = field(default_factory=dict)
     """Further keys of ``training``."""
 
@@ -42,14 +42,14 @@ class Method:
     def chosen(
         self, scale: Scale, book: Book, task: str, like: str | None = None, train: int | None = None
     ) -> int | None:
-        """Return the number in the grid of the trial with the best validation score; None if one is missing.
+        """Return the index in the grid of the trial with the best validation score; None if any trial is missing.
 
         Args:
-            scale: of the trials.
-            book: with the trials.
-            task: that is learned.
-            like: the task whose rows choose; None means its own.
-            train: most training rows.
+            scale: scale of the trials.
+            book: the finished trials.
+            task: the task to learn.
+            like: the task whose validation rows determine the choice; None means ``task``.
+            train: maximum training rows.
         """
         trials = self.grid(scale, like or task, scale.seeds[0], train)
         if any(book.outcome(trial) is None for trial in trials):
@@ -61,7 +61,7 @@ class Method:
     def repeated(
         self, scale: Scale, book: Book, task: str, like: str | None = None, train: int | None = None
     ) -> list[Trial]:
-        """Return the trials of all seeds with the chosen settings; none if the choice is not known yet."""
+        """Return the trials of all seeds with the chosen settings; empty if they have not been chosen yet."""
         number = self.chosen(scale, book, task, like, train)
         return [] if number is None else [self.grid(scale, task, seed, train)[number] for seed in scale.seeds]
 

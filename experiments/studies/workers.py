@@ -1,4 +1,4 @@
-"""Run the trials that are missing from the ledger in a few parallel processes."""
+"""Run the trials that are not in the ledger yet, in a few parallel processes."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ HOMES: dict[Method, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where trials find what they need."""
+    """Folders with the data and backbones of trials."""
 
     data: Path
     backbones: dict[str, str] = field(default_factory=dict)
-    """Folders of backbones whose path is not the name in the trials."""
+    """Folders of backbones whose paths differ from their names in trials."""
 
 
 class Workers:
-    """A few processes, each with its share of the threads.
+    """A few processes, each with a share of the threads.
 
     Args:
         pool: the processes.
-        jobs: how many there are.
-        deadline: no trial starts after this time, by `time.monotonic`; None for no limit.
+        jobs: number of processes.
+        deadline: time by `time.monotonic` after which no trial starts; None for no limit.
     """
 
     def __init__(self, pool: ProcessPoolExecutor, jobs: int, deadline: float | None = None) -> None:
@@ -60,7 +60,7 @@ class Workers:
         """Run trials and report each as soon as it is done; return whether all were run.
 
         Raises:
-            Exception: an error in a trial that does not count as its result.
+            Exception: any error in a trial that does not count as a result.
         """
         waiting, running = list(trials), dict[Future[Outcome], Trial]()
         while waiting or running:
@@ -76,11 +76,11 @@ class Workers:
 
 @contextmanager
 def started(jobs: int, minutes: float | None) -> Iterator[Workers]:
-    """Start worker processes; they end with the context.
+    """Start worker processes, which end with the context.
 
     Args:
-        jobs: how many.
-        minutes: no trial starts after this time.
+        jobs: number of processes.
+        minutes: no trial starts after this many minutes; None for no limit.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     context = multiprocessing.get_context("spawn")
@@ -92,12 +92,12 @@ def started(jobs: int, minutes: float | None) -> Iterator[Workers]:
 def _begin(threads: int, parent: int) -> None:
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    # Repeated by Lightning and datasets for every trial; irrelevant for the result.
+    # Lightning and datasets repeat their warnings in every trial; they are irrelevant to the results.
     warnings.simplefilter("ignore")
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent dies, which, if killed, cannot stop it any more."""
+    """End this process when its parent dies; a parent that was killed cannot stop it."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -71,7 +71,7 @@ def test_candidates_take_turns_and_the_warm_up_is_dropped() -> None:
 
 def test_two_candidates_of_one_name_are_refused() -> None:
     one = Candidate("one", lambda: 1.0)
-    with pytest.raises(InputError, match="two candidates have one name: one, one"):
+    with pytest.raises(InputError, match="two candidates have the same name: one, one"):
         alternate([one, one], repetitions=1, warmup=0)
 
 
@@ -81,19 +81,19 @@ def test_measuring_nothing_is_refused() -> None:
 
 
 def test_a_median_of_fewer_than_five_needs_quick() -> None:
-    with pytest.raises(InputError, match="--repetitions: got 4; a table is of medians of at least 5"):
+    with pytest.raises(InputError, match="--repetitions: got 4; medians need at least 5"):
         options.parse(["step", "--repetitions", "4"], TABLES)
     assert options.parse(["step", "--repetitions", "4", "--quick"], TABLES).repetitions == 4
 
 
 @pytest.mark.parametrize("size", ["32", "32x", "0x4", "axb", "-1x4"])
 def test_invalid_batch_size_is_refused(size: str) -> None:
-    with pytest.raises(InputError, match="allowed is rows x tokens"):
+    with pytest.raises(InputError, match="it must be rows x tokens"):
         options.parse(["step", f"--batch={size}"], TABLES)
 
 
 def test_processor_seconds_are_for_one_thread() -> None:
-    with pytest.raises(InputError, match="give --threads 1 --device cpu"):
+    with pytest.raises(InputError, match="use it with --threads 1 --device cpu"):
         options.parse(["step", "--clock", "cpu", "--threads", "2"], TABLES)
     assert options.parse(["step", "--clock", "cpu", "--threads", "1"], TABLES).clock == "cpu"
 
@@ -123,7 +123,7 @@ def test_medians_that_are_not_those_of_the_samples_are_refused(tmp_path: Path) -
     changed = json.loads(file.read_text())
     changed["medians"]["ours, lora"] = 0.5
     file.write_text(json.dumps(changed))
-    with pytest.raises(ValueError, match="its medians are not those of its samples"):
+    with pytest.raises(ValueError, match="its medians do not match its samples"):
         read_result(file)
 
 
@@ -161,7 +161,7 @@ def test_missing_environment_error_says_how_to_create_it(tmp_path: Path) -> None
 
 
 def test_dead_worker_error_has_its_last_output() -> None:
-    with pytest.raises(PeerError, match=r"peer 'peft' ended while it was asked for 'begin': .*no_such_worker"):
+    with pytest.raises(PeerError, match=r"peer 'peft' ended during 'begin': .*no_such_worker"):
         Peer("peft", sys.executable, "no_such_worker", threads=1)
 
 

@@ -139,5 +139,5 @@ def test_memory_has_only_rows_of_earlier_tasks_during_training(data: Path, backb
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.5])
 def test_invalid_share_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=f"share: got {share}; allowed is above 0 and at most 1"):
+    with pytest.raises(ValueError, match=f"share: got {share}; it must be above 0 and at most 1"):
         Memory(share)

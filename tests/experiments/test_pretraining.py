@@ -65,7 +65,7 @@ def test_a_study_that_needs_a_backbone_says_how_it_is_made(tmp_path: Path, capsy
     assert command.main(arguments) == 2
     said = capsys.readouterr().err
     assert (
-        "study he2022/generation runs on bart-small, which has to be made first: python -m experiments.he2022.pre"
+        "study he2022/generation runs on bart-small, which has to be created first: python -m experiments.he2022.p"
         in said
     )
     assert command.main([*arguments, "--backbone", f"bart-small={tmp_path}"]) == 2

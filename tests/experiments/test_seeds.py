@@ -93,22 +93,22 @@ def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str])
     larger = ["--out", "here", "--scale", "base", "--model", "bert-base-uncased", "--seeds", "5"]
     assert main_module.parse(larger)[1].scale.seeds == SEEDS
     for wrong, said in (
-        (["--seeds", "1"], "do not replace those of experiments"),
-        (["--seeds", "1", "--out", str(EXPERIMENTS)], "do not replace those of experiments"),
-        (["--seeds", "1", "--out", os.path.relpath(EXPERIMENTS)], "do not replace those of experiments"),
+        (["--seeds", "1"], "must not replace those in experiments"),
+        (["--seeds", "1", "--out", str(EXPERIMENTS)], "must not replace those in experiments"),
+        (["--seeds", "1", "--out", os.path.relpath(EXPERIMENTS)], "must not replace those in experiments"),
         (["--quick"], "do not belong in experiments"),
         (["--quick", "--out", os.path.relpath(EXPERIMENTS)], "do not belong in experiments"),
-        (["--seeds", "1", "--out", "here", "--quick"], "does not go with --quick"),
-        (["--jobs", "0"], "--jobs: got 0; allowed are whole numbers from 1 on"),
+        (["--seeds", "1", "--out", "here", "--quick"], "cannot be combined with --quick"),
+        (["--jobs", "0"], "--jobs: got 0; the number of parallel trials must be at least 1"),
         (["--layers", "6"], "--layers: got 6, but it describes the backbone of --model"),
         (["--max-length", "64"], "--max-length: got 64, but"),
-        (["--scale", "base", "--model", "bert-base-uncased", "--width", "0"], "--width: got 0; allowed"),
+        (["--scale", "base", "--model", "bert-base-uncased", "--width", "0"], "--width: got 0; it must be at least 1"),
         (["--scale", "base"], "got 'base' with no --model"),
         (["--scale", "quick", "--model", "bert-base-uncased"], "got 'quick' with --model bert-base-uncased"),
-        (["--quick", "--out", "here", "--scale", "base", "--model", "b"], "but --model asks for b"),
-        (["--minutes", "0"], "--minutes: got 0; allowed are numbers above 0"),
-        (["--seeds", "0", "--out", "here"], "got 0; allowed are 1 to 5"),
-        (["--seeds", "6", "--out", "here"], "got 6; allowed are 1 to 5"),
+        (["--quick", "--out", "here", "--scale", "base", "--model", "b"], "but --model is b"),
+        (["--minutes", "0"], "--minutes: got 0; it must be above 0"),
+        (["--seeds", "0", "--out", "here"], "got 0; the number of seeds must be 1 to 5"),
+        (["--seeds", "6", "--out", "here"], "got 6; the number of seeds must be 1 to 5"),
     ):
         with pytest.raises(SystemExit):
             main_module.parse(wrong)

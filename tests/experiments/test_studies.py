@@ -121,7 +121,7 @@ def test_a_line_of_another_trial_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     tree = line(TRIAL, outcome_of(TRIAL, 0.5)).model_dump(mode="json") | {"key": "0" * 16}
     file.write_text(json.dumps(tree) + "\n")
-    with pytest.raises(ValueError, match=r"some.jsonl, line 1: key 0+ is not that of its trial"):
+    with pytest.raises(ValueError, match=r"some.jsonl, line 1: key 0+ does not match its trial"):
         Book([file])
 
 
@@ -320,7 +320,7 @@ def test_command_line_of_studies(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main_module.main(["houlsby2019/compair", "--data", str(tmp_path)]) == 2
     assert "no study 'houlsby2019/compair'" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--out", str(tmp_path)]) == 2
-    assert "--data: missing" in capsys.readouterr().err
+    assert "--data: is missing" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--data", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "has no folder agnews" in capsys.readouterr().err
     for wrong in (
@@ -343,8 +343,8 @@ def test_command_line_of_studies(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
     assert "here" not in main_module.parse(["--data=/here", "--out=/here", "--backbone", "bart-small=/here"])[1].command
     assert main_module.main(["he2022/methods", "--data", "x", "--scale", "a", "--model", "b"]) == 2
-    assert "runs at the small scale alone" in capsys.readouterr().err
-    with pytest.raises(InputError, match="--data: missing"):
+    assert "only runs at the small scale" in capsys.readouterr().err
+    with pytest.raises(InputError, match="--data: is missing"):
         run_studies([], Request(data=None, out=tmp_path))
 
 

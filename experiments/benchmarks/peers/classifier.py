@@ -22,7 +22,7 @@ Build = Callable[[Any, Setting], nn.Module]
 
 
 class Classifier(nn.Module):
-    """An encoder with a head, in the arithmetic that its setting asks for."""
+    """An encoder with a head, in the arithmetic of its setting."""
 
     def __init__(self, encoder: nn.Module, config: Any, setting: Setting) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Classifier(nn.Module):
         return torch.autocast(torch.device(self.setting.device).type, dtype=torch.bfloat16)
 
     def trainable(self) -> Iterator[nn.Parameter]:
-        """Yield what the optimizer gets."""
+        """Yield the trainable parameters."""
         return (parameter for parameter in self.parameters() if parameter.requires_grad)
 
 
@@ -52,8 +52,8 @@ def load(setting: Setting, build: Build) -> Classifier:
     """Return a classifier ready to train.
 
     Args:
-        setting: see there.
-        build: the peer's own part.
+        setting: the model to load; see `Setting`.
+        build: adds the peer's adapters; see `Build`.
     """
     config = AutoConfig.from_pretrained(setting.folder)
     if not setting.dropout:
@@ -67,7 +67,7 @@ def load(setting: Setting, build: Build) -> Classifier:
 
 
 def plain(encoder: Any, setting: Setting) -> nn.Module:
-    """Return the bare encoder: all of it trains (full), or nothing (none)."""
+    """Return the bare encoder, entirely trainable (full) or frozen (none)."""
     assert isinstance(encoder, nn.Module)
     return encoder.requires_grad_(setting.method == "full")
 

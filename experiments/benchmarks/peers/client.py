@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 TAIL = 1_500
-"""Characters of a dead worker's standard error that its error shows."""
+"""Number of characters of a dead worker's standard error that are shown in the error."""
 
 
 class PeerError(RuntimeError):
-    """A worker refused, failed, died, or did not answer in time; the message says which."""
+    """A worker refused, failed, died or did not reply in time; the message says which."""
 
 
 class Peer:
     """A worker that runs a module of `experiments.benchmarks.peers` in another environment.
 
     Args:
-        name: what tables call it.
-        python: the interpreter of its environment.
+        name: its name in tables.
+        python: the Python interpreter of its environment.
         module: name of the module inside ``experiments.benchmarks.peers``.
-        threads: that it may use.
-        clock: by which it times its work.
-        patience: seconds that one answer may take, unless `ask` overrides it.
+        threads: number of threads it may use.
+        clock: the clock by which it times its work.
+        patience: maximum seconds for one reply, unless `ask` overrides it.
     """
 
     def __init__(
         self, name: str, python: str, module: str, *, threads: int, clock: Clock = "wall", patience: float = 900.0
     ) -> None:
         self.name, self._patience = name, patience
-        # Closed with the worker: it lives as long as this object.
+        # Closed together with the worker: it lives as long as this object.
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
@@ -54,8 +54,8 @@ class Peer:
         except OSError as error:
             self._errors.close()
             raise PeerError(
-                f"peer {name!r}: there is no Python at {python} ({error.strerror}). Make the environments by `python -m "
-                f"experiments.benchmarks environments`, or say where one is: --{name}-python PYTHON."
+                f"peer {name!r}: there is no Python at {python} ({error.strerror}). Create the environments with `python -m "
+                f"experiments.benchmarks environments`, or name an existing one: --{name}-python PYTHON."
             ) from error
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -75,15 +75,15 @@ class Peer:
         self.close()
 
     def ask(self, do: str, *, within: float | None = None, **arguments: Any) -> Any:
-        """Ask for something and return the answer.
+        """Send a request and return the reply.
 
         Args:
             do: one of the worker's commands.
-            within: seconds that the answer may take; a slower worker is ended.
-            arguments: of the command.
+            within: maximum seconds for the reply; a slower worker is ended.
+            arguments: arguments of the command.
 
         Raises:
-            PeerError: if there is no answer, or it is an error.
+            PeerError: if there is no reply, or the reply is an error.
         """
         patience = self._patience if within is None else within
         assert self._process.stdin is not None
@@ -97,7 +97,7 @@ class Peer:
         except OSError:
             line = ""
         if not line:
-            raise PeerError(f"peer {self.name!r} ended while it was asked for {do!r}: {self._last_words()}")
+            raise PeerError(f"peer {self.name!r} ended during {do!r}: {self._last_words()}")
         reply = json.loads(line)
         if "error" in reply:
             raise PeerError(f"peer {self.name!r}, {do!r}: {reply['error']}\n{reply['trace'][-TAIL:]}")
@@ -116,7 +116,7 @@ class Peer:
             try:
                 stream.close()
             except OSError:
-                continue  # nobody reads the rest of the output any more
+                continue  # the rest of the output is not read any more
         self._errors.close()
 
     def _read(self) -> None:

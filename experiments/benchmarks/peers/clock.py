@@ -1,7 +1,7 @@
-"""How work is timed, here and in the workers.
+"""Time work, in this process and in the workers.
 
-By wall-clock time, as users experience it; or, on a machine with other load, by processor time: the seconds that all threads
-of this process were busy. This includes threads that wait for each other, so it requires a single thread.
+Either by wall-clock time, as users experience it, or, on a machine with other load, by processor time: the seconds that all
+threads of this process were busy. This includes threads that wait for each other, so it requires a single thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _in_use = ["wall"]
 
 
 def use_clock(name: Clock) -> None:
-    """Time everything in this process by this clock from now on."""
+    """Use this clock for all timing in this process from now on."""
     _in_use[0] = name
 
 
@@ -30,7 +30,7 @@ def now(device: str) -> float:
 
 
 def seconds(device: str, work: Callable[[], Any]) -> float:
-    """Return how long something takes."""
+    """Return the seconds that ``work`` takes."""
     started = now(device)
     work()
     return now(device) - started

@@ -1,4 +1,4 @@
-"""Tokenised rows in a file that every environment reads: token ids in one piece, where each row begins, labels."""
+"""Tokenised rows in a file that every environment can read: flat token ids, offsets of the rows, labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rows:
     ids: Tensor
     """All token ids, row after row."""
     offsets: Tensor
-    """Where each row begins in ``ids``, and where the last one ends."""
+    """Where each row begins in ``ids``, and where the last row ends."""
     labels: Tensor
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Rows:
         return ids_BT, mask_BT, self.labels[torch.tensor(numbers)]
 
     def by_length(self, batch: int) -> list[list[int]]:
-        """Return all rows in batches by falling length."""
+        """Return all rows in batches by decreasing length."""
         lengths = self.lengths
         order = sorted(range(len(self)), key=lambda number: -lengths[number])
         return [order[begin : begin + batch] for begin in range(0, len(order), batch)]
@@ -49,6 +49,6 @@ def write_rows(file: Path, rows: Rows) -> None:
 
 
 def read_rows(file: str) -> Rows:
-    """Read what `write_rows` wrote."""
+    """Read a file written by `write_rows`."""
     found = load_file(file)
     return Rows(found["ids"], found["offsets"], found["labels"])

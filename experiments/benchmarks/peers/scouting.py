@@ -1,4 +1,4 @@
-"""Find a peer's fastest settings: all are tried for a few steps, and the fast ones enter the table.
+"""Find a peer's fastest settings: try all of them for a few steps, and measure the fast ones in the table.
 
 This module runs in our environment, not in a worker.
 """
@@ -16,15 +16,15 @@ from experiments.benchmarks.peers.client import Peer, PeerError
 from experiments.benchmarks.peers.setting import Precision, Setting
 
 CLOSE = 1.15
-"""A trial that takes at most this many times as long as the fastest enters the table."""
+"""Maximum time relative to the fastest trial for a setting to enter the table."""
 WIDTH = 384
 EMULATED = 4.0
-"""bfloat16 is not tried if a product takes this many times as long as in float32: the device has no units for it."""
+"""bfloat16 is not tried if a matrix product takes at least this many times as long as in float32: there are no bf16 units."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, tried for a few steps; ``seconds`` of one, or why there are none."""
+    """One setting, tried for a few steps: ``seconds`` per step, or the reason why there are none."""
 
     setting: Setting
     seconds: float | None
@@ -36,7 +36,7 @@ class Trial:
 
 
 def bf16_ratio(device: str) -> float:
-    """Return the ratio of a product's bfloat16 time to its float32 time, the fastest of three each."""
+    """Return the ratio of bfloat16 to float32 time for a matrix product, each the fastest of three."""
 
     def fastest(dtype: torch.dtype) -> float:
         left, right = (torch.ones(WIDTH, WIDTH, device=device, dtype=dtype) for _ in range(2))
@@ -51,14 +51,14 @@ def bf16_ratio(device: str) -> float:
 
 
 def settings_of(base: Setting, ratio: float, *, quick: bool) -> list[Setting]:
-    """Return the settings to try: the defaults first, then both kinds of attention in every arithmetic, tuned.
+    """Return the settings to try: the defaults first, then tuned settings with both kinds of attention and all arithmetics.
 
-    Tuned means: no backbone dropout (its random numbers cost time, and ours has none), the fused optimizer.
+    Tuned means no backbone dropout (its random numbers cost time, and we use none) and the fused optimizer.
 
     Args:
         base: the defaults.
-        ratio: of `bf16_ratio`.
-        quick: try no more than one tuned setting.
+        ratio: result of `bf16_ratio`.
+        quick: whether to try only one tuned setting.
     """
     arithmetics: tuple[Precision, ...] = ("fp32", "autocast", "bf16") if ratio < EMULATED else ("fp32",)
     tuned = replace(base, dropout=False, fused=True)
@@ -78,7 +78,7 @@ def scout(
     tell: Callable[[str], None],
     do: Literal["steps", "passes"] = "steps",
 ) -> list[Trial]:
-    """Try every setting for three training steps, or passes, after the first; one model at a time."""
+    """Try every setting for three training steps or passes after a first one, with one model in memory at a time."""
     trials = []
     for setting in settings:
         try:
@@ -94,10 +94,10 @@ def scout(
 
 
 def finalists(trials: list[Trial]) -> list[Setting]:
-    """Return the defaults, if they work, and all tuned settings that came close to the fastest.
+    """Return the defaults, if they work, and all tuned settings that are close to the fastest.
 
     Raises:
-        PeerError: if none worked.
+        PeerError: if no setting worked.
     """
     times = [trial.seconds for trial in trials if trial.seconds is not None]
     if not times:

@@ -1,7 +1,7 @@
-"""The loop of a worker: requests come in as lines of JSON, answers go out as lines of JSON, until the input ends.
+"""The loop of a worker: read requests as lines of JSON and write replies as lines of JSON, until the input ends.
 
-A request is ``{"do": NAME, ...arguments}``, an answer ``{"answer": ...}`` or ``{"error": "...", "trace": "..."}``. Only
-the standard library is used: this runs in environments where nothing of this project is installed.
+A request is ``{"do": NAME, ...arguments}``, a reply ``{"answer": ...}`` or ``{"error": "...", "trace": "..."}``. Only the
+standard library is used: this runs in environments in which this project is not installed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Command = Callable[..., Any]
 
 
 def serve(commands: Mapping[str, Command]) -> None:
-    """Answer requests until standard input ends.
+    """Handle requests until standard input ends.
 
     Args:
-        commands: what can be asked for; each takes the request's other keys and returns something that JSON can hold.
+        commands: the commands by name; each takes the request's other keys as arguments and returns a JSON value.
     """
-    # What libraries print must not come between the answers.
+    # Output that libraries print must not be mixed with the replies.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     with answers:
@@ -30,7 +30,7 @@ def serve(commands: Mapping[str, Command]) -> None:
 
 
 def answer_all(requests: TextIO, answers: TextIO, commands: Mapping[str, Command]) -> None:
-    """Answer each line of ``requests`` by one line of ``answers``; an error is an answer, too."""
+    """Write one line to ``answers`` for each line of ``requests``; errors are reported in the same way."""
     for line in requests:
         try:
             request = json.loads(line)
@@ -38,7 +38,7 @@ def answer_all(requests: TextIO, answers: TextIO, commands: Mapping[str, Command
             if name not in commands:
                 raise ValueError(f"there is no command {name!r}; there are {', '.join(sorted(commands))}")
             answer = {"answer": commands[name](**request)}
-        except Exception as error:  # whatever a peer raises is reported to the other side, which decides
+        except Exception as error:  # any error is reported to the client, which decides what to do
             answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""How a model is set up in a worker; made here, sent as JSON, read there."""
+"""The settings of a model in a worker, sent to it as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Method = Literal["none", "full", "lora", "lora_outputs", "double_seq_bn"]
 """none: the bare backbone; full: all weights; lora: peft's default places, queries and values; lora_outputs: both output
-projections of a layer; double_seq_bn: Houlsby's bottlenecks as the library adapters has them."""
+projections of a layer; double_seq_bn: Houlsby's bottlenecks as implemented in the library adapters."""
 
 Precision = Literal["fp32", "autocast", "bf16"]
 """autocast: float32 weights under bfloat16 autocast; bf16: the frozen weights in bfloat16 too, under autocast."""
@@ -15,45 +15,45 @@ Precision = Literal["fp32", "autocast", "bf16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One model of a peer with everything that its speed depends on."""
+    """One model of a peer, with all settings that affect its speed."""
 
     folder: str
-    """Where configuration and weights lie."""
+    """Folder with configuration and weights."""
     method: Method
     size: int = 8
     """Rank or bottleneck."""
     layers: tuple[int, ...] | None = None
-    """Those that are modified, counted from 0; None means all."""
+    """Indices of the modified layers, 0-based; None means all."""
     attention: Literal["eager", "sdpa"] | None = None
     """None leaves the choice to transformers."""
     precision: Precision = "fp32"
     dropout: bool = True
-    """Whether the backbone's own dropout is on while training, as ``model.train()`` leaves it."""
+    """Whether the backbone's dropout is active in training, the default after ``model.train()``."""
     fused: bool = False
-    """Whether AdamW is the fused one."""
+    """Whether to use the fused AdamW."""
     device: str = "cpu"
     batch: int = 32
-    """Rows of the random batch that `steps` and `passes` run on."""
+    """Rows of the random batch that `steps` and `passes` use."""
     length: int = 64
     """Tokens of each row; none is padding."""
     num_labels: int = 4
     learning_rate: float = 1e-3
     seed: int = 0
-    """Of the fresh parameters."""
+    """Seed of the new parameters."""
 
     def words(self) -> str:
-        """Say how it is set up, for a table."""
+        """Describe the settings, for a table."""
         parts = [self.precision, f"{self.attention or 'default'} attention"]
         parts += [] if self.dropout else ["no dropout"]
         parts += ["fused AdamW"] if self.fused else []
         return ", ".join(parts)
 
     def request(self) -> dict[str, Any]:
-        """Return what a worker makes the same setting from."""
+        """Return the settings as JSON values, from which a worker recreates them."""
         return asdict(self)
 
 
 def from_request(values: dict[str, Any]) -> Setting:
-    """Return the setting that `Setting.request` described; JSON has lists for tuples."""
+    """Recreate a setting from the result of `Setting.request`; JSON turns tuples into lists."""
     layers = values.get("layers")
     return Setting(**{**values, "layers": None if layers is None else tuple(layers)})

@@ -17,7 +17,7 @@ from experiments.benchmarks.peers.workbench import Workbench
 
 
 def bottleneck(setting: Setting, encoder: Any) -> Any:
-    """Return the library's configuration of a setting: the same width and non-linearity as ours."""
+    """Return the library's configuration for a setting: the same width and non-linearity as ours."""
     count = range(encoder.config.num_hidden_layers)
     return adapters.DoubleSeqBnConfig(
         reduction_factor=encoder.config.hidden_size / setting.size,
@@ -27,7 +27,7 @@ def bottleneck(setting: Setting, encoder: Any) -> Any:
 
 
 def build(encoder: Any, setting: Setting) -> nn.Module:
-    """Put bottlenecks on the encoder."""
+    """Add bottlenecks to the encoder."""
     model = plain(encoder, setting)
     if setting.method in ("none", "full"):
         return model
@@ -41,7 +41,7 @@ class AdaptersBench(Workbench):
     """Also holds many adapters on one backbone."""
 
     def commands(self) -> Mapping[str, Command]:
-        """Return what can be asked for, by name."""
+        """Return the commands by name."""
         return {**super().commands(), "add": self.add, "switch": self.switch, "mixed": self.mixed}
 
     def add(self, name: str, task: str) -> float:
@@ -61,7 +61,7 @@ class AdaptersBench(Workbench):
         return now("cpu") - started
 
     def mixed(self, name: str, tasks: list[str], count: int) -> float:
-        """Return the seconds of answering the batch once, each row by its own adapter; rows of a task lie together."""
+        """Return the seconds for predicting the batch once, each row by its task's adapter; rows of a task are adjacent."""
         encoder: Any = self.models[name].encoder
         different = list(dict.fromkeys(tasks))
         split = BatchSplit(*different, batch_sizes=[tasks.count(task) for task in different])

@@ -1,7 +1,7 @@
 """The worker of peft (https://github.com/huggingface/peft).
 
-peft has no bottleneck adapters as Houlsby et al. have them, so LoRA stands beside them: at its defaults on queries and
-values, and with as many parameters on the two output projections of a layer, where Houlsby's adapters are.
+peft has no bottleneck adapters as in Houlsby et al., so it is compared with LoRA: at its defaults on queries and values, and
+with the same number of parameters on the two output projections of a layer, where Houlsby's adapters are.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PLACES = {"lora": r"attention\.self\.(query|value)", "lora_outputs": r"(attentio
 
 
 def lora(setting: Setting, *, zero: bool = True) -> LoraConfig:
-    """Return peft's configuration of a setting.
+    """Return peft's configuration for a setting.
 
     Args:
         setting: method, rank and layers.
-        zero: start as the identity, as peft does; otherwise with random values, as after training.
+        zero: whether to start as the identity, like peft; otherwise with random values, as after training.
     """
     numbers = r"\d+" if setting.layers is None else "|".join(map(str, setting.layers))
     return LoraConfig(
@@ -38,7 +38,7 @@ def lora(setting: Setting, *, zero: bool = True) -> LoraConfig:
 
 
 def build(encoder: Any, setting: Setting) -> nn.Module:
-    """Put LoRA on the encoder."""
+    """Add LoRA to the encoder."""
     if setting.method in ("none", "full"):
         return plain(encoder, setting)
     model: nn.Module = get_peft_model(encoder, lora(setting))
@@ -49,7 +49,7 @@ class PeftBench(Workbench):
     """Also holds many adapters on one backbone."""
 
     def commands(self) -> Mapping[str, Command]:
-        """Return what can be asked for, by name."""
+        """Return the commands by name."""
         return {**super().commands(), "add": self.add, "switch": self.switch, "mixed": self.mixed}
 
     def add(self, name: str, task: str) -> float:
@@ -67,7 +67,7 @@ class PeftBench(Workbench):
         return now("cpu") - started
 
     def mixed(self, name: str, tasks: list[str], count: int) -> float:
-        """Return the seconds of answering the batch once, each row by its own adapter."""
+        """Return the seconds for predicting the batch once, each row by its task's adapter."""
         return self.passes(name, count, {"adapter_names": tasks})
 
     def _many(self, name: str) -> PeftModel:

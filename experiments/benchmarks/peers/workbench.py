@@ -33,7 +33,7 @@ class Workbench:
     """Holds a worker's models by name.
 
     Args:
-        build: the peer's own part; see `Build`.
+        build: adds the peer's adapters; see `Build`.
     """
 
     def __init__(self, build: Build) -> None:
@@ -50,7 +50,7 @@ class Workbench:
         return {name: getattr(self, name) for name in names}
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what runs here."""
+        """Return the versions of the packages in this environment."""
         found = {"python": platform.python_version()}
         for package in PACKAGES:
             try:
@@ -60,12 +60,12 @@ class Workbench:
         return found
 
     def begin(self, threads: int, clock: Clock) -> None:
-        """Say how many threads there are, and by what work is timed."""
+        """Set the number of threads and the clock."""
         torch.set_num_threads(threads)
         use_clock(clock)
 
     def load(self, name: str, setting: dict[str, Any]) -> dict[str, int]:
-        """Load a model and return how many of its parameters train, of how many."""
+        """Load a model, and return its numbers of trainable and of all parameters."""
         model = load(from_request(setting), self.build)
         self.models[name] = model
         self._optimizers[name] = make_optimizer(model)
@@ -90,7 +90,7 @@ class Workbench:
         return seconds(model.setting.device, work) / count
 
     def passes(self, name: str, count: int, more: dict[str, Any] | None = None) -> float:
-        """Return the seconds of answering the batch once, the mean of ``count``."""
+        """Return the seconds for predicting the batch once, the mean of ``count``."""
         model, (ids_BT, mask_BT, _) = self.models[name].eval(), self._batches[name]
 
         def work() -> None:
@@ -101,7 +101,7 @@ class Workbench:
         return seconds(model.setting.device, work) / count
 
     def read(self, name: str, file: str) -> int:
-        """Read rows from a file, to train or answer on; return their number."""
+        """Read rows for training or prediction from a file; return their number."""
         self._rows[name] = read_rows(file)
         return len(self._rows[name])
 
@@ -117,7 +117,7 @@ class Workbench:
         self._schedules[name] = LambdaLR(self._optimizers[name], factor)
 
     def epoch(self, name: str, rows: str, order: list[list[int]], clip: float | None) -> dict[str, float]:
-        """Train on batches of rows, padded to their longest; return the seconds and the mean loss."""
+        """Train on batches of rows, padded to the longest; return the seconds and the mean loss."""
         model, optimizer, held = self.models[name].train(), self._optimizers[name], self._rows[rows]
         losses: list[Tensor] = []
 
@@ -136,7 +136,7 @@ class Workbench:
         return {"seconds": seconds(model.setting.device, work), "loss": float(torch.stack(losses).mean())}
 
     def accuracy(self, name: str, rows: str, batch: int) -> dict[str, float]:
-        """Answer all rows by falling length; return the seconds and the share that is right."""
+        """Predict all rows by decreasing length; return the seconds and the accuracy."""
         model, held = self.models[name].eval(), self._rows[rows]
         right: list[Tensor] = []
 

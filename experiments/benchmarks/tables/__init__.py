@@ -1,1 +1,1 @@
-"""The tables. Each module has ``measure(bench)``, which takes the numbers, and ``body(result)``, which shows them."""
+"""The tables. Each module has ``measure(bench)``, which does the measurements, and ``body(result)``, which formats them."""

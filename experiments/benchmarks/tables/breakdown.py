@@ -1,4 +1,4 @@
-"""Where our training step spends its time, operation by operation, as `torch.profiler` sees it.
+"""Where our training step spends its time, operation by operation, according to `torch.profiler`.
 
 Times are each operation's self time. The remainder of the step is Python, hooks and the profiler itself; the last two rows,
 for steps without the profiler, show the overhead of the profiler and of Lightning.
@@ -43,7 +43,7 @@ GROUPS = {
     "embeddings": ("embedding", "index_select", "gather", "embedding_dense_backward"),
     "optimizer": ("_fused_adamw_", "_foreach", "lerp_", "addcdiv_", "addcmul_", "sqrt", "Optimizer"),
 }
-"""Operations by what they are for; the rest is other operations."""
+"""Operations by purpose; all other operations form the rest."""
 REST, PYTHON = "other operations", "outside of operations"
 PLAIN, LIGHTNING = "a step without the profiler", "a step through Lightning"
 
@@ -76,11 +76,11 @@ def measure(bench: Bench) -> Measured:
 
 
 def profile_once(block: Callable[[], float], count: int, device: str) -> tuple[dict[str, float], float]:
-    """Return the own seconds of every operation, and of the whole, of one of the block's ``count`` steps."""
+    """Return the self time of every operation and the total time, in seconds, for one of the block's ``count`` steps."""
     cuda = torch.device(device).type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities) as profiler:
-        # The profiler goes by the wall, whatever the other rows are timed by.
+        # The profiler uses wall-clock time, whichever clock the other rows use.
         started = time.perf_counter()
         block()
         total = (time.perf_counter() - started) / count
@@ -92,7 +92,7 @@ def profile_once(block: Callable[[], float], count: int, device: str) -> tuple[d
 
 
 def grouped(found: dict[str, float], total: float) -> dict[str, float]:
-    """Return the seconds of each group, of other operations, and of what lies outside of all of them."""
+    """Return the seconds of each group, of other operations, and of the time outside of operations."""
     sums = dict.fromkeys((*GROUPS, REST), 0.0)
     for name, value in found.items():
         sums[group_of(name)] += value

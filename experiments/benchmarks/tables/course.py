@@ -1,7 +1,7 @@
 """One run of 1,000 small learned tasks: the cost of each, and whether it rises with their number.
 
-A run of a few tasks precedes it as warm-up. The last task of a stream checks the certificates of all others, not of a
-sample: it is reported separately and excluded from the lines.
+A run of a few tasks precedes it as warm-up. After the last task of a stream, the certificates of all other tasks are checked,
+not of a sample: that task is reported separately and excluded from the fitted lines.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FEW, MANY = 10, 1_000
 TARGET = 0.02
 SHOWN = (10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000)
 _AROUND = 10
-"""Tasks on each side, of which a number in the table is the median."""
+"""Numbers in the table are medians over this many tasks on each side of task k."""
 _UNITS = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
 _NAMES = ("seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB")
 
 
 def measure(bench: Bench) -> Measured:
-    """Learn them all."""
+    """Learn all tasks in one run."""
     options, source = bench.options, bench.shape.source
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
@@ -48,7 +48,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _lines(costs: list[Cost], first: int) -> dict[str, Any]:
-    """Return the lines from a task on, counted from 1."""
+    """Return the fitted lines from task ``first`` on (1-based)."""
     return {
         name: asdict(slope([(k, float(getattr(cost, name))) for k, cost in enumerate(costs, 1) if k >= first]))
         for name in _UNITS

@@ -1,8 +1,8 @@
-"""A whole task: several epochs over real rows, then the test split; seconds and accuracy, with ours as users run it.
+"""A complete task: several epochs over real rows, then the test split; seconds and accuracy, with our package in normal use.
 
-Ours includes training with validation after every epoch and checkpoints, and evaluating validation and test rows at the
-end. Peers include a plain training loop with the same schedule and clipping, validation after every epoch, and the test
-rows. Tokenising and loading are not included. Every repetition has its own seed.
+Ours includes training with validation after every epoch and checkpoints, and evaluating validation and test rows at the end.
+Peers use a plain training loop with the same schedule and clipping, validation after every epoch, and the test rows.
+Tokenising and loading are not included. Every repetition has its own seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from experiments.benchmarks.task import RealTask, real_task
 
 TARGET_FACTOR, TARGET_POINTS = 4.0, 0.5
 WARMUP, CLIP = 0.1, 1.0
-"""What a course does unless told otherwise."""
+"""Default share of warm-up steps and default gradient norm in training."""
 Facts = dict[str, dict[str, Any]]
 Scores = dict[str, list[float]]
 
@@ -73,7 +73,7 @@ def measure(bench: Bench) -> Measured:
 def _our_course(
     bench: Bench, task: RealTask, layers: str, phases: list[dict[str, float]], scores: list[float]
 ) -> Callable[[], float]:
-    """Return a block that learns the task in a run folder of its own."""
+    """Return a block that learns the task in a new run folder."""
     options = bench.options
 
     def block() -> float:
@@ -138,7 +138,7 @@ def _their_course(
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     facts: Facts = result.facts["candidates"]
     accuracy = {name: mean(values) for name, values in result.facts["accuracy"].items()}
     rows = [

@@ -1,7 +1,7 @@
 """Adding the k-th bank and switching to it: the peers, within a time limit.
 
-Peers take turns, task by task. A peer that exceeds the time limit in total, or a tenth of it for one task, is stopped; its
-times until then are in the table. Ours is measured by `experiments.benchmarks.growth`: runs on stores of 10 to 1,000 banks
+Peers take turns, task by task. A peer that exceeds the time limit in total, or a tenth of it for one task, is stopped; the
+table has its times up to that task. Ours is measured by `experiments.benchmarks.growth`: runs on stores of 10 to 1,000 banks
 take turns.
 """
 
@@ -23,12 +23,12 @@ from experiments.benchmarks.task import give_tokenizer
 MOST = 1_000
 TARGET = 0.02
 WINDOW = 5
-"""A number in the table is the median of so many neighbouring tasks."""
+"""Numbers in the table are medians over this many neighbouring tasks."""
 SHOWN = (1, 10, 20, 100, 250, 500, 1_000)
 
 
 def measure(bench: Bench) -> Measured:
-    """Add banks until the requested number is reached, or no peer is in time."""
+    """Add banks until the requested number is reached, or all peers have exceeded the time limit."""
     options = bench.options
     most = 12 if options.quick else MOST
     samples: Samples = {}
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _ours(bench: Bench) -> tuple[Samples, dict[str, Any]]:
-    """Return the cost of tasks after a number of others, and other facts about the store."""
+    """Return the cost of tasks after given numbers of others, and other facts about the store."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     options = bench.options
@@ -81,7 +81,7 @@ def _setting(bench: Bench, name: str) -> Setting:
 
 
 def _one_more(peer: Peer, samples: Samples, task: int, limit: float) -> str:
-    """Add a bank and switch to it; return why the peer is stopped, if it is."""
+    """Add a bank and switch to it; return the reason if the peer is to be stopped, otherwise an empty string."""
     try:
         for do in ("add", "switch"):
             taken = peer.ask(do, name="many", task=f"task_{task}", within=limit)
@@ -95,7 +95,7 @@ def _one_more(peer: Peer, samples: Samples, task: int, limit: float) -> str:
 
 
 def around(values: list[float], task: int) -> float | None:
-    """Return the median around the ``task``-th value, counted from 1; None if there is none.
+    """Return the median around the ``task``-th value (1-based); None if there is none.
 
     Example:
         >>> around([1.0, 2.0, 3.0, 40.0, 5.0], 3), around([1.0], 3)
@@ -108,7 +108,7 @@ def around(values: list[float], task: int) -> float | None:
 
 
 def body(result: Result) -> str:
-    """Return the tables and who was stopped."""
+    """Return the tables, and which peers were stopped."""
     rows = []
     for name, values in result.samples.items():
         if name.startswith("ours"):
@@ -135,7 +135,7 @@ def body(result: Result) -> str:
 
 
 def _our_costs(costs: dict[str, list[dict[str, float]]]) -> str:
-    """Return the cost of a task after a number of others."""
+    """Return the table of our costs for a task after given numbers of others."""
     sizes = sorted(costs, key=int)
     kinds = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
     names = ["seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB"]

@@ -1,4 +1,4 @@
-"""Answering with one bank against the bare backbone: ours, and each peer against its own bare backbone."""
+"""Prediction with one bank against the bare backbone: ours, and each peer against its own bare backbone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _peers(bench: Bench) -> list[tuple[Peer, Method]]:
 
 
 def _theirs(bench: Bench, peer: Peer, method: Method) -> list[tuple[Candidate, dict[str, Any]]]:
-    """Return a peer's bare backbone and the same with a bank, both at its defaults."""
+    """Return a peer's bare backbone, and the same with a bank, both at their defaults."""
     options = bench.options
     found = []
     bare = f"{peer.name}, bare"
@@ -70,7 +70,7 @@ def _passes(peer: Peer, name: str, count: int) -> Any:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     facts, rows, lines = result.facts["candidates"], [], []
     for name, seconds in result.medians.items():
         bare = facts[name]["bare"]

@@ -22,11 +22,11 @@ def measure(bench: Bench) -> Measured:
     """Learn one bank in fresh processes.
 
     Raises:
-        InputError: if another backbone or device is asked for.
+        InputError: if a different backbone or device is requested.
     """
     options = bench.options
     if options.device != "cpu" or (bench.shape.name != "minilm" and not options.quick):
-        raise InputError("memory: it is measured with --shape minilm --device cpu; leave both out.")
+        raise InputError("memory: can only be measured with --shape minilm and --device cpu; leave both out.")
     seen: dict[str, list[dict[str, float]]] = {PLAIN: [], GIVES_BACK: []}
 
     def block(name: str) -> float:
@@ -42,7 +42,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     rows = []
     for name, ratio in result.medians.items():
         found: list[dict[str, Any]] = sorted(result.facts["processes"][name], key=lambda each: each["resident_ratio"])

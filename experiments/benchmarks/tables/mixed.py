@@ -1,8 +1,8 @@
-"""One batch whose rows belong to many tasks, each answered by its own bank, against a batch of one task.
+"""One batch whose rows belong to many tasks, each predicted by its task's bank, against a batch of one task.
 
-peft takes ``adapter_names`` (LoRA on queries and values), adapters a ``BatchSplit`` (Houlsby's bottlenecks). Every peer is
-measured at its defaults and at the setting in which it is fastest on a batch of one task. Ours come from
-`experiments.benchmarks.mixed`, whose ``candidates(bench)`` returns them with their facts.
+peft uses ``adapter_names`` (LoRA on queries and values), adapters a ``BatchSplit`` (Houlsby's bottlenecks). Every peer is
+measured at its defaults and at the setting with which it is fastest on a batch of one task. Our candidates and their facts
+are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def measure(bench: Bench) -> Measured:
 
 
 def num_tasks(bench: Bench) -> tuple[int, ...]:
-    """Return the number of banks; 256 are more than a batch of 64 rows can use."""
+    """Return the numbers of banks to measure; 256 are more than a batch of 64 rows can use."""
     return (2, 8) if bench.options.quick else (32, 256)
 
 
 def rows_of(num_rows: int, tasks: int) -> list[str]:
-    """Return the task of each row; rows of one task lie together, and every task is there if there are rows enough.
+    """Return the task of each row; rows of one task are adjacent, and every task occurs if there are enough rows.
 
     Example:
         >>> rows_of(4, 2), rows_of(2, 4)
@@ -103,7 +103,7 @@ def _mixed(peer: Peer, held: str, rows: list[str], count: int) -> Any:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     facts: Facts = result.facts["candidates"]
     rows = []
     for name, seconds in result.medians.items():

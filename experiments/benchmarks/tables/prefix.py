@@ -1,6 +1,6 @@
-"""The cache of states below the lowest modified layer: epochs with it and without, in turns.
+"""The cache of states below the lowest modified layer: epochs with and without it, in turns.
 
-What is measured is `experiments.benchmarks.prefix`.
+The measurements are those of `experiments.benchmarks.prefix`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TARGET = 1.5
 
 
 def measure(bench: Bench) -> Measured:
-    """Learn the task in turns with kept states and without.
+    """Learn the task in turns with and without cached states.
 
     Raises:
         InputError: if there are no rows.
@@ -48,7 +48,7 @@ def _samples(found: dict[str, Any]) -> tuple[Samples, dict[str, Any]]:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     medians = result.medians
     rows = [[name, number(value), percent(spread(result.samples[name]))] for name, value in medians.items()]
     first, later, without = (

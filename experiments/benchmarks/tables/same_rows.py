@@ -25,7 +25,7 @@ from experiments.benchmarks.result import Result
 TARGET = 3.0
 NUM_TASKS = 8
 ROWS_AT_ONCE = 64
-"""That go through the backbone at once, each counted once for every task."""
+"""Maximum rows in one pass through the backbone, each counted once per task."""
 
 
 def measure(bench: Bench) -> Measured:
@@ -71,7 +71,7 @@ def _timed(bench: Bench, work: Callable[[], None]) -> Callable[[], float]:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     facts, rows, lines = result.facts["candidates"], [], []
     for name, taken in result.medians.items():
         of = facts[name]["of"]

@@ -1,6 +1,6 @@
 """Start-up time in fresh processes: ``--help``, and predicting one text with a store of many banks.
 
-For comparison, the time that transformers needs in its own process to load backbone and tokenizer.
+For comparison, the time that transformers alone needs to load backbone and tokenizer in a fresh process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AutoTokenizer.from_pretrained(sys.argv[1])
 
 
 def measure(bench: Bench) -> Measured:
-    """Make the store, then start process after process."""
+    """Create the store, then start one process after another."""
     num_banks = 3 if bench.options.quick else 100
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
@@ -51,7 +51,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _process(command: Sequence[str], folder: Path) -> Callable[[], float]:
-    """Return a block that runs a process to its end."""
+    """Return a block that runs a process to completion."""
     # As in normal use: byte code is cached, and the Hub is not queried.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"HF_HUB_OFFLINE": "1"}
@@ -68,7 +68,7 @@ def _process(command: Sequence[str], folder: Path) -> Callable[[], float]:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     medians = result.medians
     rows = [[name, number(value), percent(spread(result.samples[name]))] for name, value in medians.items()]
     times = medians[PREDICT] / medians[TRANSFORMERS]

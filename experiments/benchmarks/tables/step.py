@@ -1,7 +1,7 @@
 """One training step: ours, the peers at their defaults and at their best, full fine-tuning, and the ceiling.
 
-The same bank everywhere: Houlsby's bottlenecks in every layer, where a peer has them. Every candidate trains on the same
-token ids, without padding. The ceiling is the machine's own matrix products, see `experiments.benchmarks.ceiling`.
+The bank is the same for all: Houlsby's bottlenecks in every layer, if a peer has them. Every candidate trains on the same
+token ids, without padding. The ceiling is the machine's speed at matrix products, see `experiments.benchmarks.ceiling`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BANKS: dict[str, tuple[dict[str, Any], Lowest]] = {
     "ours": ({"layernorms": "frozen"}, "attention output"),
     "ours, own LayerNorms": ({}, "embeddings"),
 }
-"""The bank that the peers have, and the preset as it is (Houlsby et al. train the LayerNorms, too)."""
+"""The bank that the peers have, and the unchanged preset (Houlsby et al. also train the LayerNorms)."""
 
 
 def measure(bench: Bench) -> Measured:
@@ -53,9 +53,9 @@ def measure(bench: Bench) -> Measured:
 
 
 def contenders(bench: Bench) -> list[tuple[Peer, Method, int]]:
-    """Return the peers with what each trains, and its rank or bottleneck."""
+    """Return the peers, each with its method and its rank or bottleneck."""
     shape, size = bench.shape, bench.options.bottleneck
-    # Houlsby's bottlenecks have 2 (2 D R + R + D) parameters a layer, LoRA on both output projections (3 D + F) r.
+    # Houlsby's bottlenecks have 2 (2 D R + R + D) parameters per layer, LoRA on both output projections (3 D + F) r.
     rank = round(2 * (2 * shape.hidden * size + size + shape.hidden) / (3 * shape.hidden + shape.ffn))
     found: list[tuple[Peer, Method, int]] = [(bench.peers["transformers"], "full", 0)]
     if "adapters" in bench.peers:
@@ -101,14 +101,14 @@ def _steps(peer: Peer, name: str, count: int) -> Any:
 
 
 def best_peer(result: Result) -> str | None:
-    """Return the fastest candidate of the peers, or None without peers."""
+    """Return the fastest candidate of the peers; None without peers."""
     facts = result.facts["candidates"]
     names = [name for name in result.samples if facts[name]["who"] in ("peft", "adapters")]
     return min(names, key=lambda name: result.medians[name]) if names else None
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     facts, best = result.facts["candidates"], best_peer(result)
     rows = []
     for name in sorted(result.samples, key=lambda name: result.medians[name]):
