@@ -21,7 +21,7 @@ backbone: {name: BACKBONE, pooling: mean}
 bank: {preset: houlsby, bottleneck: 4}
 training: {epochs: 1, batch_size: 8, learning_rate: 0.02, precision: fp32}
 tasks:
-  - {name: single, kind: classification, data: data/single}
+  - {name: single, kind: classification, data: data/single, routing: off}
   - name: other
     kind: classification
     data: data/other

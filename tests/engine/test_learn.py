@@ -30,7 +30,7 @@ def test_one_task_is_learned_and_verified(backbone_folder: Folder, tmp_path: Pat
         "stream.yaml",
     ]
     files = {p.name for p in (tmp_path / "run" / "banks" / "first").iterdir()}
-    assert files == {"bank.safetensors", "bank.json", "probe.safetensors", "history.json"}
+    assert files == {"bank.safetensors", "bank.json", "probe.safetensors", "history.json", "router.safetensors"}
     # From the folder alone, as another process would.
     (check,) = Run(tmp_path / "run").verify()
     assert check.ok

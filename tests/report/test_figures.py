@@ -270,6 +270,8 @@ def test_figures_are_available_by_name(facts: RunFacts) -> None:
         "matrix",
         "scores",
         "forgetting",
+        "routing",
+        "taken-for",
         "parameters",
         "bytes",
         "each",

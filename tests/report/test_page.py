@@ -88,7 +88,11 @@ def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Pa
     digest = Run(learned).store.manifest("two").digest
     assert digest[:16] in page.texts
     growth = {"parameters", "bytes", "each", "each-bytes"}
-    assert set(page.figures) == {"matrix", "scores", "forgetting", *growth, "learning", "seconds"}
+    assert set(page.figures) == {
+        *("matrix", "scores", "forgetting", "routing", "taken-for"),
+        *growth,
+        *("learning", "seconds"),
+    }
 
 
 def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Path) -> None:
