@@ -87,7 +87,8 @@ def row_states(
 def _projection(width: int) -> NDArray[np.float64]:
     """Return the matrix that projects states, ``(H, D)``: the same on every machine and in every run."""
     drawn_HD = np.random.default_rng(0).standard_normal((width, MAX_WIDTH))
-    return drawn_HD / np.sqrt(MAX_WIDTH)
+    scaled_HD: NDArray[np.float64] = drawn_HD / np.sqrt(MAX_WIDTH)
+    return scaled_HD
 
 
 class _LastLayerRead(Exception):

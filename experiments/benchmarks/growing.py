@@ -101,6 +101,7 @@ def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int
         "bank": {"preset": "houlsby", "bottleneck": bottleneck},
         "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32"},
         "evaluate": "certified",
+        "routing": "off",  # measured in a table of its own
         "tasks": tasks,
     }
     return TaskStream(StreamSpec.model_validate(spec))

@@ -93,6 +93,7 @@ class Trial(FrozenModel):
             "bank": self.bank,
             "training": self.training,
             "evaluate": "all",
+            "routing": "off",  # every row names its task
             "tasks": [self._task(name, data) for name in self.tasks],
         }
         return StreamSpec.model_validate(tree)

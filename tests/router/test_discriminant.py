@@ -42,7 +42,7 @@ def _sums(seed: int, num_rows: int = 60) -> TaskSums:
 
 
 def _log_prob(normal: Distribution, rows: Tensor) -> Tensor:
-    found: Tensor = normal.log_prob(rows)  # type: ignore[no-untyped-call]
+    found: Tensor = normal.log_prob(rows)
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from continual_petl import Run, forget, learn
 from continual_petl.router import totals as module
+from continual_petl.router.sums import TaskSums
 from continual_petl.router.totals import Totals, keep_totals, read_sums, totals_of
 from continual_petl.store.store import Store
 from tests.router.rows import labelled_task, routed_stream, rows_of
@@ -43,7 +44,12 @@ def same(one: Totals, other: Totals) -> bool:
 
 def reads_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     reads: list[str] = []
-    monkeypatch.setattr(module, "read_sums", lambda own, task: (reads.append(task), read_sums(own, task))[1])
+
+    def counted(own: Store, task: str) -> TaskSums | None:
+        reads.append(task)
+        return read_sums(own, task)
+
+    monkeypatch.setattr(module, "read_sums", counted)
     return reads
 
 
@@ -76,7 +82,7 @@ def test_damaged_file_is_not_used(folder: Path, change: str) -> None:
         path.unlink()
         path.mkdir()
     else:
-        path.write_bytes({"cut": content[:-9], "empty": b"", "other": b"x" * 99}.get(change, bytes(content)))
+        path.write_bytes({"cut": bytes(content[:-9]), "empty": b"", "other": b"x" * 99}.get(change, bytes(content)))
     assert same(totals_of(store), whole)
 
 

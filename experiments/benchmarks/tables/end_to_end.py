@@ -81,6 +81,7 @@ def _our_course(
             task.stream
             | {
                 "seed": len(scores),
+                "routing": "off",  # peers store nothing of the kind
                 "bank": {"preset": "houlsby", "bottleneck": options.bottleneck, "layers": layers},
                 "training": {"epochs": options.epochs, "batch_size": options.batch},
             }
