@@ -69,7 +69,9 @@ class Costs(StreamCallback):
         return [self._folder / "results.jsonl", self._folder / ".index.jsonl"]
 
 
-def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int = 8, seed: int = 0) -> TaskStream:
+def many_tasks(
+    backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int = 8, seed: int = 0, **more: Any
+) -> TaskStream:
     """Return a stream of small tasks with two labels: 16 training rows, 8 validation rows, two steps each.
 
     Args:
@@ -78,6 +80,7 @@ def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int
         first: number of the first task.
         bottleneck: bottleneck size of the banks.
         seed: seed of the stream.
+        more: other keys of the stream.
     """
     draw = random.Random(seed)
 
@@ -103,6 +106,7 @@ def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int
         "evaluate": "certified",
         "routing": "off",  # measured in a table of its own
         "tasks": tasks,
+        **more,
     }
     return TaskStream(StreamSpec.model_validate(spec))
 

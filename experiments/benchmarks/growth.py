@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from torch import Tensor
+
 from continual_petl import Run, learn
 from continual_petl.learner.plan import build_bank
 from continual_petl.seeding import derive_seed
@@ -52,8 +54,14 @@ def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = p
     return costs
 
 
-def fill(folder: Path, count: int) -> None:
-    """Commit copies of the first task's bank under other names, until the store has ``count`` banks."""
+def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | None = None) -> None:
+    """Commit copies of the first task's bank under other names, until the store has ``count`` banks.
+
+    Args:
+        folder: the run.
+        count: number of banks.
+        router: returns the sums for the router of the bank of a number; None stores none.
+    """
     run = Run(folder)
     store, models = run.store, run.session.models
     name, backbone = store.tasks[0], models.backbone("fp32")
@@ -73,6 +81,7 @@ def fill(folder: Path, count: int) -> None:
                 max_length=first.max_length,
                 preparation=first.preparation,
                 history=store.history(name).model_copy(update={"task": copy}),
+                router=None if router is None else router(number),
             )
             seal = commit_task(store, plan, bank.eval(), backbone, evidence).seal
             cell = Cell(

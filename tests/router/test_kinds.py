@@ -1,0 +1,35 @@
+"""Rows of every kind find their task without its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import learn
+from continual_petl.predictor.routed import RoutedAnswer
+from tests.streams_in_code import stream, task_of_kind
+from tests.usual import few
+
+Folder = Callable[..., Path]
+FAMILIES = {"seq2seq": "bart", "causal-lm": "gpt2", "image-classification": "vit"}
+KINDS = ["multilabel", "token-classification", "seq2seq", "causal-lm", "image-classification", "regression"]
+
+
+@pytest.mark.parametrize("kind", few(KINDS, 3))
+def test_rows_of_every_kind_are_predicted_by_their_task(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
+    backbone = backbone_folder(FAMILIES.get(kind, "bert"))
+    task = task_of_kind(kind, "own", num_rows=24)
+    pooling: dict[str, Any] = {"backbone": {"name": str(backbone)}} if kind in ("seq2seq", "causal-lm") else {}
+    run = learn(stream(backbone, [task], training={"epochs": 1}, **pooling), tmp_path / "run")
+    key = {"token-classification": "tokens", "image-classification": "image"}.get(kind, "text")
+    rows = [row.get(key, row.get("source")) for row in task["data"]["test"]]
+    found = run.predict(rows, unknown="nearest")
+    assert isinstance(found, list)
+    assert [answer.answer for answer in found] == run.predict(rows, "own")
+    assert all(isinstance(answer, RoutedAnswer) and answer.task == "own" for answer in found)
+    (cell,) = next(line for line in run.store.results() if line.type == "row").routed
+    assert cell.chosen == {"own": len(rows)}
+    assert (cell.correct is None) == (kind != "image-classification")
