@@ -87,6 +87,22 @@ def test_named_scores_are_unchanged_while_routed_ones_fall(run: Run) -> None:
     assert routed.routing[1, 0] < routed.routing[0, 0] == 1
 
 
+def test_in_other_protocols_a_row_is_right_if_its_label_is(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [labelled_task("low"), labelled_task("twin", vocabulary="low")]
+    run = learn(routed_stream(backbone_folder(), tasks, protocol="revisit"), tmp_path / "run")
+    for cell in _lines(run)[-1].routed:
+        found = run.predict(_inputs(cell.task), unknown="nearest")
+        assert isinstance(found, list)
+        right = [
+            (answer.task == cell.task, answer.answer is not None and answer.answer.value == label)
+            for answer, label in zip(found, _labels(cell.task), strict=True)
+        ]
+        assert cell.correct == sum(good for _, good in right)
+        assert cell.correct_own == sum(good for own, good in right if own)
+    cells = _lines(run)[-1].routed
+    assert sum(cell.correct or 0 for cell in cells) > sum(cell.correct_own or 0 for cell in cells)
+
+
 def _cell(task: str, own: int, *, of: int = 10, index: int = 0) -> RoutedCell:
     chosen = {task: own} | ({"other": of - own} if own < of else {})
     return RoutedCell(
