@@ -127,6 +127,21 @@ def _routed(results: Results) -> list[str]:
     ]
 
 
+def routing_tables(results: Results) -> list[RenderableType]:
+    """Return which tasks the rows of each task are taken for; nothing if fewer than two can be found, or too many."""
+    routed = results.routed
+    if routed is None or not 2 <= len(routed.tasks) <= WHOLE_UP_TO:
+        return []
+    title = Text("Without a task's name: share of each task's rows (row) taken for each task (column)", style="italic")
+    table = Table()
+    table.add_column("rows of")
+    for task in routed.tasks:
+        table.add_column(_shown(task), justify="right")
+    for task, shares in zip(routed.tasks, routed.confusion.tolist(), strict=True):
+        table.add_row(_shown(task), *("" if math.isnan(share) else f"{share:.4f}" for share in shares))
+    return [title, table]
+
+
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
     """Return the problems found; if there are many, only the first ones and the number of the others."""
     found = [problem for check in checks for problem in check.problems]
@@ -176,7 +191,14 @@ def print_report(
             console.print(printable(line), markup=False, soft_wrap=True)
         return
     console.print(
-        Group(_title(results), result_table(results), summary(results, checks), Text(), cost_table(rows, results))
+        Group(
+            _title(results),
+            result_table(results),
+            summary(results, checks),
+            Text(),
+            *routing_tables(results),
+            cost_table(rows, results),
+        )
     )
 
 

@@ -271,6 +271,7 @@ def test_figures_are_available_by_name(facts: RunFacts) -> None:
         "scores",
         "forgetting",
         "routing",
+        "routed",
         "taken-for",
         "parameters",
         "bytes",

@@ -89,7 +89,7 @@ def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Pa
     assert digest[:16] in page.texts
     growth = {"parameters", "bytes", "each", "each-bytes"}
     assert set(page.figures) == {
-        *("matrix", "scores", "forgetting", "routing", "taken-for"),
+        *("matrix", "scores", "forgetting", "routing", "routed", "taken-for"),
         *growth,
         *("learning", "seconds"),
     }

@@ -137,11 +137,13 @@ def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.Capture
     assert run.to_json()["results"]["routed"]["routing"][2] == routed.routing[2].tolist()
     assert main(["report", str(run.store.folder)]) == 0
     assert f"routing     {found['routing_accuracy']:6.4f}" in capsys.readouterr().out
+    assert main(["report", str(run.store.folder), "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    assert main(["report", str(run.store.folder)]) == 0
+    assert "rows (row) taken for each task (column)" in " ".join(capsys.readouterr().out.split())
     page = (run.store.folder / "report" / "index.html").read_text()
     assert "Which task rows are taken for" in page
-    assert set(run.figures()) >= {"routing", "taken-for"}
-    assert main(["report", str(run.store.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)
+    assert set(run.figures()) >= {"routing", "routed", "taken-for"}
 
 
 def test_a_run_that_stores_no_sums_has_no_routed_scores(backbone_folder: Folder, tmp_path: Path) -> None:

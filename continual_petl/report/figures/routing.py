@@ -52,6 +52,25 @@ def routing(facts: RunFacts) -> go.Figure | None:
     return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="rows of task", y="after learning task")
 
 
+def _routed_words(facts: RunFacts) -> str:
+    routed = _newest(facts)
+    assert routed is not None
+    return (
+        "R-routed: share of each task's rows (column) that are predicted rightly after learning each task (row), when no "
+        f"task is named.{_of_newest(routed)}"
+    )
+
+
+@run_figure("routed", section="routing", caption="Right predictions without a task's name", words=_routed_words)
+def routed_scores(facts: RunFacts) -> go.Figure | None:
+    """Return R-routed; None if no task has predictions that are right or wrong."""
+    routed = _newest(facts)
+    if routed is None or np.isnan(routed.R).all():
+        return None
+    shares_TT = routed.R[-MAX_TASKS:, -MAX_TASKS:]
+    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="rows of task", y="after learning task")
+
+
 def _confusion_words(facts: RunFacts) -> str:
     routed = _newest(facts)
     assert routed is not None
