@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ from continual_petl.store.store import Store
 MAX_BYTES = 2**31
 MIN_NEW = 16
 """Fewer tasks than this are not worth writing the file for."""
-_DIGEST_BYTES = 32
+_COUNT_BYTES, _DIGEST_BYTES = 8, 32
+"""The file begins with the number of tasks, for a quick look, and a digest of that and everything after it."""
 _DTYPES = {
     "total_U": np.int64,
     "num_rows": np.int64,
@@ -98,7 +100,8 @@ class Totals:
             "tasks": np.frombuffer(json.dumps([[task, self.seals[task]] for task in tasks]).encode(), np.uint8),
         }
         content: bytes = save({name: np.asarray(value, dtype=_DTYPES[name]) for name, value in values.items()})
-        return hashlib.sha256(content).digest() + content
+        count = len(tasks).to_bytes(_COUNT_BYTES, "big")
+        return count + hashlib.sha256(count + content).digest() + content
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Totals:
@@ -107,29 +110,49 @@ class Totals:
         Raises:
             ValueError: if it is damaged.
         """
-        digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(content).digest() != digest:
+        count, digest = content[:_COUNT_BYTES], content[_COUNT_BYTES : _COUNT_BYTES + _DIGEST_BYTES]
+        content = content[_COUNT_BYTES + _DIGEST_BYTES :]
+        if hashlib.sha256(count + content).digest() != digest:
             raise ValueError("the digest does not match")
         try:
-            arrays: Mapping[str, NDArray[np.generic]] = load(content)
+            arrays: Mapping[str, NDArray[Any]] = load(content)
         except SafetensorError as error:
             raise ValueError(str(error)) from error
+        except (KeyError, TypeError) as error:  # a dtype that numpy lacks
+            raise ValueError(f"an array that cannot be read: {error}") from error
         if {name: array.dtype for name, array in arrays.items()} != {
             name: np.dtype(own) for name, own in _DTYPES.items()
         }:
             raise ValueError("other arrays than this release writes")
+        _check(arrays)
         totals, ends_T = cls(), np.cumsum(arrays["num_means_T"])
-        for (task, seal), end, num in zip(
-            json.loads(arrays["tasks"].tobytes()), ends_T.tolist(), arrays["num_means_T"].tolist(), strict=True
-        ):
-            totals.seals[task] = seal
+        tasks = json.loads(arrays["tasks"].tobytes())
+        if not isinstance(tasks, list) or not all(isinstance(own, list) and len(own) == 2 for own in tasks):
+            raise ValueError("the tasks are not pairs of a name and a seal")
+        for (task, seal), end, num in zip(tasks, ends_T.tolist(), arrays["num_means_T"].tolist(), strict=True):
+            totals.seals[str(task)] = str(seal)
             if num:
                 own = slice(end - num, end)
-                totals.means[task] = arrays["counts_M"][own], arrays["means_MF"][own]  # type: ignore[assignment]
+                totals.means[task] = arrays["counts_M"][own], arrays["means_MF"][own]
         totals.layers = tuple(arrays["layers_K"].tolist())
         totals.num_rows = int(arrays["num_rows"][0])
         totals.total_U = np.array(arrays["total_U"], dtype=np.int64) if totals.means else None
         return totals
+
+
+def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `ValueError` unless the shapes of the arrays fit together."""
+    numbers_T, means_MF = arrays["num_means_T"], arrays["means_MF"]
+    if numbers_T.ndim != 1 or means_MF.ndim != 2 or arrays["num_rows"].shape != (1,) or arrays["layers_K"].ndim != 1:
+        raise ValueError("an array has another number of dimensions than this release writes")
+    num_means, width = means_MF.shape
+    fits = arrays["counts_M"].shape == (num_means,) and arrays["total_U"].shape == (width * (width + 1) // 2,)
+    if not fits or (numbers_T < 0).any() or numbers_T.sum() != num_means:
+        raise ValueError("the shapes of the arrays do not fit together")
+    if num_means and not (
+        (arrays["counts_M"] > 0).all() and (arrays["num_rows"] > 0).all() and np.isfinite(means_MF).all()
+    ):
+        raise ValueError("a number is out of range")
 
 
 def read_sums(store: Store, task: str) -> TaskSums | None:
@@ -174,21 +197,27 @@ def keep_totals(store: Store) -> None:
     """
     with suppress(InputError, StoreError):
         seals = {link.task: link.seal for link in store.links()}
-        if len(seals) < MIN_NEW:
-            return
-        kept = _kept(store, seals)
-        if len(seals) - len(kept.seals) < max(MIN_NEW, len(seals) // 16):
-            return
-        content = totals_of(store, kept).to_bytes()
         path = _file(store)
+        if len(seals) - _num_kept(path) < max(MIN_NEW, len(seals) // 16):
+            return
+        content = totals_of(store).to_bytes()
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
         replace_file(path, lambda beside: _write(beside, content))
 
 
+def _num_kept(path: Path) -> int:
+    """Return the number of tasks that the file says it holds, without reading it: a commit looks at it every time."""
+    if path.is_symlink() or not path.is_file():
+        return 0
+    with suppress(OSError), path.open("rb") as file:
+        return int.from_bytes(file.read(_COUNT_BYTES), "big")
+    return 0
+
+
 def _kept(store: Store, seals: Mapping[str, str]) -> Totals:
     """Return what the file holds; nothing if one of its tasks is no longer there, or it cannot be used."""
-    with suppress(OSError, StoreError, ValueError, KeyError, TypeError):
+    with suppress(OSError, StoreError, ValueError):
         totals = Totals.from_bytes(read_file(_file(store), MAX_BYTES))
         if totals.seals.items() <= seals.items():
             return totals
