@@ -63,6 +63,25 @@ def test_row_of_the_wrong_type_is_refused(run: Run) -> None:
         run.predict(b"w1", "one")
 
 
+@pytest.mark.parametrize(
+    ("rows", "task", "number"),
+    [
+        ("", "one", 1),
+        (["w1", " \n"], "one", 2),
+        (["w1", ""], ["one", "wide"], 2),
+        (("w1", ""), "pairs", 1),
+        ([("w1", "w2"), (" ", "w3")], "pairs", 2),
+        ([["w1", " "]], "tags", 1),
+    ],
+)
+def test_empty_text_is_refused_as_in_training(run: Run, rows: Any, task: Any, number: int) -> None:
+    says = rf"row {number} is .*, with an empty text; every row needs a text, as in training: fill it, or leave the row out"
+    with pytest.raises(InputError, match=says):
+        run.predict(rows, task)
+    with pytest.raises(InputError, match=says):
+        run.predict_all(rows, ["wide"] if isinstance(task, list) else [task])
+
+
 def test_rows_may_be_any_iterable(run: Run) -> None:
     texts = ["w1 w2", "w3"]
     expected = run.predict(texts, "one")
