@@ -17,7 +17,7 @@ from continual_petl.heads.kinds import Kind
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.of_kind import COLUMNS
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.split_rows import separators_hint
+from continual_petl.streams.sources.checks import separators_hint
 
 _FORMS: dict[Kind, str] = {
     "token-classification": "a list of words, or as text with spaces between the words",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,16 @@ def show(value: object, width: int = 60) -> str:
 def shown_columns(names: Iterable[str], wanted: str = "") -> str:
     """Return the names of columns for a message, shortened."""
     return known_names([show(name) for name in names], wanted)
+
+
+def separators_hint(columns: Collection[str]) -> str:
+    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
+    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
+        return ""
+    return (
+        ' Is that several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
+        "texts that contain a comma."
+    )
 
 
 def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:

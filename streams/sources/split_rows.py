@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
-from continual_petl.streams.sources.checks import Where, shown_columns
+from continual_petl.streams.sources.checks import Where, separators_hint, shown_columns
 from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
@@ -36,16 +36,6 @@ class SplitRows:
 
     def __len__(self) -> int:
         return len(self.inputs)
-
-
-def separators_hint(columns: Collection[str]) -> str:
-    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
-    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
-        return ""
-    return (
-        ' Is that several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
-        "texts that contain a comma."
-    )
 
 
 def pick(

@@ -129,6 +129,8 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
          "r.jsonl:2: task 'yesno' reads the column 'text', which is null here: fill it"),
         ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is an unpaired surrogate"),
         ("r.csv", "text;label\na;b\n", ["--task", "yesno"], "Is that several columns? .csv files use commas"),
+        ("r.csv", "text;label\na, b;c\n", ["--task", "yesno"],
+         "r.csv:2: 2 fields, but the header names 1 column ('text;label'). Is that several columns? .csv files use commas"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
         ("r.csv", "", ["--task", "yesno"], "r.csv: it has no rows"),
         ("r.csv", "text\n", ["--task", "yesno"], "r.csv: it has no rows"),

@@ -250,6 +250,14 @@ def test_hub_data_offline() -> None:
             "broken/a.csv",
             r"a\.csv: the header names 2 columns \('text', 'label'\), but 1 line has .*: line 3: 3\. Repair",
         ),
+        (
+            "broken/semicolons.csv",
+            r"the header names 1 column \('text;label'\), but 1 line has .*: line 2: 2\. Is that several columns\? ",
+        ),
+        (
+            "broken/tabs.csv",
+            r"names 1 column \('text\\tlabel'\), .*: line 2: 2\. Is that several columns\? \.csv files",
+        ),
         ("broken/twice.csv", r"twice.csv has the header 'text', 'label', 'text', which names a column twice"),
         ("broken/empty.csv", r"empty.csv has no header line"),
         (
@@ -273,6 +281,8 @@ def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) 
     (tmp_path / "rows.xlsx").write_text("x")
     broken = tmp_path / "broken"
     broken.mkdir()
+    (broken / "semicolons.csv").write_text("text;label\na, b;yes\n")
+    (broken / "tabs.csv").write_text("text\tlabel\na, b\tyes\n")
     (broken / "a.jsonl").write_text('{"text": "a", "label": 1}\n{"text": \n')
     (broken / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a", "label": 1}\n' * 50)[:-12])
     (broken / "a.csv").write_text("text,label\na,1\nb,c,1\n")
