@@ -43,6 +43,7 @@ def learn_and_show(
     run = learn(
         stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
     )
+    arguments.all_learned = True  # for the message after Ctrl-C
     return show(run, as_json=arguments.json)
 
 

@@ -63,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
-        return _fail("stopped; progress is saved, and the same command resumes from there", 130)
+        return _fail(_when_stopped("stopped", arguments), 130)
     except _Ended:
-        return _fail("ended by SIGTERM; progress is saved, and the same command resumes from there", 143)
+        return _fail(_when_stopped("ended by SIGTERM", arguments), 143)
     except BrokenPipeError:
         return _unread()
     except Exception as error:
@@ -117,6 +117,12 @@ def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[tup
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return []
+
+
+def _when_stopped(how: str, arguments: argparse.Namespace) -> str:
+    from continual_petl.cli.stopped import when_stopped
+
+    return when_stopped(how, arguments)
 
 
 def _unread() -> int:
