@@ -132,7 +132,7 @@ CASES = [
     ),
     Case(
         "json",
-        [f"FOLDER/{TRAIN} as json: line 2 of FOLDER/{TRAIN} is not JSON", "Repair the file"],
+        [f"FOLDER/{TRAIN} as json: line 2 of FOLDER/{TRAIN} is not JSON", "Repair this line"],
         files={TRAIN: '{"text": "a", "label": "no"}\n{"text": \n'},
     ),
     Case(

@@ -231,6 +231,18 @@ def test_hub_data_offline() -> None:
         read_splits("t", DataSpec(path="no-such/data"), COLUMNS)
 
 
+def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, capfd: Any) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label"\n')
+    says = (
+        r"line 2 of .* is not JSON \(Expecting ':' delimiter, at character 22\)\. Repair this line, or leave it out\.$"
+    )
+    verbosity = datasets.logging.get_verbosity()
+    with pytest.raises(InputError, match=says):
+        read_splits("t", str(tmp_path / "rows.jsonl"), COLUMNS)
+    assert caplog.text == "".join(capfd.readouterr()) == ""
+    assert datasets.logging.get_verbosity() == verbosity
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
