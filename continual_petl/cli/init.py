@@ -59,7 +59,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)
     problems, remarks = _read(spec)
-    remarks += _unavailable(backbone.name)
+    unavailable = _unavailable(backbone.name)
+    remarks += unavailable
     if arguments.json:
         made = [
             {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}
@@ -74,7 +75,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     lines.append(f"backbone {backbone.name}: {backbone.why}")
     lines += remarks
     lines += [f"fix before running: {problem}" for problem in problems]
-    lines.append(f"wrote {file}; next: continual-petl run {file} --dry-run")
+    then = "once its backbone can be loaded" if unavailable else "next"
+    lines.append(f"wrote {file}; {then}: continual-petl run {file} --dry-run")
     for line in lines:
         out().print(printable(line), markup=False, soft_wrap=True)
     return 1 if problems else 0
