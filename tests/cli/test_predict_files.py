@@ -185,6 +185,20 @@ def test_blank_lines_are_ignored_only_at_the_end_of_standard_input(
         assert ("text 2: this text is empty" if "w1" in given else "there are no rows to predict") in shown.err
 
 
+@pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
+def test_input_is_not_overwritten(run: Path, tmp_path: Path, link: str | None, capsys: Any) -> None:
+    source = target = tmp_path / "rows.csv"
+    source.write_text("text\nw1\n")
+    if link is not None:
+        target = tmp_path / "answers.csv"
+        getattr(target, link)(source)
+    assert main(["predict", str(run), "--task", "yesno", "--input", str(source), "--output", str(target)]) == 2
+    assert (
+        f"--output {target}: this is the file given with --input, which would be overwritten" in capsys.readouterr().err
+    )
+    assert source.read_text() == target.read_text() == "text\nw1\n"
+
+
 def test_task_column_requires_an_input_file(run: Path, capsys: Any) -> None:
     assert main(["predict", str(run), "--task-column", "t", "w1"]) == 2
     assert "names a column of a file" in capsys.readouterr().err
