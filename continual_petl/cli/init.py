@@ -43,6 +43,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(f"--rows: got {arguments.rows}; allowed are whole numbers from 1")
     from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
     from continual_petl.streams.scaffold.guess import guess
+    from continual_petl.streams.scaffold.header import header_remark
     from continual_petl.streams.scaffold.look import look
     from continual_petl.streams.scaffold.profile import profile
 
@@ -61,6 +62,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     problems, remarks = _read(spec)
     unavailable = _unavailable(backbone.name)
     remarks += unavailable
+    tables = [(seen.data, seen.table) for seen, _ in tasks if seen.reader == "csv"]
+    remarks += [remark for data, table in tables if (remark := header_remark(data, table)) is not None]
     if arguments.json:
         made = [
             {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}

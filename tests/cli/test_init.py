@@ -226,6 +226,19 @@ def test_data_that_needs_a_backbone_that_writes_is_named(here: Path, offline: No
     assert "(560 MB); or a path\n" in capsys.readouterr().out
 
 
+def test_table_without_a_header_is_noticed(here: Path, capsys: Any) -> None:
+    lines = (here / "questions.csv").read_text().splitlines(keepends=True)
+    (here / "noheader.csv").write_text("".join(lines[1:]))
+    assert main(["init", "noheader.csv"]) == 0
+    said = capsys.readouterr().out
+    assert "noheader.csv: its first line was taken as the names of the columns ('0', " in said
+    assert "but it looks like a row of data. If it is one, add a line above it that names the columns" in said
+    for header in ("id,text,label", "number,what was asked,yes or no", "n,question,answered"):
+        (here / "header.csv").write_text("".join([f"{header}\n", *lines[1:]]))
+        assert main(["init", "header.csv", "--force"]) == 0
+        assert "looks like a row" not in capsys.readouterr().out
+
+
 def test_causal_hub_backbone_is_recognised(here: Path, capsys: Any) -> None:
     rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
