@@ -100,6 +100,11 @@ def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
     return printable(f"half learned: {', '.join(listed)}; the next run of a stream with this task resumes there")
 
 
+def nothing_yet_line(half: Mapping[str, Position | None]) -> str:
+    """Return what to say about a run without learned tasks, from the result of `half_learned`."""
+    return half_learned_line(half) if half else NOTHING_YET
+
+
 def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
     """Describe learned tasks whose replacement was stopped half-way."""
     listed = ", ".join(tasks)

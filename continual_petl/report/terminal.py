@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -13,8 +13,9 @@ from rich.text import Text
 
 from continual_petl.errors import printable
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.task_lines import NOTHING_YET
+from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.folder.position import Position
 
 if TYPE_CHECKING:
     from continual_petl.report.results import Results
@@ -167,12 +168,16 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
 
 
 def print_report(
-    console: Console, results: Results, rows: Sequence[GrowthRow], checks: Sequence[TaskCheck] | None = None
+    console: Console,
+    results: Results,
+    rows: Sequence[GrowthRow],
+    checks: Sequence[TaskCheck] | None = None,
+    half: Mapping[str, Position | None] | None = None,
 ) -> None:
-    """Print the report."""
+    """Print the report; ``half`` has the half-learned tasks, which are named if no task is learned."""
     if not results.tasks:
         problems = problems_in(checks or ())
-        for line in problems or [NOTHING_YET]:
+        for line in problems or [nothing_yet_line(half or {})]:
             console.print(printable(line), markup=False, soft_wrap=True)
         return
     console.print(
