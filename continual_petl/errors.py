@@ -194,7 +194,11 @@ def named_tasks(tasks: Sequence[str]) -> str:
     return ("task " if len(tasks) == 1 else "tasks ") + known_names([*map(repr, tasks)])
 
 
-def known_names(known: Sequence[str], wanted: object = "", *, limit: int = 20) -> str:
+MAX_NAMES = 20
+"""Maximum number of names that a message lists."""
+
+
+def known_names(known: Sequence[str], wanted: object = "", *, limit: int = MAX_NAMES) -> str:
     """Return the known names as text, for a message about an unknown one.
 
     Args:

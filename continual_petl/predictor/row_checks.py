@@ -74,7 +74,7 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
         wanted = _wanted(row, manifest)
         if wanted is not None:
             raise InputError(
-                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; this task was learned on rows of {wanted}"
+                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
             )
         if not _is_filled(row, manifest):
             raise InputError(
@@ -125,7 +125,7 @@ def _wanted(row: Row, manifest: Manifest) -> str | None:
     if manifest.kind == "token-classification":
         words = row.split() if isinstance(row, str) else row
         good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) for word in words)
-        return None if good else "words: a list of them, or a text with spaces between them"
+        return None if good else "a list of words, or a text with spaces between them"
     if manifest.pair:
         good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
         return None if good else "a pair of texts"

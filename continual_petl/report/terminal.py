@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from continual_petl.errors import printable
+from continual_petl.errors import counted, printable
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.certificate.finding import TaskCheck
@@ -162,7 +162,7 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
         last = rows[-1]
         table.add_section()
         spent = f"{sum(value for seconds in results.seconds.values() for value in seconds.values()):.1f} s"
-        share = f"{last.stored / last.full_copies:.2%} of {len(rows)} copies"
+        share = f"{last.stored / last.full_copies:.2%} of {counted(len(rows), 'copy', 'copies')}"
         table.add_row("all", f"{last.stored:,}", share, f"{last.cumulative_bytes:,}", spent)
     return table
 

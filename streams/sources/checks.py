@@ -73,6 +73,14 @@ def shown_columns(names: Iterable[str], wanted: str = "") -> str:
     return known_names([show(name) for name in names], wanted)
 
 
+def columns_there(table: Iterable[str]) -> str:
+    """Return which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
+    names = [*table]
+    if len(names) == 1:
+        return f"the only column is {shown_columns(names)}"
+    return f"the columns are {shown_columns(names)}" if names else "there are no columns"
+
+
 def separators_hint(columns: Collection[str]) -> str:
     """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
     if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):

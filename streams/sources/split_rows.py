@@ -8,7 +8,7 @@ from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
-from continual_petl.streams.sources.checks import Where, separators_hint, shown_columns
+from continual_petl.streams.sources.checks import Where, columns_there, separators_hint
 from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
@@ -63,8 +63,8 @@ def pick(
     missing = {key: name for key, name in columns.items() if name is not None and name not in table}
     raise_problems(
         [
-            f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; there are "
-            f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
+            f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; "
+            f"{columns_there(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
             for key, name in missing.items()
         ],
         [("columns", key) for key in missing],

@@ -202,7 +202,7 @@ def test_show_without_a_task_lists_the_tasks(runs: Path, tmp_path: Path, capsys:
 
 def test_folder_of_runs_lists_them(runs: Path, capsys: Any) -> None:
     assert main(["list", str(runs)]) == 2
-    assert "no run here, but it contains the runs one, other: give one of them" in capsys.readouterr().err
+    assert "no run here, but it contains the runs one, other; give one of them" in capsys.readouterr().err
 
 
 def test_misspelt_run_name_gets_a_suggestion(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_diff_summarises_differences(runs: Path, capsys: Any) -> None:
         in shown
     )
     assert "both:" not in shown
-    assert "1 of 2 shared tasks have the same bank" in shown
+    assert "1 of 2 shared tasks has the same bank" in shown
     assert max(map(len, shown.splitlines())) < 250
     assert "predictions" not in shown
     assert main(["diff", str(runs / "one"), str(runs / "other"), "--json"]) == 1

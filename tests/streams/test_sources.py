@@ -277,8 +277,15 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
             r"latin.csv: byte 1, in line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",
         ),
         ("broken/a.parquet", r"cannot read 'train' of .*a.parquet as parquet"),
-        ("near.jsonl", r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); there are"),
-        ("column.jsonl", r"split train .*columns.label is 'label', but there is no such column; there are 'text', 'y'"),
+        (
+            "near.jsonl",
+            r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); the columns are",
+        ),
+        ("single.jsonl", r"columns.label is 'label', but there is no such column; the only column is 'text'\. Name"),
+        (
+            "column.jsonl",
+            r"split train .*columns.label is 'label', but there is no such column; the columns are 'text', 'y'",
+        ),
     ],
 )
 def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) -> None:
@@ -303,6 +310,7 @@ def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) 
     (broken / "latin.csv").write_bytes("täxt,label\na,1\n".encode("latin-1"))
     (broken / "a.parquet").write_text("PAR1")
     (tmp_path / "near.jsonl").write_text('{"text": "a", "labels": 1}\n')
+    (tmp_path / "single.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "column.jsonl").write_text('{"text": "a", "y": 1}\n')
     with pytest.raises(InputError, match=message):
         read_splits("t", str(tmp_path / data), COLUMNS)
