@@ -184,7 +184,21 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def known_names(known: Sequence[str], wanted: object = "", *, limit: int = 20) -> str:
+def named_tasks(tasks: Sequence[str]) -> str:
+    """Return tasks by name, as in "task 'a'" or "tasks 'a', 'b'".
+
+    Example:
+        >>> named_tasks(["a"]), named_tasks(["a", "b"])
+        ("task 'a'", "tasks 'a', 'b'")
+    """
+    return ("task " if len(tasks) == 1 else "tasks ") + known_names([*map(repr, tasks)])
+
+
+MAX_NAMES = 20
+"""Maximum number of names that a message lists."""
+
+
+def known_names(known: Sequence[str], wanted: object = "", *, limit: int = MAX_NAMES) -> str:
     """Return the known names as text, for a message about an unknown one.
 
     Args:

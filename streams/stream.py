@@ -107,6 +107,16 @@ class TaskStream:
         return _notebook.table(f"TaskStream {self.name}, on {self.spec.backbone.name}", heads, rows, len(self))
 
 
+def check_is_stream(given: object) -> None:
+    """Raise `InputError` unless this is a `TaskStream`; for the path of a stream file, it says how to read one."""
+    if isinstance(given, TaskStream):
+        return
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    what = f"a {type(given).__name__}" if path is None else f"{path!r}"
+    wanted = '"stream.yaml"' if path is None else f'"{path}"'
+    raise InputError(f"stream: got {what}; give a TaskStream, for instance TaskStream.from_yaml({wanted})")
+
+
 def _where(data: object) -> str:
     """Describe where a task's rows come from, without the rows."""
     if isinstance(data, str):

@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from continual_petl.backbones.anatomy import Anatomy
 from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 
 Attention = Literal["auto", "eager", "sdpa"]
 
@@ -59,8 +59,9 @@ def load_weights(
     wrong = sorted(missing) + sorted(mismatched)
     if wrong:
         raise InputError(
-            f"backbone {source!r}: {len(wrong)} tensors are missing from the checkpoint or have another shape (the first is "
-            f"{wrong[0]!r}); they would be random. Name a complete checkpoint of this architecture."
+            f"backbone {source!r}: {counted(len(wrong), 'tensor is', 'tensors are')} missing from the checkpoint, or of "
+            f"another shape (the first is {wrong[0]!r}), and would be random. Name a complete checkpoint of this "
+            "architecture."
         )
     return model, generates
 

@@ -13,8 +13,9 @@ from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.ablation import Ablation
 from continual_petl.report.ablation_words import headline, left_off, remarks, table
-from continual_petl.report.task_lines import NOTHING_YET
+from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.files.atomic import write_json
+from continual_petl.store.folder.position import half_learned
 
 if TYPE_CHECKING:
     from continual_petl.engine.ablation import Spans  # imports Lightning
@@ -43,6 +44,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json(result)
     else:
         _print(found, left_out, [path for path in (arguments.output, arguments.html) if path])
+        if not found:
+            line = nothing_yet_line(half_learned(run.store))
+            out().print(line, markup=False, soft_wrap=True)
     return 0
 
 
@@ -109,5 +113,3 @@ def _print(found: Sequence[Ablation], left_out: dict[str, str], files: Sequence[
         console.print(printable(f"left out: {why}"), markup=False, soft_wrap=True)
     for path in files:
         console.print(printable(f"wrote {path}"), markup=False, soft_wrap=True)
-    if not found:
-        console.print(NOTHING_YET, markup=False, soft_wrap=True)

@@ -53,8 +53,12 @@ def line_of(answer: Answer, manifest: Manifest) -> str:
     return printable(str(answer.value)) + share
 
 
-def check_output(path: Path) -> None:
-    """Refuse an output that cannot be written, before anything is computed."""
+def check_output(path: Path, given: Path | None = None) -> None:
+    """Refuse an output that cannot be written, or is the file that the rows come from, before anything is computed."""
+    if given is not None and path.exists() and given.exists() and path.samefile(given):
+        raise InputError(
+            f"--output {path}: this is the file given with --input, which would be overwritten; write to another file"
+        )
     if path.suffix not in _WRITERS:
         raise InputError(f"--output {path}: ends in {path.suffix!r}; allowed are {', '.join(_WRITERS)}")
     if not path.parent.is_dir():

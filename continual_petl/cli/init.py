@@ -43,6 +43,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(f"--rows: got {arguments.rows}; allowed are whole numbers from 1")
     from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
     from continual_petl.streams.scaffold.guess import guess
+    from continual_petl.streams.scaffold.header import header_remark
     from continual_petl.streams.scaffold.look import look
     from continual_petl.streams.scaffold.profile import profile
 
@@ -59,7 +60,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)
     problems, remarks = _read(spec)
-    remarks += _unavailable(backbone.name)
+    unavailable = _unavailable(backbone.name)
+    remarks += unavailable
+    tables = [(seen.data, seen.table) for seen, _ in tasks if seen.reader == "csv"]
+    remarks += [remark for data, table in tables if (remark := header_remark(data, table)) is not None]
     if arguments.json:
         made = [
             {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}
@@ -74,7 +78,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     lines.append(f"backbone {backbone.name}: {backbone.why}")
     lines += remarks
     lines += [f"fix before running: {problem}" for problem in problems]
-    lines.append(f"wrote {file}; next: continual-petl run {file} --dry-run")
+    then = "once its backbone can be loaded" if unavailable else "next"
+    lines.append(f"wrote {file}; {then}: continual-petl run {file} --dry-run")
     for line in lines:
         out().print(printable(line), markup=False, soft_wrap=True)
     return 1 if problems else 0

@@ -77,7 +77,16 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
         return show_plan(
             dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
         )
-    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)
+    done = None if replace or task.name not in run.store.tasks else _nothing_to_learn(run, task)
+    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False, done=done)
+
+
+def _nothing_to_learn(run: Run, task: TaskSpec) -> str:
+    from continual_petl.engine.session import settings_that_differ
+
+    differing = settings_that_differ(run.session).get(task.name)
+    other = f", learned with other settings ({', '.join(differing)})" if differing else ""
+    return f"nothing to learn: {run.store.folder} already has task {task.name!r}{other}; --replace learns it again"
 
 
 def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:
@@ -92,9 +101,13 @@ def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, argum
         # The same task again resumes a half-learned one; a different task of the same name is a mistake.
         same = known.name.casefold() == task.name.casefold() and known.name in learned
         if same and known != task and not (arguments.replace and known.name == task.name):
+            keys = [key for key in TaskSpec.model_fields if key != "name" and getattr(known, key) != getattr(task, key)]
+            if "data" in keys and spec.resolved_data(known) == spec.resolved_data(task):
+                keys.remove("data")  # only written in another way
+            other = f", learned with other settings ({', '.join(keys)})" if keys else ""
             problem = (
-                f"the run {arguments.run} already has another task {known.name!r}; a learned task is never replaced "
-                "silently: choose another name for the new one, or add --replace"
+                f"the run {arguments.run} already has a task {known.name!r}{other}; a learned task is never replaced "
+                "silently: choose another name for the new one, or add --replace to learn it again"
             )
             raise InputError(*places.with_more([(("name",), problem)]))
     # A task that was stopped or refused before it was learned may be given again with other settings.

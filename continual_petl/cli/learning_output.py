@@ -32,17 +32,22 @@ def learn_and_show(
     wait: bool,
     jobs: int | None = None,
     executor: Executor = "processes",
+    done: str | None = None,
 ) -> int:
-    """Learn the new tasks of a stream, verify the run, print the report; return 1 if anything was forgotten."""
+    """Learn the new tasks of a stream, verify the run, print the report; return 1 if anything was forgotten.
+
+    ``done`` is the message if all tasks are learned already; by default, it says so of the stream.
+    """
     known = folder.is_dir() and not arguments.json and not replace
     if known and {task.name for task in stream} <= set(Store(folder).tasks):
-        done = f"nothing to learn: {folder} already has every task of the stream"
-        out().print(done, markup=False, soft_wrap=True)
+        done = done or f"nothing to learn: {folder} already has every task of the stream"
+        out().print(printable(done), markup=False, soft_wrap=True)
     guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
     callbacks: list[L.Callback] = [*guards, *watching(arguments)]
     run = learn(
         stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
     )
+    arguments.all_learned = True  # for the message after Ctrl-C
     return show(run, as_json=arguments.json)
 
 

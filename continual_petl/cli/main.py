@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from continual_petl.cli.parser import build_parser
+from continual_petl.cli.unknown import check_command, check_option, unrecognised
 from continual_petl.errors import (
     ForgettingError,
     InputError,
@@ -36,7 +37,9 @@ from continual_petl.errors import (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = build_parser()
-    arguments, rest = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    check_command(parser, words)
+    arguments, rest = parser.parse_known_args(words)
     if arguments.command == "predict":
         # argparse accepts an optional list only in one piece, so texts after --task T are left over.
         end = rest.index("--") if "--" in rest else len(rest)  # everything after it is a text
@@ -44,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rest = [word for word in rest[:end] if word.startswith("--")]
     try:
         overrides = (
-            parse_overrides(rest) if arguments.command in {"run", "learn", "sweep"} else _none_left(parser, rest)
+            parse_overrides(rest, arguments.command)
+            if arguments.command in {"run", "learn", "sweep"}
+            else _none_left(parser, rest, arguments.command)
         )
         with _ending_at_sigterm():
             module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
@@ -63,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
-        return _fail("stopped; progress is saved, and the same command resumes from there", 130)
+        return _fail(_when_stopped("stopped", arguments), 130)
     except _Ended:
-        return _fail("ended by SIGTERM; progress is saved, and the same command resumes from there", 143)
+        return _fail(_when_stopped("ended by SIGTERM", arguments), 143)
     except BrokenPipeError:
         return _unread()
     except Exception as error:
@@ -75,8 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("this is a bug in continual-petl, not in your input; please report it with the lines above", 3)
 
 
-def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
-    """Turn ``--key value`` and ``--key=value`` into pairs; the stream's schema decides which keys are valid."""
+def parse_overrides(rest: Sequence[str], command: str = "run") -> list[tuple[str, str]]:
+    """Turn ``--key value`` and ``--key=value`` into pairs; the stream's schema decides which keys are valid.
+
+    Raises:
+        InputError: if a word is no option, a value is missing, or an option of the command is misspelt.
+    """
     overrides: list[tuple[str, str]] = []
     words = list(rest)
     while words:
@@ -84,6 +93,7 @@ def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
         if not word.startswith("--") or word == "--":
             raise InputError(f"{word!r} is not understood here; options are written --key VALUE, see --help")
         key, equals, value = word[2:].partition("=")
+        check_option(command, key, has_value=bool(equals) or (bool(words) and not words[0].startswith("--")))
         if not equals:
             if not words or words[0].startswith("--"):
                 raise InputError(f"--{key}: a value is missing; write --{key} VALUE")
@@ -113,10 +123,16 @@ def _ending_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[tuple[str, str]]:
+def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str], command: str) -> list[tuple[str, str]]:
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(unrecognised(command, rest))
     return []
+
+
+def _when_stopped(how: str, arguments: argparse.Namespace) -> str:
+    from continual_petl.cli.stopped import when_stopped
+
+    return when_stopped(how, arguments)
 
 
 def _unread() -> int:

@@ -69,7 +69,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.task is not None:
         manifest_of(arguments.task)
     if arguments.output:
-        check_output(Path(arguments.output))
+        check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
     copied: CopiedColumns | None = None
     if arguments.input:
         if arguments.output and format_of(Path(arguments.input)) != ".txt":

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.errors import counted, printable
+from continual_petl.errors import counted, named_tasks, printable
 from continual_petl.report.terminal import print_report
+from continual_petl.store.folder.position import half_learned
 from continual_petl.store.open_run import open_store
+
+if TYPE_CHECKING:
+    from continual_petl.engine.run import Run
+
+_READ = 20
+"""The data of this many tasks is read to see whether it is available."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -22,16 +30,36 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json(found.to_json())
         return 0 if found.ok else 1
     console = out()
-    print_report(console, found.run.results, found.run.growth)
+    print_report(console, found.run.results, found.run.growth, half=half_learned(found.run.store))
     for task, why in found.left.items():
         console.print(printable(f"task {task!r}: not filled in: {why}"), markup=False, soft_wrap=True)
     filled, checked = counted(len(found.certified), "score"), counted(len(found.checks), "certificate")
-    nothing = "no score was filled in" if found.left else "every score in R is measured: nothing was filled in"
+    nothing = "no score was filled in" if found.left else _nothing_missing(found.run)
     console.print(
         f"{filled} filled in from certificates (status: certified); {checked} checked for this"
         if found.certified
-        else nothing,
+        else printable(nothing),
         markup=False,
         soft_wrap=True,
     )
     return 0 if found.ok else 1
+
+
+def _nothing_missing(run: Run) -> str:
+    """Return what to say about a run without missing scores: whether all of them are measured, or some certified."""
+    from continual_petl.engine.scoring.certified_rows import certified_rows  # with torch
+
+    results = run.results
+    tasks = [results.tasks[j] for row in results.rows for j in row.certified]
+    if not tasks:
+        return "every score in R is measured: nothing was filled in"
+    said = f"no score in R is missing: nothing was filled in; {counted(len(tasks), 'score')} (marked c) "
+    said += "is certified, not measured" if len(tasks) == 1 else "are certified, not measured"
+    asked = list(dict.fromkeys(tasks))[-_READ:]
+    here = [task for task in asked if not isinstance(certified_rows(run.session, task, run.session.rows), str)]
+    if not here:
+        return f"{said}."
+    return (
+        f"{said}. The data of {named_tasks(here)} is available now: continual-petl verify {run.store.folder} --data "
+        "evaluates the rows again and compares the scores with the certified ones."
+    )

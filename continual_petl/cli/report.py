@@ -60,7 +60,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.open:
         _open((folder / PAGE).resolve().as_uri())
     if len(facts) == 1:
-        print_report(out(), facts[0].results, facts[0].growth, None if facts[0].ok else facts[0].checks)
+        checks = None if facts[0].ok else facts[0].checks
+        print_report(out(), facts[0].results, facts[0].growth, checks, facts[0].half_learned)
     return 0 if all(each.ok for each in facts) else 1
 
 

@@ -32,17 +32,17 @@ ColumnsOf = Callable[[str], TaskColumns]
 def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row:
     """Parse one line of text as a row."""
     _check_text(line, where, limits)
-    if manifest.kind == "token-classification":
-        return line.split()
     if not manifest.pair:
-        return line
+        _check_filled(where, line)
+        return line.split() if manifest.kind == "token-classification" else line
     first, tab, second = line.partition("\t")
-    if not tab:
+    if not tab and line.strip():
         raise InputError(
             f"{where}: this task was learned on pairs, so write two texts with a tab between them (in a shell: "
             "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or with the "
             "columns that the task was learned from"
         )
+    _check_filled(where, first, second)
     return first, second
 
 
@@ -62,6 +62,7 @@ def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
 def _unnamed(line: str, where: str, limits: LimitsSpec) -> Row:
     _check_text(line, where, limits)
     first, tab, second = line.partition("\t")
+    _check_filled(where, *((first, second) if tab else (line,)))
     return (first, second) if tab else line
 
 
@@ -92,8 +93,9 @@ def read_rows(
         if task is None:
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
         manifest = columns_of(task).manifest
-        for number, line in enumerate(TextFile(str(path), f"--input {path}", limits).lines(), 1):
-            yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest, limits), None
+        lines = map(_without_end, TextFile(str(path), f"--input {path}", limits).lines())
+        for number, line in enumerate(_without_blank_end(lines), 1):
+            yield task, row_of(line, f"--input {path}:{number}", manifest, limits), None
         return
     known: dict[str, TaskColumns] = {}
     for number, record in read_records(f"--input {path}", path, limits):
@@ -192,11 +194,15 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
 def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
     if task.manifest.kind == "token-classification":
         words = _words(record[names[0]], in_table=in_table)
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        if (
+            not isinstance(words, list)
+            or not words
+            or not all(isinstance(word, str) and word.strip() for word in words)
+        ):
             raise task.unusable(where, names[0], words)
         return words
     for name in names:
-        if not isinstance(record[name], str):
+        if not isinstance(record[name], str) or not record[name].strip():
             raise task.unusable(where, name, record[name])
     return (record[names[0]], record[names[1]]) if task.manifest.pair else record[names[0]]
 
@@ -229,12 +235,31 @@ def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
         ) from error
 
 
+def _check_filled(where: str, *texts: str) -> None:
+    """Refuse a row with an empty text, as training does."""
+    for place, text in zip(("first", "second"), texts, strict=False):
+        if not text.strip():
+            what = "this text" if len(texts) == 1 else f"the {place} text of this pair"
+            raise InputError(f"{where}: {what} is empty, and every row needs a text; fill it, or leave the row out.")
+
+
 def _names(record: dict[str, Any]) -> str:
     return ", ".join(map(repr, record)) or "no column"
 
 
 def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
+
+
+def _without_blank_end(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines as they arrive, but not the blank ones at the end, which hold no rows."""
+    blank: list[str] = []
+    for line in lines:
+        if line.strip():
+            yield from (*blank, line)
+            blank.clear()
+        elif not blank:  # the first one is refused by the caller
+            blank.append(line)
 
 
 def _standard_input(limits: LimitsSpec) -> Iterator[str]:
@@ -246,8 +271,7 @@ def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     try:
         limit = int(limits.cell_mb * 1e6) + 2  # a longer line is refused without reading the rest of it
         lines = iter(sys.stdin) if buffer is None else iter(partial(handle.readline, limit), "")
-        for line in lines:
-            yield _without_end(line)
+        yield from _without_blank_end(map(_without_end, lines))
     except UnicodeDecodeError as error:
         raise InputError(f"standard input: not UTF-8: {error}; convert it, for instance with iconv -t UTF-8") from error
     finally:

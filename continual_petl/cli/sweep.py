@@ -35,12 +35,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     spec = load_sweep(arguments.sweep, stream.spec, tasks=tuple(tasks), trials=arguments.trials)
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
+    arguments.run_dir = arguments.run_dir or f"sweeps/{stream.name}"
     from continual_petl.sweep.protocol import sweep  # heavy, so imported after the first checks
 
     result = sweep(
         stream,
         spec,
-        folder=Path(arguments.run_dir or f"sweeps/{stream.name}"),
+        folder=Path(arguments.run_dir),
         tasks=arguments.task,
         jobs=arguments.jobs,
         executor=arguments.executor,

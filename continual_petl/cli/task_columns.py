@@ -17,7 +17,7 @@ from continual_petl.heads.kinds import Kind
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.of_kind import COLUMNS
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.sources.split_rows import separators_hint
+from continual_petl.streams.sources.checks import separators_hint
 
 _FORMS: dict[Kind, str] = {
     "token-classification": "a list of words, or as text with spaces between the words",
@@ -102,6 +102,8 @@ class TaskColumns:
         reads = f"{where}: task {self.manifest.task!r} reads the column {name!r}"
         if value is None:
             return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
+        if value == [] or (isinstance(value, str) and not value.strip()):
+            return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
         form = _FORMS.get(self.manifest.kind, "text")
         held = reprlib.repr(value)
         return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")

@@ -7,8 +7,9 @@ import argparse
 from continual_petl.cli._console import out, print_json, progress
 from continual_petl.engine.run import Run
 from continual_petl.errors import printable
-from continual_petl.report.task_lines import NOTHING_YET
+from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.terminal import check_table
+from continual_petl.store.folder.position import half_learned
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -27,7 +28,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
             console.print(printable(problem), markup=False, soft_wrap=True)
         if not checks:
-            console.print(NOTHING_YET, markup=False, soft_wrap=True)
+            console.print(nothing_yet_line(half_learned(run.store)), markup=False, soft_wrap=True)
         if unchanged and (head := run.store.head()) is not None:
             console.print(f"newest entry of the chain: number {head.index}, seal {head.seal}", soft_wrap=True)
     return 0 if unchanged else 1

@@ -29,7 +29,7 @@ from continual_petl.store.folder.results_file import measured_rows, unfinished
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream import TaskStream, check_is_stream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -80,6 +80,7 @@ def learn(
         RunInUseError: if another process writes to it.
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
+    check_is_stream(stream)
     pool = Pool(jobs, executor)
     given = stream.spec
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})

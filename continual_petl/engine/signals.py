@@ -46,10 +46,15 @@ class StopRequest:
         if self._listener is not None:
             self._listener(number)
 
-    def stop_here(self, where: str) -> None:
-        """Raise `Interrupted` if a stop was requested; called only where everything needed to resume is saved."""
+    def stop_here(self, where: str, again: str = "resumes from here") -> None:
+        """Raise `Interrupted` if a stop was requested; called only where everything needed to resume is saved.
+
+        Args:
+            where: where the run stops.
+            again: what the same command then does.
+        """
         if self.signal_number is not None:
-            raise Interrupted(f"stopped {where}; the same command resumes from here", self.signal_number)
+            raise Interrupted(f"stopped {where}; the same command {again}", self.signal_number)
 
 
 class KeepSignals(L.Callback):

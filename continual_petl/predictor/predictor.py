@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 import torch
 
-from continual_petl.errors import InputError, StoreError, known_names
+from continual_petl.errors import InputError, StoreError, counted, known_names
 from continual_petl.heads.words import Answer
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
@@ -76,12 +76,13 @@ class Predictor:
         rows, one = as_rows(rows, dict)
         if one:
             raise InputError(
-                f"a single row was given, but a list of {len(tasks)} tasks: give the name of one task as a text, or use "
-                "predict_all to ask several tasks about the same row"
+                f"a single row was given, but a list of {counted(len(tasks), 'task')}: give the name of one task as a text, "
+                "or use predict_all to ask several tasks about the same row"
             )
         if len(tasks) != len(rows):
             raise InputError(
-                f"{len(rows)} rows, but {len(tasks)} tasks: give one task per row, in the same order, or one name for all"
+                f"{counted(len(rows), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same order, "
+                "or one name for all"
             )
         numbers: dict[str, list[int]] = {}
         for number, name in enumerate(tasks):
@@ -167,7 +168,7 @@ class Predictor:
         unknown = [task for task in tasks if not isinstance(task, str) or not store.has(task)]
         if unknown:
             known = known_names(store.tasks, unknown[0])
-            more = f" (nor are {len(unknown) - 1} others of those asked)" if len(unknown) > 1 else ""
+            more = f" (nor {counted(len(unknown) - 1, 'other is', 'others are')})" if len(unknown) > 1 else ""
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
     def _alone(self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int) -> list[Answer]:

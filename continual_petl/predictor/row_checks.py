@@ -74,7 +74,12 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
         wanted = _wanted(row, manifest)
         if wanted is not None:
             raise InputError(
-                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; this task was learned on rows of {wanted}"
+                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
+            )
+        if not _is_filled(row, manifest):
+            raise InputError(
+                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}, with an empty text; every row needs a text, as "
+                "in training: fill it, or leave the row out"
             )
     if manifest.pair:
         return Request(manifest, numbers, [row[0] for row in own], [row[1] for row in own])
@@ -119,12 +124,19 @@ def _wanted(row: Row, manifest: Manifest) -> str | None:
         return "one image: a path, a PIL image, an array or a mapping with bytes" if texts else None
     if manifest.kind == "token-classification":
         words = row.split() if isinstance(row, str) else row
-        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) and word for word in words)
-        return None if good else "words: a list of them, or a text with spaces between them"
+        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) for word in words)
+        return None if good else "a list of words, or a text with spaces between them"
     if manifest.pair:
         good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
         return None if good else "a pair of texts"
     return None if isinstance(row, str) else "one text"
+
+
+def _is_filled(row: Row, manifest: Manifest) -> bool:
+    """Return whether no text of a row of the right type is blank; images have none."""
+    if manifest.kind == "image-classification":
+        return True
+    return all(text.strip() for text in ((row,) if isinstance(row, str) else row))
 
 
 def _shown(row: Row) -> str:

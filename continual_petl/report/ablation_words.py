@@ -34,7 +34,7 @@ def remarks(ablation: Ablation) -> list[str]:
         have = ", ".join(map(str, ablation.modified))
         lines.append(f"The bank has modifications only in the layers {have}; removing others changes nothing.")
     if ablation.stays:
-        lines.append(f"Never removed: {'; '.join(ablation.stays)}.")
+        lines.append(f"Whichever layers are removed, the bank keeps {'; '.join(ablation.stays)}.")
     if not ablation.is_relative:
         why = "not defined" if ablation.full is None else f"{ablation.full:.4f}"
         lines.append(f"The full bank's score is {why}, so relative changes are not defined: scores are shown instead.")

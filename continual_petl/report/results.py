@@ -44,6 +44,11 @@ class ResultRow:
     status: tuple[Status, ...]
     """How each score is known."""
 
+    @property
+    def certified(self) -> list[int]:
+        """Numbers of the tasks whose scores were carried over from certificates."""
+        return [j for j, how in zip(self.columns.tolist(), self.status, strict=True) if how == "certified"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Results:

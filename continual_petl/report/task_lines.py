@@ -100,6 +100,11 @@ def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
     return printable(f"half learned: {', '.join(listed)}; the next run of a stream with this task resumes there")
 
 
+def nothing_yet_line(half: Mapping[str, Position | None]) -> str:
+    """Return what to say about a run without learned tasks, from the result of `half_learned`."""
+    return half_learned_line(half) if half else NOTHING_YET
+
+
 def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
     """Describe learned tasks whose replacement was stopped half-way."""
     listed = ", ".join(tasks)
@@ -213,7 +218,8 @@ def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[s
     elsewhere = {name: both for each in compared.values() for name, both in each["environment"].items()}
     lines += [f"environment: {name} {_shown(both[0])} | {_shown(both[1])}" for name, both in elsewhere.items()]
     same = sum(each["bank"] for each in compared.values())
-    lines.append(f"{same:,} of {len(compared):,} shared tasks have the same bank, bit for bit")
+    have = "has" if same == 1 else "have"
+    lines.append(f"{same:,} of {counted(len(compared), 'shared task')} {have} the same bank, bit for bit")
     if found["same"]:
         lines.append("the runs are the same")
     return [printable(line) for line in lines]

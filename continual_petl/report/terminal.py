@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -11,10 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from continual_petl.errors import printable
+from continual_petl.errors import counted, printable
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.task_lines import NOTHING_YET
+from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.folder.position import Position
 
 if TYPE_CHECKING:
     from continual_petl.report.results import Results
@@ -176,18 +177,22 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
         last = rows[-1]
         table.add_section()
         spent = f"{sum(value for seconds in results.seconds.values() for value in seconds.values()):.1f} s"
-        share = f"{last.stored / last.full_copies:.2%} of {len(rows)} copies"
+        share = f"{last.stored / last.full_copies:.2%} of {counted(len(rows), 'copy', 'copies')}"
         table.add_row("all", f"{last.stored:,}", share, f"{last.cumulative_bytes:,}", spent)
     return table
 
 
 def print_report(
-    console: Console, results: Results, rows: Sequence[GrowthRow], checks: Sequence[TaskCheck] | None = None
+    console: Console,
+    results: Results,
+    rows: Sequence[GrowthRow],
+    checks: Sequence[TaskCheck] | None = None,
+    half: Mapping[str, Position | None] | None = None,
 ) -> None:
-    """Print the report."""
+    """Print the report; ``half`` has the half-learned tasks, which are named if no task is learned."""
     if not results.tasks:
         problems = problems_in(checks or ())
-        for line in problems or [NOTHING_YET]:
+        for line in problems or [nothing_yet_line(half or {})]:
             console.print(printable(line), markup=False, soft_wrap=True)
         return
     console.print(

@@ -9,7 +9,7 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from continual_petl.errors import InputError, StoreError, did_you_mean, known_names
+from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
 from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.position import not_learned
@@ -50,7 +50,8 @@ def check_learned(store: Store, task: str) -> None:
         for entry in store.missing():
             if entry.task == task:
                 raise StoreError(entry.message(store.folder))
-        known = known_names(store.tasks, task)
+        # In the order of learning, unless the most similar ones would be cut off.
+        known = known_names(store.tasks, task if len(store.tasks) > MAX_NAMES else "")
         raise InputError(f"{not_learned(store, task)}{did_you_mean(task, store.tasks)}; learned tasks: {known}")
 
 

@@ -20,7 +20,7 @@ from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.files.lock import RunLock
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream import TaskStream, check_is_stream
 from continual_petl.streams.stream_file.dump import settled
 from continual_petl.streams.stream_file.places import dotted
 from continual_petl.sweep.folder import open_folder, write_result
@@ -71,6 +71,7 @@ def sweep(
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
     place = Path(folder)
+    check_is_stream(stream)
     swept = stream.spec
     found = chosen_tasks(swept, tasks)
     _check(swept, spec, found)

@@ -22,6 +22,7 @@ from continual_petl.streams.sources.label_file import read_label_names as read_l
 
 # Limited to the number of digits that Python parses; longer numbers are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
@@ -84,10 +85,11 @@ def class_labels(
     """
     found = set(names)
     if len(found) < 2:
-        other = ", or use kind: regression" if kind == "classification" else ""
+        only = next(iter(found), "")
+        other = ", or use kind: regression" if kind == "classification" and _NUMBER.fullmatch(str(only)) else ""
         raise InputError(
-            f"{where}, column {column!r}: all rows have the label {next(iter(found), None)!r}; a {kind} needs at least "
-            f"two classes, so add rows of another class{other}."
+            f"{where}, column {column!r}: all rows have the label {only!r}; a {kind} needs at least two classes, so add "
+            f"rows with another label{other}."
         )
     if given is not None:
         return given

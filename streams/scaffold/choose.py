@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
 
 TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
@@ -50,7 +50,7 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         return Chosen(name=IMAGES, why="a ViT from the Hub, downloaded on first use (330 MB); or a path to another ViT")
     if given is None and writing:
         why = "generates text, which the packaged minilm cannot; downloaded from the Hub on first use (560 MB)"
-        return Chosen(name=WRITER, why=f"{why}; or a path")
+        return Chosen(name=WRITER, why=f"{why}; or a path{_apart(writing, kinds)}")
     if given is None:
         return Chosen(name=TEXTS, why="minilm is packaged (no download); or a model on the Hub, or a path")
     if given == TEXTS and (images or writing):
@@ -69,6 +69,17 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         writes="causal-lm" if causal and not config.get("is_encoder_decoder") else "seq2seq",
         max_tokens=known if isinstance(known, int) else None,
     )
+
+
+def _apart(writing: Sequence[str], kinds: Mapping[str, Kind]) -> str:
+    """Return advice for data of which only some asks for generation: the rest can be learned with the packaged backbone."""
+    others = [data for data in kinds if data not in writing]
+    if not others:
+        return ""
+    asks = "asks for generated texts: draft it as a stream of its own"
+    if len(writing) > 1:
+        asks = "ask for generated texts: draft them as a stream of their own"
+    return f". Only {known_names(writing)} {asks}, and continual-petl init {' '.join(others)} runs on minilm"
 
 
 def _config(name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from continual_petl.streams.scaffold.names import IMAGE, LABEL, ROW_NAMES, SOURC
 from continual_petl.streams.scaffold.pairs import Texts, texts_of
 from continual_petl.streams.scaffold.profile import Column
 from continual_petl.streams.schema.data_spec import template_fields
-from continual_petl.streams.sources.split_rows import separators_hint
+from continual_petl.streams.sources.checks import separators_hint
 
 _LETTERS_OF_WORD = 6
 

@@ -72,10 +72,12 @@ def _bad_json_line(file: TextFile) -> str | None:
     """Describe the first line of a JSON Lines file that is not a JSON object."""
     for number, line in enumerate(file.lines(), 1):
         try:
-            if line.strip() and not isinstance(json.loads(line), dict):
+            if line.strip() and not isinstance(json.loads(line.rstrip("\r\n")), dict):
                 return f"line {number} of {file.path} is not a JSON object ({{...}})"
         except RecursionError:
             return f"line {number} of {file.path} is {TOO_DEEP}"
+        except json.JSONDecodeError as error:
+            return f"line {number} of {file.path} is not JSON ({error.msg}, at character {error.pos + 1:,})"
         except ValueError as error:
             return f"line {number} of {file.path} is not JSON ({error})"
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,24 @@ def show(value: object, width: int = 60) -> str:
 def shown_columns(names: Iterable[str], wanted: str = "") -> str:
     """Return a list of column names for a message, shortened."""
     return known_names([show(name) for name in names], wanted)
+
+
+def columns_there(table: Iterable[str]) -> str:
+    """Return which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
+    names = [*table]
+    if len(names) == 1:
+        return f"the only column is {shown_columns(names)}"
+    return f"the columns are {shown_columns(names)}" if names else "there are no columns"
+
+
+def separators_hint(columns: Collection[str]) -> str:
+    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
+    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
+        return ""
+    return (
+        ' Are these several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
+        "texts that contain a comma."
+    )
 
 
 def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:

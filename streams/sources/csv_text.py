@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
-from continual_petl.streams.sources.checks import shown_columns
+from continual_petl.streams.sources.checks import separators_hint, shown_columns
 from continual_petl.streams.sources.text_file import TextFile
 
 
@@ -138,6 +138,11 @@ def _next(reader: Iterator[list[str]], max_chars: int) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
+def fields_advice(tabs: bool) -> str:
+    """Return how to repair a line with too many fields."""
+    return "no text may hold a tab" if tabs else "put a text that holds a comma in double quotes"
+
+
 def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
     """Return the header, after checking that every line has the same number of fields.
 
@@ -156,11 +161,11 @@ def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
         raise InputError(f"task {task!r}: {file.path} has {what}; the first line must name every column once.")
     if num_ragged:
         more = f"; and {num_ragged - 5} more" if num_ragged > 5 else ""
-        advice = "texts must not contain tabs" if tabs else "put texts that contain a comma in double quotes"
+        repair = f" Repair these lines: {fields_advice(tabs)}."
         raise InputError(
-            f"task {task!r}, {file.path}: the header names {len(header)} columns ({shown_columns(header)}), but "
-            f"{'1 line has' if num_ragged == 1 else f'{num_ragged} lines have'} a different number of fields: "
-            f"{'; '.join(shown)}{more}. Repair these lines: {advice}."
+            f"task {task!r}, {file.path}: the header names {counted(len(header), 'column')} ({shown_columns(header)}), but "
+            f"{counted(num_ragged, 'line has', 'lines have')} a different number of fields: "
+            f"{'; '.join(shown)}{more}.{separators_hint(header) or repair}"
         )
     # A data frame saved with its index has a column without a name; this is pandas' name for it.
     return [name or f"Unnamed: {number}" for number, name in enumerate(header)]

@@ -6,6 +6,7 @@ next to the data or elsewhere, and a changed file is never read from an old copy
 
 from __future__ import annotations
 
+import logging
 import lzma
 import os
 import re
@@ -230,9 +231,10 @@ def read_files(
                     check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
                 place = bad_line_of(paths) if reader == "json" else None
                 why = place or f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
+                other = "Repair the file; if it holds another format, give it the suffix of that format."
                 raise InputError(
                     f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}: {why}. "
-                    "Repair the file, or give the reader it needs: data: {path: json, data_files: ...}."
+                    f"{'Repair this line, or leave it out.' if place else other}"
                 ) from error
             del dataset
     return columns
@@ -246,13 +248,15 @@ def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the progress bars of ``datasets`` while small local files are read."""
+    """Silence the progress bars and messages of ``datasets`` while small local files are read; its errors are raised."""
     import datasets
 
-    were_on = datasets.are_progress_bars_disabled() is False
+    were_on, verbosity = datasets.are_progress_bars_disabled() is False, datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        datasets.logging.set_verbosity(verbosity)
         if were_on:
             datasets.enable_progress_bars()

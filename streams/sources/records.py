@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.before_reading import TOO_DEEP
-from continual_petl.streams.sources.checks import shown_columns
-from continual_petl.streams.sources.csv_text import table_lines
+from continual_petl.streams.sources.checks import separators_hint, shown_columns
+from continual_petl.streams.sources.csv_text import fields_advice, table_lines
 from continual_petl.streams.sources.text_file import TextFile
 
 Numbered = tuple[int, dict[str, Any]]
@@ -88,8 +88,9 @@ def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
             header = _checked_header(file, fields)
         elif fields and len(fields) != len(header):
             raise InputError(
-                f"{file.place}:{start}: {len(fields)} fields, but the header names {len(header)} columns "
-                f"({shown_columns(header)}); put texts that contain a comma in double quotes"
+                f"{file.place}:{start}: {counted(len(fields), 'field')}, but the header names "
+                f"{counted(len(header), 'column')} ({shown_columns(header)})"
+                f"{f'.{hint}' if (hint := separators_hint(header)) else f'; {fields_advice(tabs)}'}"
             )
         elif fields:
             yield start, dict(zip(header, fields, strict=True))

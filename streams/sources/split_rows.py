@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
-from continual_petl.streams.sources.checks import Where, shown_columns
+from continual_petl.streams.sources.checks import Where, columns_there, separators_hint
 from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
@@ -38,16 +38,6 @@ class SplitRows:
         return len(self.inputs)
 
 
-def separators_hint(columns: Collection[str]) -> str:
-    """Return a hint if a single column looks like several with a different separator; otherwise an empty string."""
-    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
-        return ""
-    return (
-        ' Are these several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
-        "texts that contain a comma."
-    )
-
-
 def pick(
     where: Where,
     table: Mapping[str, list[Any]],
@@ -73,8 +63,8 @@ def pick(
     missing = {key: name for key, name in columns.items() if name is not None and name not in table}
     raise_problems(
         [
-            f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; there are "
-            f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
+            f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; "
+            f"{columns_there(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
             for key, name in missing.items()
         ],
         [("columns", key) for key in missing],

@@ -11,7 +11,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.data_spec import template_fields
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+from continual_petl.streams.sources.checks import Fault, Where, columns_there, raise_faults, show
 
 Table = Mapping[str, list[Any]]
 """Columns of plain values by name."""
@@ -36,7 +36,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
     """
     if not templates:
         return table
-    there = f"there are {', '.join(map(repr, table))}"
+    there = columns_there(table)
     made: dict[str, list[Any]] = {}
     for name, template in templates.items():
         if name in table:

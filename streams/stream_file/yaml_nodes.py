@@ -38,7 +38,17 @@ CORE = {
         list("-+0123456789."),
     ),
 }
-"""For each tag, the pattern of its unquoted texts, and the characters with which they can begin."""
+"""For each tag, the pattern of its unquoted strings, and the characters with which they can begin."""
+_HINTS = {
+    r"'\t'": "indent with spaces, not with tabs",
+    "mapping values are not allowed here": "check the indentation of this line and the one above; a text that contains a "
+    "colon has to be in quotes",
+    "could not find expected ':'": "check the indentation, and for a missing colon or quote in this line and the one above",
+    "scanning a quoted scalar": "a quote is missing",
+    "but found '<block mapping start>'": "check the indentation of this line",
+    "expected <block end>": "check the indentation of this line, and for a missing quote",
+}
+"""What is likely wrong, by a part of PyYAML's message."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -99,7 +109,7 @@ def parse(text: str) -> Parsed:
         if context and begin and mark and begin.line != mark.line:
             context += f" that begins on line {begin.line + 1}"
         why = ", ".join(part for part in (context, error.problem) if part)
-        hint = ": indent with spaces, not with tabs" if "'\\t'" in why else ""
+        hint = next((f": {hint}" for words, hint in _HINTS.items() if words in why), "")
         parsed.problems.append((mark.line + 1 if mark else 1, (), f"this is not readable as YAML: {why}{hint}"))
     except yaml.YAMLError as error:  # a character that YAML forbids
         why = " ".join(str(error).split())

@@ -71,7 +71,7 @@ def test_only_a_head_may_be_missing(lost: str, tmp_path: Path) -> None:
         with torch.no_grad():
             assert backbone.model(**INPUTS).last_hidden_state.shape == (2, 5, 16)
         return
-    with pytest.raises(InputError, match=r"1 tensors are missing.*first is 'model\.norm\.weight'.*complete checkpoint"):
+    with pytest.raises(InputError, match=r"1 tensor is missing.*first is 'model\.norm\.weight'.*complete checkpoint"):
         load_backbone(folder)
 
 

@@ -35,7 +35,10 @@ IN = "task 'other', split train (FOLDER/data/other/train.jsonl), column"
 CASES = [
     Case(
         "column",
-        ["columns.text is 'body', but there is no such column; there are 'text', 'label'", "columns: {text: ...}"],
+        [
+            "columns.text is 'body', but there is no such column; the columns are 'text', 'label'",
+            "columns: {text: ...}",
+        ],
         [(DATA, f"{DATA}\n    columns: {{text: body}}")],
     ),
     Case(
@@ -132,7 +135,7 @@ CASES = [
     ),
     Case(
         "json",
-        [f"FOLDER/{TRAIN} as json: line 2 of FOLDER/{TRAIN} is not JSON", "Repair the file"],
+        [f"FOLDER/{TRAIN} as json: line 2 of FOLDER/{TRAIN} is not JSON", "Repair this line"],
         files={TRAIN: '{"text": "a", "label": "no"}\n{"text": \n'},
     ),
     Case(

@@ -67,6 +67,15 @@ IN_THE_FILE = [
 ]
 OF_THE_COMMAND = [
     Case("no value", ["--training.epochs: a value is missing; write"], options=["--training.epochs"]),
+    Case(
+        "misspelt switch",
+        ["--dry-runn: there is no such option (did you mean '--dry-run'?); continual-petl run --help lists them"],
+        options=["--dry-runn"],
+    ),
+    Case("misspelt option", ["--jobz: there is no such option (did you mean '--jobs'?)"], options=["--jobz", "3"]),
+    Case("unlike any option", ["--foo: unknown key 'foo'"], options=["--foo", "3"]),
+    Case("misspelt key", ["--seeed: there is no such option (did you mean '--seed'?)"], options=["--seeed"]),
+    Case("key without value", ["--seed: a value is missing; write --seed VALUE"], options=["--seed"]),
     Case("unknown option", ["--trainig.epochs: unknown key 'trainig'"], options=["--trainig.epochs", "3"]),
     Case("value", ["--training.epochs: got 'many'; allowed: a whole number"], options=["--training.epochs", "many"]),
     Case("task", ["--tasks.nope.bank: there is no task 'nope'", "1 other"], options=["--tasks.nope.bank", "lora"]),

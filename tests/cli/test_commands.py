@@ -147,10 +147,30 @@ def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, c
     assert results["status"][2] == ["certified", "certified", "measured"]
     assert results["R"][2][:2] == [results["R"][0][0], results["R"][1][1]]
     assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml")]) == 0
+    assert f"nothing to learn: {run_dir} already has task 'later'; --replace learns it" in capsys.readouterr().out
     other = task | {"bank": "lora"}
     (tmp_path / "new" / "task.yaml").write_text(yaml.safe_dump(other))
     assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml")]) == 2
-    assert "already has another task 'later'" in capsys.readouterr().err
+    assert "already has a task 'later', learned with other settings (bank); a learned task" in capsys.readouterr().err
+
+
+def test_learning_a_task_again_names_it_and_its_changed_settings(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    write_rows(tmp_path / "rows", "later")
+    task = {"name": "later", "kind": "classification", "data": "rows", "training": {"epochs": 1}}
+    learn = ["learn", str(run_dir), str(tmp_path / "task.yaml"), "--quiet"]
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
+    assert main(learn) == 0
+    # The stream of the run gets the new settings, but no task is learned with them.
+    changed = ["--tasks.later.training.epochs", "7"]
+    assert main(["run", str(run_dir / "stream.yaml"), "--run-dir", str(run_dir), *changed, "--quiet"]) == 0
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task | {"training": {"epochs": 7}}))
+    capsys.readouterr()
+    assert main(learn) == 0
+    says = f"nothing to learn: {run_dir} already has task 'later', learned with other settings (training.epochs); "
+    assert f"{says}--replace learns it again\n" in capsys.readouterr().out
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task | {"name": "single", "data": "data/single"}))
+    assert main(learn) == 2
+    assert "already has a task 'single', learned with other settings (training); a" in capsys.readouterr().err
 
 
 def test_interrupted_task_can_be_learned_with_changed_settings(run_dir: Path, tmp_path: Path, capsys: Any) -> None:

@@ -46,6 +46,22 @@ def test_list_shows_unfinished_tasks_below_the_table(half: Path, tmp_path: Path,
     assert capsys.readouterr().out == LINE
 
 
+@pytest.mark.parametrize("command", ["report", "verify", "reevaluate", "ablate"])
+def test_run_without_a_learned_task_names_the_unfinished_one(
+    backbone_folder: Callable[..., Path], tmp_path: Path, command: str, capsys: Any
+) -> None:
+    two = task("two", num_rows=24, training={"batch_size": 5, "learning_rate": 0.05})
+    with pytest.raises(Interrupted):
+        learn(stream(backbone_folder(), [two]), tmp_path / "run", callbacks=[SignalAt(7)])
+    assert main([command, str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert LINE in shown
+    assert "no task has been learned yet" not in shown
+    shutil.rmtree(tmp_path / "run" / ".progress")
+    assert main([command, str(tmp_path / "run")]) == 0
+    assert "no task has been learned yet; start or resume the run" in capsys.readouterr().out
+
+
 def test_damaged_progress_is_still_listed(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two" / POSITION).write_bytes(b"\0{")
@@ -101,11 +117,12 @@ def test_previously_forgotten_unfinished_task_can_be_dropped(
 def test_commands_on_an_unfinished_task_say_how_to_resume(half: Path, command: list[str], capsys: Any) -> None:
     assert main([word.replace("RUN", str(half)) for word in command]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"task 'two' is half learned in {half}; a run whose stream names it resumes it; learned tasks: one" in said
+    says = "the next run of a stream with this task resumes there; learned tasks: one"
+    assert f"task 'two' is only half learned in {half}: {says}" in said
     assert main([word.replace("RUN", str(half)).replace("two", "three") for word in command]) == 2
     assert "task 'three' is not learned in " in capsys.readouterr().err
 
 
 def test_predictor_says_how_to_resume_an_unfinished_task(half: Path) -> None:
-    with pytest.raises(InputError, match=r"task 'two' is half learned in .*; learned tasks: one"):
+    with pytest.raises(InputError, match=r"task 'two' is only half learned in .*; learned tasks: one"):
         Run(half).predict(["w1"], task="two")

@@ -127,13 +127,24 @@ def test_exit_code_matches_the_error(
     assert ("Traceback" in capsys.readouterr().err) == (code == 3)
 
 
-@pytest.mark.parametrize("words", [["--training.epochs"], ["--a", "--b"], ["stray"]])
+@pytest.mark.parametrize("words", [["--training.epochs"], ["--seed", "--name"], ["stray"]])
 def test_overrides_without_a_value_are_refused(words: list[str]) -> None:
     with pytest.raises(InputError, match=r"value is missing|not understood"):
         cli.parse_overrides(words)
 
 
-def test_an_unknown_command_exits_with_2() -> None:
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["lern"], "there is no command 'lern' (did you mean 'learn'?); the commands are init, run, learn, "),
+        (["runn", "s.yaml"], "(did you mean 'run'?)"),
+        (["list", "x", "--jsn"], "unrecognized arguments: --jsn (did you mean '--json'?)"),
+    ],
+)
+def test_an_unknown_command_or_option_exits_with_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["lern"])
+        cli.main(words)
     assert caught.value.code == 2
+    assert says in capsys.readouterr().err

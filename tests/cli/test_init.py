@@ -213,6 +213,32 @@ def test_learning_rate_follows_the_chosen_preset(here: Path) -> None:
         assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate
 
 
+def test_data_that_needs_a_backbone_that_writes_is_named(here: Path, offline: None, capsys: Any) -> None:
+    rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
+    (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["init", "questions.csv", "chats.jsonl", "pairs.csv"]) == 0
+    said = capsys.readouterr().out
+    assert "backbone facebook/bart-base: it can write texts, which the packaged minilm cannot; " in said
+    advice = "draft it as a stream of its own, and continual-petl init questions.csv pairs.csv runs on minilm\n"
+    assert f"or a path. Only chats.jsonl asks for generated texts: {advice}" in said
+    assert "wrote stream.yaml; once its backbone can be loaded: continual-petl run stream.yaml --dry-run" in said
+    assert main(["init", "chats.jsonl", "--force"]) == 0
+    assert "(560 MB); or a path\n" in capsys.readouterr().out
+
+
+def test_table_without_a_header_is_noticed(here: Path, capsys: Any) -> None:
+    lines = (here / "questions.csv").read_text().splitlines(keepends=True)
+    (here / "noheader.csv").write_text("".join(lines[1:]))
+    assert main(["init", "noheader.csv"]) == 0
+    said = capsys.readouterr().out
+    assert "noheader.csv: its first line was taken as the names of the columns ('0', " in said
+    assert "but it looks like a row of data. If it is one, add a line above it that names the columns" in said
+    for header in ("id,text,label", "number,what was asked,yes or no", "n,question,answered"):
+        (here / "header.csv").write_text("".join([f"{header}\n", *lines[1:]]))
+        assert main(["init", "header.csv", "--force"]) == 0
+        assert "looks like a row" not in capsys.readouterr().out
+
+
 def test_causal_hub_backbone_is_recognised(here: Path, capsys: Any) -> None:
     rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -265,7 +265,7 @@ def test_diff_summarises_differences(runs: Path, capsys: Any) -> None:
         in shown
     )
     assert "both:" not in shown
-    assert "1 of 2 shared tasks have the same bank" in shown
+    assert "1 of 2 shared tasks has the same bank" in shown
     assert max(map(len, shown.splitlines())) < 250
     assert "predictions" not in shown
     assert main(["diff", str(runs / "one"), str(runs / "other"), "--json"]) == 1

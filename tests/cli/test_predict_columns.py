@@ -156,10 +156,10 @@ def test_row_with_empty_own_columns_is_refused(run: Path, suffix: str, tmp_path:
     assert "leaves empty while it fills 'text'; it is not clear which is meant. Fill the former" in said
 
 
-def test_empty_cell_is_a_row_if_there_is_only_one_task(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_empty_cell_is_refused_if_there_is_only_one_task(run: Path, tmp_path: Path, capsys: Any) -> None:
     write(tmp_path / "rows.csv", [{"question": "w1", "text": "a note"}, {"question": "", "text": "a note"}])
-    assert main(["predict", str(run), "--task", "topics", "--input", str(tmp_path / "rows.csv")]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    said = refused(capsys, str(run), "--task", "topics", "--input", str(tmp_path / "rows.csv"))
+    assert "rows.csv:3: task 'topics' reads the column 'question', which is empty here: fill it" in said
 
 
 @pytest.mark.parametrize("names", [OWN["twice"], STANDARD["twice"]])

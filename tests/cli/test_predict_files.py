@@ -18,10 +18,10 @@ from tests.cli.formats import read, write
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 ROWS: dict[str, list[Any]] = {
-    "yesno": ["w10 w11", "", 'w1, "w2"\nw3', "Zürich 東京 \U0001f600 w4"],
+    "yesno": ["w10 w11", "w2", 'w1, "w2"\nw3', "Zürich 東京 \U0001f600 w4"],
     "number": ["w12 w13", "w5"],
     "many": ["w14", "w15 w16"],
-    "pair": [("w17", "w18"), ("w1\tw2", "")],
+    "pair": [("w17", "w18"), ("w1\tw2", "w3")],
     "words": [["w10", "w11"], ["[w12]"]],
 }
 MIXED = [
@@ -118,10 +118,19 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.csv", "text\nw1\n", ["--task-column", "t"], "r.csv:2: --task-column t: there is no such column, only 'text'"),
         ("r.txt", "w1\n", ["--task-column", "t"], "r.txt has no columns"),
         ("r.csv", "text\nw1\n", ["--task-column", "text"], "this name is reserved"),
-        ("r.jsonl", '{"text": ""}\n{"text": null}\n', ["--task", "yesno"],
+        ("r.csv", "text,n\nw1,1\n ,2\n", ["--task", "yesno"],
+         "r.csv:3: task 'yesno' reads the column 'text', which is empty here: fill it"),
+        ("r.csv", "text,text_pair\nw1,\n", ["--task", "pair"],
+         "r.csv:2: task 'pair' reads the column 'text_pair', which is empty here: fill it"),
+        ("r.jsonl", '{"tokens": []}\n', ["--task", "words"],
+         "r.jsonl:1: task 'words' reads the column 'tokens', which is empty here: fill it"),
+        ("r.txt", "w1\n\nw2\n", ["--task", "yesno"], "r.txt:2: this text is empty, and every row needs a text"),
+        ("r.jsonl", '{"text": "w1"}\n{"text": null}\n', ["--task", "yesno"],
          "r.jsonl:2: task 'yesno' reads the column 'text', which is null here: fill it"),
         ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is an unpaired surrogate"),
         ("r.csv", "text;label\na;b\n", ["--task", "yesno"], "Are these several columns? .csv files use commas"),
+        ("r.csv", "text;label\na, b;c\n", ["--task", "yesno"],
+         "r.csv:2: 2 fields, but the header names 1 column ('text;label'). Are these several columns? .csv files use commas"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
         ("r.csv", "", ["--task", "yesno"], "r.csv: it has no rows"),
         ("r.csv", "text\n", ["--task", "yesno"], "r.csv: it has no rows"),
@@ -144,6 +153,49 @@ def test_invalid_input_is_reported_before_predicting(
     assert "Traceback" not in shown.err
     assert output.read_text() == "as it was"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({name, "answers.csv"})
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "says"),
+    [
+        ("yesno", ["w1", ""], "text 2: this text is empty, and every row needs a text; fill it, or leave the row out."),
+        ("yesno", ["  \t "], "text 1: this text is empty"),
+        ("words", [" "], "text 1: this text is empty"),
+        ("pair", ["w1\t "], "text 1: the second text of this pair is empty"),
+        ("pair", [""], "text 1: the first text of this pair is empty"),
+    ],
+)
+def test_empty_text_is_refused(run: Path, task: str, words: list[str], says: str, capsys: Any) -> None:
+    assert main(["predict", str(run), "--task", task, *words]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(("given", "lines"), [("w1\nw2\n\n \n", 2), ("w1\n\nw2\n", 0), ("\n", 0)])
+def test_blank_lines_are_ignored_only_at_the_end_of_standard_input(
+    run: Path, given: str, lines: int, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    assert main(["predict", str(run), "--task", "yesno"]) == (0 if lines else 2)
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == lines
+    if not lines:
+        assert ("text 2: this text is empty" if "w1" in given else "there are no rows to predict") in shown.err
+
+
+@pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
+def test_input_is_not_overwritten(run: Path, tmp_path: Path, link: str | None, capsys: Any) -> None:
+    source = target = tmp_path / "rows.csv"
+    source.write_text("text\nw1\n")
+    if link is not None:
+        target = tmp_path / "answers.csv"
+        getattr(target, link)(source)
+    assert main(["predict", str(run), "--task", "yesno", "--input", str(source), "--output", str(target)]) == 2
+    assert (
+        f"--output {target}: this is the file given with --input, which would be overwritten" in capsys.readouterr().err
+    )
+    assert source.read_text() == target.read_text() == "text\nw1\n"
 
 
 def test_task_column_requires_an_input_file(run: Path, capsys: Any) -> None:
@@ -227,11 +279,11 @@ def test_texts_may_be_anywhere_and_look_like_options(
 def test_standard_input_is_utf_8_with_any_line_end(
     run: Path, terminal: bool, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffw1\r\nw2\u2028é\n\nw3".encode()), "ascii"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffw1\r\nw2\u2028é\nw3".encode()), "ascii"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
     assert main(["predict", str(run), "--task", "yesno", "--json"]) == 0
     shown = capsys.readouterr()
-    assert [record["text"] for record in json.loads(shown.out)] == ["w1", "w2\u2028é", "", "w3"]
+    assert [record["text"] for record in json.loads(shown.out)] == ["w1", "w2\u2028é", "w3"]
     assert ("Ctrl-D" in shown.err) == terminal
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w1\n\xff\n"), "utf-8"))
     assert main(["predict", str(run), "--task", "yesno"]) == 2

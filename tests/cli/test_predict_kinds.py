@@ -88,9 +88,9 @@ def test_predict_generated_texts(predict: Callable[..., str], tmp_path: Path, ki
     assert records(predict, kind, "--input", str(file)) == [record]
 
 
-def test_text_without_tokens_is_refused(predict: Callable[..., str]) -> None:
-    shown = predict("causal-lm", "w10", "", code=2)
-    assert "task 'causal-lm', rows to answer, row 2: '' gives no tokens with this tokenizer" in " ".join(shown.split())
+@pytest.mark.parametrize("kind", ["multilabel", "seq2seq", "causal-lm"])
+def test_empty_text_is_refused(predict: Callable[..., str], kind: str) -> None:
+    assert "text 2: this text is empty, and every row needs a text" in predict(kind, "w10", "", code=2)
 
 
 def test_predict_images(predict: Callable[..., str], tmp_path: Path) -> None:

@@ -169,8 +169,8 @@ def test_truncated_words_are_reported_not_silently_untagged(learned: dict[str, P
 @pytest.mark.parametrize(
     ("family", "kind", "row", "wanted"),
     [
-        ("bart", "token-classification", "", "words: a list of them, or a text with spaces"),
-        ("bart", "token-classification", ["w1", 2], "words: a list of them, or a text with spaces"),
+        ("bart", "token-classification", "", "a list of words, or a text with spaces"),
+        ("bart", "token-classification", ["w1", 2], "a list of words, or a text with spaces"),
         ("bart", "seq2seq", ("w1", "w2"), "one text"),
         ("bart", "multilabel", ["w1"], "one text"),
         ("vit", "image-classification", ("a.png", "b.png"), "one image"),
@@ -179,7 +179,7 @@ def test_truncated_words_are_reported_not_silently_untagged(learned: dict[str, P
 def test_rows_of_another_kind_are_refused(
     learned: dict[str, Path], family: str, kind: str, row: Any, wanted: str
 ) -> None:
-    with pytest.raises(InputError, match=f"task '{kind}': row 1 is .*this task was learned on rows of {wanted}"):
+    with pytest.raises(InputError, match=f"task '{kind}': row 1 is .*each row of this task is {wanted}"):
         Run(learned[family]).predict([row], kind)
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl import InputError, Run, StreamCallback, SweepSpec, learn
 from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.checks.shared_bank import shared_bank
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
+from continual_petl.sweep.protocol import sweep
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
 from tests.usual import few
 
@@ -56,6 +58,28 @@ def test_three_kinds_of_task_on_every_family(backbone_folder: Folder, tmp_path: 
     assert bool(torch.equal(R.tril()[2, :2], torch.stack([R[0, 0], R[1, 1]])))
     assert run.results.forgetting == 0.0
     assert all(check.ok for check in run.verify(data=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            "off.yaml",
+            r"stream: got 'off\.yaml'; give a TaskStream, for instance TaskStream\.from_yaml\(\"off\.yaml\"\)",
+        ),
+        (Path("off.yaml"), r"from_yaml\(\"off\.yaml\"\)"),
+        (
+            {"name": "x"},
+            r"stream: got a dict; give a TaskStream, for instance TaskStream\.from_yaml\(\"stream\.yaml\"\)",
+        ),
+    ],
+)
+def test_anything_but_a_stream_is_refused(tmp_path: Path, given: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        learn(given, run_dir=tmp_path / "run")
+    with pytest.raises(InputError, match=says):
+        sweep(given, SweepSpec(space={"training.epochs": [1]}), folder=tmp_path / "sweep")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_learned_stream_is_skipped(backbone_folder: Folder, tmp_path: Path) -> None:

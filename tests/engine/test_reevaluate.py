@@ -123,8 +123,32 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
     assert all(check.ok for check in run.verify())
     # A second time there is nothing to do.
     assert main(["reevaluate", str(copied)]) == 0
-    assert "every score in R is measured: nothing was filled in" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.endswith("nothing was filled in; 3 scores (marked c) are certified, not measured.")
+    assert "every score" not in shown
     assert (copied / "results.jsonl").read_bytes() == after
+
+
+def test_certified_scores_can_be_measured_once_their_data_is_available(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _learned(backbone_folder(), tmp_path, "one", "two")
+    (tmp_path / "data" / "one").rmdir()
+    task_on_disk("one", tmp_path / "data")  # its data is back
+    assert main(["reevaluate", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "no score in R is missing: nothing was filled in; 1 score (marked c) is certified, not measured. " in shown
+    assert f"The data of task 'one' is available now: continual-petl verify {folder} --data evaluates the rows" in shown
+    assert main(["verify", str(folder), "--data"]) == 1
+    assert "task 'one': " not in capsys.readouterr().out, "only the rows of 'two' are missing"
+
+
+def test_run_with_measured_scores_only_says_so(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learn(stream(backbone_folder(), [task_on_disk("one", tmp_path)], training=QUICK), tmp_path / "run")
+    assert main(["reevaluate", str(tmp_path / "run")]) == 0
+    assert "every score in R is measured: nothing was filled in" in capsys.readouterr().out
 
 
 def test_failed_certificates_are_not_filled_in(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ import pytest
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
+from continual_petl.engine import learn as learn_module
 from continual_petl.engine.scoring import result_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import SIGNALS, listening
@@ -78,7 +79,7 @@ PHASES: dict[str, tuple[Any, str, str]] = {
     "probe": (learn_task, "make_probe", "after task 'two' was committed, before its row was measured"),
     "commit": (learn_task, "commit_task", "after task 'two' was committed, before its row was measured"),
     "row": (result_row, "_measure", "while the row of task 'two' was being measured; the task is committed"),
-    "verification": (None, "on_task_end", "after task 'two', with which all is learned"),
+    "verification": (None, "on_task_end", "after task 'two': all tasks are learned; the same command shows the result"),
 }
 
 
@@ -125,6 +126,39 @@ def test_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("begun", "where", "says"),
+    [
+        (False, "from_yaml", "before anything was learned or saved; the same command starts from the beginning"),
+        (False, "preflight", "before anything was learned or saved"),
+        (True, "preflight", "; progress is saved, and the same command resumes from there"),
+        (True, "verify", "after all tasks were learned and saved; the same command shows the result"),
+    ],
+)
+def test_message_outside_of_training_says_what_is_saved(
+    learned: Learned,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    number: int,
+    begun: bool,
+    where: str,
+    says: str,
+) -> None:
+    (tmp_path / "stream.yaml").write_text(dump_stream(learned.tasks.spec))
+    if begun:
+        shutil.copytree(learned.folder.parent / "whole" if where == "verify" else learned.folder, tmp_path / "run")
+    owner = {"from_yaml": TaskStream, "preflight": learn_module, "verify": Run}[where]
+    monkeypatch.setattr(owner, where, lambda *args, **kwargs: signal.raise_signal(number))
+    assert main(["run", str(tmp_path / "stream.yaml"), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 128 + number
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert shown.startswith(
+        "continual-petl: stopped" if number == signal.SIGINT else "continual-petl: ended by SIGTERM"
+    )
+
+
 def test_second_sigterm_exits_at_once_with_its_own_code(learned: Learned, tmp_path: Path) -> None:
     class Twice(L.Callback):
         def on_train_batch_start(self, *args: Any) -> None:
@@ -144,7 +178,7 @@ def test_signal_exit_code_without_training(
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(Run, "verify", lambda *args, **kwargs: signal.raise_signal(number))
     assert main(["verify", str(learned.folder)]) == code
-    assert "the same command resumes" in capsys.readouterr().err
+    assert "the same command starts again from the beginning" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -51,16 +51,33 @@ def test_tuple_of_texts_is_two_rows_for_single_text_tasks(run: Run) -> None:
 
 
 def test_row_of_the_wrong_type_is_refused(run: Run) -> None:
-    with pytest.raises(
-        InputError, match="task 'pairs': row 1 is 'w1'; this task was learned on rows of a pair of texts"
-    ):
+    with pytest.raises(InputError, match="task 'pairs': row 1 is 'w1'; each row of this task is a pair of texts"):
         run.predict("w1", "pairs")
     with pytest.raises(InputError, match=r"a single row was given, but a list of 2 tasks: .* use predict_all"):
         run.predict("w1", ["one", "wide"])
     with pytest.raises(InputError, match=r"rows: got 7 of type int; give one row .* or a list of rows"):
         run.predict(7, "one")  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="row 1 is b'w1'; this task was learned on rows of one text"):
+    with pytest.raises(InputError, match="row 1 is b'w1'; each row of this task is one text"):
         run.predict(b"w1", "one")
+
+
+@pytest.mark.parametrize(
+    ("rows", "task", "number"),
+    [
+        ("", "one", 1),
+        (["w1", " \n"], "one", 2),
+        (["w1", ""], ["one", "wide"], 2),
+        (("w1", ""), "pairs", 1),
+        ([("w1", "w2"), (" ", "w3")], "pairs", 2),
+        ([["w1", " "]], "tags", 1),
+    ],
+)
+def test_empty_text_is_refused_as_in_training(run: Run, rows: Any, task: Any, number: int) -> None:
+    says = rf"row {number} is .*, with an empty text; every row needs a text, as in training: fill it, or leave the row out"
+    with pytest.raises(InputError, match=says):
+        run.predict(rows, task)
+    with pytest.raises(InputError, match=says):
+        run.predict_all(rows, ["wide"] if isinstance(task, list) else [task])
 
 
 def test_rows_may_be_any_iterable(run: Run) -> None:

@@ -174,7 +174,7 @@ def test_notes_are_shown() -> None:
         "16 rows re-evaluated for each span of 4 layers",
         "Layers 0 to 1 are the encoder's, 2 to 3 the decoder's",
         "modifications only in the layers 2, 3",
-        "Never removed: a prompt.",
+        "Whichever layers are removed, the bank keeps a prompt.",
         "Something.",
     ):
         assert fragment in told

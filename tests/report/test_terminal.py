@@ -72,8 +72,12 @@ def test_only_the_newest_of_a_thousand_tasks_are_shown() -> None:
     assert " t991 " not in text
     assert "the first 992" in text
     assert "9,920" in text
-    assert "10.00% of 1000 copies" in text
+    assert "10.00% of 1,000 copies" in text
     assert "1000.0 s" in text
+
+
+def test_one_task_is_compared_with_one_copy() -> None:
+    assert "10.00% of 1 copy " in shown(1)
 
 
 def test_all_of_a_dozen_tasks_are_shown() -> None:

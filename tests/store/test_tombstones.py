@@ -258,6 +258,8 @@ def test_tombstones_on_the_command_line(
 ) -> None:
     assert main(["forget", str(folder), "two"]) == 0
     assert "forgot task two; remaining tasks: one, three" in capsys.readouterr().out
+    assert main(["forget", str(folder), "thre"]) == 2
+    assert "(did you mean 'three'?); learned tasks: one, three\n" in capsys.readouterr().err
     assert main(["forget", str(folder), "two"]) == 2
     assert "task 'two' is not learned" in capsys.readouterr().err
     for name in ("one", "three"):

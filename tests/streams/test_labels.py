@@ -95,8 +95,12 @@ def test_only_five_mistakes_are_shown() -> None:
 
 
 def test_single_class_is_refused() -> None:
-    with pytest.raises(InputError, match=r"all rows have the label 'a'.*at least two classes"):
+    with pytest.raises(
+        InputError, match=r"all rows have the label 'a'.*two classes, so add rows with another label\.$"
+    ):
         _learn(["a", "a"])
+    with pytest.raises(InputError, match=r"add rows with another label, or use kind: regression\.$"):
+        _learn([3, 3])
 
 
 def test_class_without_rows_is_reported() -> None:

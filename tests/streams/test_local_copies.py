@@ -168,8 +168,8 @@ def test_template_joins_columns_and_nested_fields() -> None:
 @pytest.mark.parametrize(
     ("templates", "message"),
     [
-        ({"a": "{n}"}, r"builds a column 'a', which already exists; there are 'a', 'n', 'm'"),
-        ({"t": "{b}"}, r"data.templates.t is '\{b\}', but there is no column 'b'; there are 'a', 'n', 'm'"),
+        ({"a": "{n}"}, r"builds a column 'a', which already exists; the columns are 'a', 'n', 'm'"),
+        ({"t": "{b}"}, r"data.templates.t is '\{b\}', but there is no column 'b'; the columns are 'a', 'n', 'm'"),
         ({"t": "{m.de}"}, r"there is no column 'm.de'"),
         ({"t": "{a.b}"}, r"there is no column 'a.b'"),
         ({"t": "{m}"}, r"column 'm': 1 row cannot be used: row 1: \{'en': 'e'\} is dict\. A template accepts texts"),

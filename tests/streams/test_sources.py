@@ -231,6 +231,18 @@ def test_hub_data_offline() -> None:
         read_splits("t", DataSpec(path="no-such/data"), COLUMNS)
 
 
+def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, capfd: Any) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label"\n')
+    says = (
+        r"line 2 of .* is not JSON \(Expecting ':' delimiter, at character 22\)\. Repair this line, or leave it out\.$"
+    )
+    verbosity = datasets.logging.get_verbosity()
+    with pytest.raises(InputError, match=says):
+        read_splits("t", str(tmp_path / "rows.jsonl"), COLUMNS)
+    assert caplog.text == "".join(capfd.readouterr()) == ""
+    assert datasets.logging.get_verbosity() == verbosity
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -250,6 +262,14 @@ def test_hub_data_offline() -> None:
             "broken/a.csv",
             r"a\.csv: the header names 2 columns \('text', 'label'\), but 1 line has .*: line 3: 3\. Repair",
         ),
+        (
+            "broken/semicolons.csv",
+            r"the header names 1 column \('text;label'\), but 1 line has .*: line 2: 2\. Are these several columns\? ",
+        ),
+        (
+            "broken/tabs.csv",
+            r"names 1 column \('text\\tlabel'\), .*: line 2: 2\. Are these several columns\? \.csv files",
+        ),
         ("broken/twice.csv", r"twice.csv has the header 'text', 'label', 'text', which names a column twice"),
         ("broken/empty.csv", r"empty.csv has no header line"),
         (
@@ -257,8 +277,15 @@ def test_hub_data_offline() -> None:
             r"latin.csv: byte 1, in line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",
         ),
         ("broken/a.parquet", r"cannot read 'train' of .*a.parquet as parquet"),
-        ("near.jsonl", r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); there are"),
-        ("column.jsonl", r"split train .*columns.label is 'label', but there is no such column; there are 'text', 'y'"),
+        (
+            "near.jsonl",
+            r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); the columns are",
+        ),
+        ("single.jsonl", r"columns.label is 'label', but there is no such column; the only column is 'text'\. Name"),
+        (
+            "column.jsonl",
+            r"split train .*columns.label is 'label', but there is no such column; the columns are 'text', 'y'",
+        ),
     ],
 )
 def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) -> None:
@@ -273,6 +300,8 @@ def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) 
     (tmp_path / "rows.xlsx").write_text("x")
     broken = tmp_path / "broken"
     broken.mkdir()
+    (broken / "semicolons.csv").write_text("text;label\na, b;yes\n")
+    (broken / "tabs.csv").write_text("text\tlabel\na, b\tyes\n")
     (broken / "a.jsonl").write_text('{"text": "a", "label": 1}\n{"text": \n')
     (broken / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a", "label": 1}\n' * 50)[:-12])
     (broken / "a.csv").write_text("text,label\na,1\nb,c,1\n")
@@ -281,6 +310,7 @@ def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) 
     (broken / "latin.csv").write_bytes("täxt,label\na,1\n".encode("latin-1"))
     (broken / "a.parquet").write_text("PAR1")
     (tmp_path / "near.jsonl").write_text('{"text": "a", "labels": 1}\n')
+    (tmp_path / "single.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "column.jsonl").write_text('{"text": "a", "y": 1}\n')
     with pytest.raises(InputError, match=message):
         read_splits("t", str(tmp_path / data), COLUMNS)

@@ -10,7 +10,7 @@ from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
-from continual_petl.errors import ForgettingError, InputError, why_unavailable
+from continual_petl.errors import ForgettingError, InputError, named_tasks, why_unavailable
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
@@ -24,6 +24,8 @@ _CERTIFIED: Status = "certified"
 _NOT_MEASURED: Status = "not measured"
 _SAMPLE = 5
 _CHECKED = 20
+_NAMED = 5
+"""Maximum number of tasks for which a notice gives the reason."""
 
 
 class _NotMeasurable(Exception):
@@ -139,8 +141,9 @@ def _not_measured_again(gone: dict[str, str]) -> str:
     first, why = next(iter(gone.items()))
     if len(gone) == 1:
         return f"task {first!r} was not measured again, because {why.rstrip('.')}."
-    tasks = ", ".join(map(repr, gone))
-    return f"tasks {tasks} were not measured again; for {first!r}: {why.rstrip('.')}."
+    each = [f"for {task!r}, {why.rstrip('.')}" for task, why in gone.items()]
+    more = [f"and so on for {len(each) - _NAMED} more"] if len(each) > _NAMED else []
+    return f"{named_tasks([*gone])} were not measured again: {'; '.join(each[:_NAMED] + more)}."
 
 
 def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:

@@ -81,4 +81,6 @@ def finish_task(
         callback.on_task_checked(event, spent, dict(checks))
     learned = set(store.tasks)
     left = next((spec.name for spec in session.spec.tasks if spec.name not in learned), None)
-    request.stop_here(f"after task {task!r}, with which all is learned" if left is None else f"before task {left!r}")
+    if left is None:
+        request.stop_here(f"after task {task!r}: all tasks are learned", "shows the result")
+    request.stop_here(f"before task {left!r}")
