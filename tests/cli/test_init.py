@@ -218,7 +218,7 @@ def test_data_that_needs_a_backbone_that_writes_is_named(here: Path, offline: No
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["init", "questions.csv", "chats.jsonl", "pairs.csv"]) == 0
     said = capsys.readouterr().out
-    assert "backbone facebook/bart-base: it can write texts, which the packaged minilm cannot; " in said
+    assert "backbone facebook/bart-base: generates text, which the packaged minilm cannot; " in said
     advice = "draft it as a stream of its own, and continual-petl init questions.csv pairs.csv runs on minilm\n"
     assert f"or a path. Only chats.jsonl asks for generated texts: {advice}" in said
     assert "wrote stream.yaml; once its backbone can be loaded: continual-petl run stream.yaml --dry-run" in said
