@@ -54,7 +54,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "csv":
-        # Lightning's logger empties an existing file, so each start of a run gets the next number.
+        # Lightning's logger empties an existing file, so a run uses the next number each time it is started.
         return CSVLogger(folder, name="csv")
     if kind == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
@@ -132,7 +132,7 @@ def loggers_notice(kinds: Sequence[str]) -> list[str]:
         return []
     if is_disabled():
         return [
-            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it logs the missing tasks."
+            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it set logs the missing tasks."
         ]
     if goes_online() is False:
         return [

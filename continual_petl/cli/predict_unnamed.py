@@ -96,7 +96,7 @@ def _line(run: Run, answer: RoutedAnswer) -> str:
 
 
 def _record(run: Run, row: Row, given: Record | None, answer: RoutedAnswer) -> Record:
-    """Return a row's record as with a task, with the task that was found."""
+    """Return the record of a row, including the task that was found for it."""
     manifest = run.store.manifest(answer.task or next(iter(answer.runners_up)))
     found: Record = {
         "task": answer.task,

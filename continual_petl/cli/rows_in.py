@@ -39,7 +39,7 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
     first, tab, second = line.partition("\t")
     if not tab:
         raise InputError(
-            f"{where}: this task was learned on pairs, so write two texts with a tab between them (in a shell: "
+            f"{where}: this task was learned on pairs, so write two texts separated by a tab (in a shell: "
             "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or with the "
             "columns that the task was learned from"
         )
@@ -54,7 +54,7 @@ def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> 
 
 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
-    """Yield the given rows without a task: a text, or the pair of texts on either side of a tab."""
+    """Yield the given rows without a task: a text, or a pair of texts separated by a tab."""
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
         yield _unnamed(line, f"text {number}", limits)
 

@@ -113,7 +113,7 @@ class Session:
         """Return a task's complete bank configuration; a task without one inherits that of the bank it starts from."""
         choice = task.bank or self.spec.bank
         if choice.inherits and self.store.has(task.name):
-            # Even if the other task has changed since then.
+            # This holds even if the other task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -165,7 +165,7 @@ class Session:
 
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
-    """Return those of the given learned tasks that were learned with a different stream seed."""
+    """Return the given learned tasks that were learned with a different stream seed."""
     return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
 
 

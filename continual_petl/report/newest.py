@@ -22,7 +22,7 @@ class NewestRow:
     number: int
     """Its 1-based number in the order of learning."""
     scores: Mapping[str, float | None]
-    """By task; None if undefined."""
+    """Scores by task; None if undefined."""
 
 
 def newest_table(rows: Sequence[NewestRow], width: int) -> Table:

@@ -46,7 +46,7 @@ class TaskFacts:
     score: float | None
     """Just after it was learned; None if undefined."""
     bank: str
-    """What its bank changes, in words."""
+    """Description of the changes that its bank makes."""
     training: str
     """Learning rate, epochs and batch size, in words."""
     scope: str

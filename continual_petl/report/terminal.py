@@ -115,8 +115,8 @@ def _routed(results: Results) -> list[str]:
         return []
     found = routed.after(len(routed.tasks))
     meanings = {
-        "routing_accuracy": f"of rows that name no task find theirs, of {len(routed.tasks):,} tasks",
-        "accuracy": "of rows that name no task are predicted rightly",
+        "routing_accuracy": f"of rows are routed to their task when none is named ({len(routed.tasks):,} tasks)",
+        "accuracy": "of rows are predicted correctly when no task is named",
         "routing_loss": "mean drop of `routing` from its best; not forgetting, since named predictions are unchanged",
     }
     heads = dict(zip(meanings, ("routing", "routed ACC", "rout. loss"), strict=True))

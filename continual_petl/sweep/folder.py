@@ -31,7 +31,8 @@ from continual_petl.sweep.spec import SweepSpec
 
 SWEEP, SWEPT, CHOSEN, SUMMARY = "sweep.json", "swept.yaml", "chosen.yaml", "summary.json"
 _MAY_CHANGE = {"trials"}
-"""A longer search continues a shorter one; a shorter one uses the first trials."""
+"""Settings that may differ from those the sweep was started with: a search with more trials continues the earlier one, and
+one with fewer uses only its first trials."""
 _MAX_LISTED = 8
 
 

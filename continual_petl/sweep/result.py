@@ -121,7 +121,7 @@ class SweepResult:
     chosen: StreamSpec
     """The stream with the chosen bank and training of each task; its seed is unchanged."""
     tasks: Mapping[str, TaskChoice]
-    """By name, in the order of the stream: tasks of this call and of earlier calls."""
+    """Choices by task, in the order of the stream, for the tasks of this call and of earlier calls."""
     asked: tuple[str, ...]
     """Names of the tasks of this call."""
 

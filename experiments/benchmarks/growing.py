@@ -38,7 +38,8 @@ class Cost:
 
 
 class Costs(StreamCallback):
-    """Records the cost of each task. It must be the last callback of a run, so that the work of all others is included.
+    """Records the cost of each task. It must be the last callback of a run, so that the work of all other callbacks is
+    included.
 
     Args:
         folder: the run folder.

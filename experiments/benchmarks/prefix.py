@@ -1,4 +1,4 @@
-"""The frozen-prefix cache: seconds of the first and of later epochs with and without it, in one process, in turns.
+"""The frozen-prefix cache: how long the first and later epochs take with and without it, alternately in one process.
 
     python -m experiments.benchmarks.prefix --data FOLDER [--rows 2000] [--epochs 5] [--layers 3-5] [--repetitions 5]
     python -m experiments.benchmarks.prefix --quick
@@ -85,7 +85,7 @@ def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Learn in turns with and without the cache; return raw numbers and ratios."""
+    """Learn alternately with and without the cache; return raw numbers and ratios."""
     torch.set_num_threads(options.threads)
     data = _QUICK if options.quick else str(options.data)
     samples: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}

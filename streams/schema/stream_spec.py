@@ -82,7 +82,7 @@ class TaskSpec(FrozenModel):
     """All labels of the data, or a JSON file with them, if this task is about some of them (labels): rows with one of the
     others are left out of every split. null means that there are no others. (classification, image-classification)"""
     split: SplitSpec | None = None
-    """Cut this entry into tasks by its labels, NAME-01, NAME-02, ...; it needs labels. (classification,
+    """Split this entry by label into the tasks NAME-01, NAME-02, ...; requires the key labels. (classification,
     image-classification)"""
     bank: BankChoice | None = None
     """The bank of this task; null means the stream's. Replaces the stream's bank as a whole."""

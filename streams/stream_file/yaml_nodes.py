@@ -1,9 +1,9 @@
 """Parse YAML text into plain data, and record the line of every key.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not YAML 1.1 as in PyYAML:
-``1e-3`` is a number, ``no`` and ``2024-01-01`` are texts. Unlike in either version, ``007`` is a text, since a label must
-not lose its zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can exhaust
-memory.
+``1e-3`` is a number, ``no`` and ``2024-01-01`` are strings. Unlike in either version, ``007`` is a string, since a label
+must not lose its zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can
+exhaust memory.
 """
 
 from __future__ import annotations

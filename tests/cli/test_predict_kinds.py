@@ -90,7 +90,7 @@ def test_predict_generated_texts(predict: Callable[..., str], tmp_path: Path, ki
 
 def test_text_without_tokens_is_refused(predict: Callable[..., str]) -> None:
     shown = predict("causal-lm", "w10", "", code=2)
-    assert "task 'causal-lm', rows to answer, row 2: '' gives no tokens with this tokenizer" in " ".join(shown.split())
+    assert "task 'causal-lm', rows to predict, row 2: '' gives no tokens with this tokenizer" in " ".join(shown.split())
 
 
 def test_predict_images(predict: Callable[..., str], tmp_path: Path) -> None:

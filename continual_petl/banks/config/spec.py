@@ -73,7 +73,7 @@ class Modification(FrozenModel):
     """Prefix: mlp trains the vectors through one MLP per kind of attention; prompt: mlp or lstm (P-tuning). Folded into
     plain vectors after training."""
     hidden: Size = 512
-    """Width inside the reparametrisation."""
+    """Width inside the reparametrisation network."""
     mlp_width: Size | None = None
     """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden (peft's P-tuning has twice hidden)."""
     implementation: Literal["concat", "gated"] = "concat"

@@ -43,7 +43,7 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
     """Record which tasks a command is about to replace; the lock is held.
 
     Returns:
-        The tasks that remain to be replaced, and one sentence for each of the others.
+        The tasks that remain to be replaced, and one sentence for each task that has already been replaced.
 
     Raises:
         StoreError: if the record of an earlier command is damaged.

@@ -27,7 +27,7 @@ class Order:
     """The settings that another process needs to check certificates as this one would."""
 
     folder: str
-    """The path as given, so that all processes name its files alike; relative to the working directory."""
+    """The path as given, relative to the working directory, so that all processes name its files in the same way."""
     spec: StreamSpec
     consent: bool
     """Whether the remote code that comes with a backbone may be executed if the run asks for it."""

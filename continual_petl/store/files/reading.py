@@ -120,7 +120,8 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a regular file without newlines; the last item, normally empty, is the rest after the last newline.
+    """Yield the lines of a regular file without newlines; the last item, normally empty, is everything after the last
+    newline.
 
     Raises:
         FileNotFoundError: if there is none.

@@ -49,7 +49,7 @@ PLAIN, LIGHTNING = "a step without the profiler", "a step through Lightning"
 
 
 def measure(bench: Bench) -> Measured:
-    """Profile our step, and measure it without the profiler, in turns."""
+    """Profile our step, and measure it without the profiler, alternately."""
     options = bench.options
     batch = ours.random_batch(bench.shape, options.batch, options.length, device=options.device)
     bank = {"preset": "houlsby", "bottleneck": options.bottleneck}
