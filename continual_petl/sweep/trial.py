@@ -34,7 +34,7 @@ Judge = Callable[[Sequence[float | None]], bool]
 
 
 class Pruned(Exception):
-    """A trial was ended early because others are better."""
+    """A trial was ended early because other trials are better."""
 
 
 class EpochScores(L.Callback):

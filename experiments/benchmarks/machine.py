@@ -24,7 +24,7 @@ class Machine(FrozenModel):
 
     processor: str
     units: tuple[str, ...]
-    """Those of `UNITS` that the CPU has."""
+    """The features in `UNITS` that the CPU has."""
     cores: int
     """Number of cores available to this process."""
     threads: int

@@ -3,9 +3,9 @@
     python -m experiments.benchmarks.prefix --data FOLDER [--rows 2000] [--epochs 5] [--layers 3-5] [--repetitions 5]
     python -m experiments.benchmarks.prefix --quick
 
-FOLDER holds train, validation and test rows in the format of a stream's data. The first epoch is timed from the moment when
-the task's data has been read: with the cache, this epoch fills it. Each epoch includes its validation and its checkpoint. The
-result is one JSON value on standard output: all raw numbers, medians and ratios.
+FOLDER holds train, validation and test rows in the format of a stream's data. The time of the first epoch, which fills the
+cache, starts when the task's data has been read. Each epoch includes its validation and its checkpoint. The result is one
+JSON value on standard output: all raw numbers, medians and ratios.
 """
 
 from __future__ import annotations

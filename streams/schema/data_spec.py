@@ -117,7 +117,7 @@ class DataSpec(FrozenModel):
     revision: Revision | None = None
     """Commit, tag or branch of a Hub data set."""
     split: dict[SplitName, Text] | None = None
-    """Which rows are train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""
+    """The rows of train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""
     data_files: _Files | None = None
     """Files for a reader: a path, a list of paths, or a mapping from split to either; globs are allowed."""
     data_dir: Text | None = None

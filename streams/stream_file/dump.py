@@ -25,7 +25,7 @@ from continual_petl.streams.stream_file.yaml_nodes import CORE
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that YAML 1.1 or 1.2 would read as something else."""
+    """Quotes strings that YAML 1.1 or 1.2 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

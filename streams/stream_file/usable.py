@@ -72,7 +72,7 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
 
 
 def usable_task(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | None:
-    """Return the same for a file with one task, as a stream with only that task; None if too little is left."""
+    """Return the task of a file, without keys that have mistakes, as a stream with only that task; None if too little is left."""
     stream = {"name": "unnamed", "backbone": "minilm", "tasks": [tree]}
     part = usable_part(stream, [("tasks", 0, *path) for path in wrong])
     return part if part is not None and part.numbers else None

@@ -38,7 +38,7 @@ CORE = {
         list("-+0123456789."),
     ),
 }
-"""For each tag, the pattern of its unquoted texts, and the characters with which they can begin."""
+"""For each tag, the pattern of its unquoted scalars, and the characters that they can begin with."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -115,7 +115,7 @@ def parse(text: str) -> Parsed:
 
 
 def plain_scalar(text: str) -> Any:
-    """Return the value of an unquoted ``text``: null, a truth value, a number, or the text itself.
+    """Return the value of an unquoted ``text``: null, a boolean, a number, or the text itself.
 
     Raises:
         ValueError: if it is a whole number beyond the largest float.

@@ -186,7 +186,7 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
 
 
 def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
-    """Return the last complete line of a regular file without its newline (None if there is none), and the rest after it.
+    """Return the last complete line of a regular file without its newline (None if there is none), and the bytes after it.
 
     Only the end of the file is read.
 
