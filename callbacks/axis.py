@@ -44,7 +44,7 @@ class Axis(FrozenModel):
 
         Args:
             task: the task.
-            anew: whether its fit starts from its first step.
+            anew: whether the task's fit starts from its first step.
         """
         if task == self.task and not (anew and (self.loss or self.score)):
             return self

@@ -1,4 +1,4 @@
-"""One logger of a run, with its position on the step axis. It may fail without stopping the run."""
+"""One logger of a run, with its position on the step axis. A logger may fail without stopping the run."""
 
 from __future__ import annotations
 

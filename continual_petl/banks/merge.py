@@ -1,7 +1,7 @@
 """Merges a bank into a copy of its backbone, where possible: a plain `transformers` model for one task.
 
 Low-rank changes are added to the weights of projections (Hu et al. 2022, section 4.1), learned factors are multiplied into
-them, and own parameters and sparse differences are weights already. Everything else acts between modules or inside
+them; a bank's own parameters and sparse differences are already weights. Everything else acts between modules or inside
 attention and cannot be merged.
 """
 

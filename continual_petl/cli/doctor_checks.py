@@ -24,7 +24,7 @@ SETTINGS = (
     "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
     "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
-"""Variables whose values are shown; others (keys, paths) are at most reported as set."""
+"""Variables whose values are shown; other variables (keys, paths) are at most reported as set."""
 _MIN_FREE_BYTES = 1e9
 _TIMEOUT_S = 3.0
 

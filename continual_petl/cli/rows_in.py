@@ -47,7 +47,7 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
 
 
 def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> Iterator[Named]:
-    """Yield the rows given as arguments, or else those on standard input as they arrive."""
+    """Yield the rows given as arguments, or else the rows on standard input as they arrive."""
     lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
         yield manifest.task, row_of(line, f"text {number}", manifest, limits), None
@@ -74,7 +74,7 @@ def read_rows(
     limits: LimitsSpec = DEFAULTS,
     seen: Callable[[Record, str], None] | None = None,
 ) -> Iterator[Named]:
-    """Yield the rows of a file, each with its task; the file is never in memory as a whole.
+    """Yield the rows of a file, each with its task; the file is never completely in memory.
 
     Args:
         path: path of the file.

@@ -197,7 +197,7 @@ class Run:
             task: a learned task; None means all.
             data: also predict the test rows again, and compare scores and all predictions.
             limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
-                and of some others. The whole chain is checked in any case.
+                and of some other tasks. The whole chain is checked in any case.
             jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
                 under ``if __name__ == "__main__":``, since the processes import the script. If a backbone is already in
                 memory, that copy is checked, in this process alone.
@@ -235,7 +235,7 @@ class Run:
         Example::
 
             found = run.ablate("agnews")
-            found.full, found[0, 3].relative  # the whole bank's score; the loss without layers 0 to 3
+            found.full, found[0, 3].relative  # the full bank's score; the loss without layers 0 to 3
             found.figure()
         """
         self.check_learned(task)

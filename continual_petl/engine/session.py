@@ -110,7 +110,7 @@ class Session:
         return plan_task(self.spec, task, labels, self.backbone(task), train=seen, bank=self.bank(task))
 
     def bank(self, task: TaskSpec) -> BankSpec:
-        """Return a task's complete bank configuration; a task without one inherits that of the bank it starts from."""
+        """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
         choice = task.bank or self.spec.bank
         if choice.inherits and self.store.has(task.name):
             # This holds even if the other task has changed since then.

@@ -45,7 +45,7 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
             row has its own task, which means that there are several rows.
 
     Raises:
-        InputError: if ``rows`` is neither, or two texts are one row for some of the tasks and two rows for others.
+        InputError: if ``rows`` is neither, or two strings are one row for some of the tasks and two rows for other tasks.
     """
     import numpy as np  # not needed for types alone
 
@@ -61,8 +61,8 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
         if len(by_pair) == 2:
             raise InputError(
                 f"rows: {rows!r} is one row for task {by_pair[True]!r}, which was learned on pairs of texts, and two rows "
-                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and ask the tasks on "
-                "pairs and the others separately"
+                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and call the tasks on "
+                "pairs separately from the other tasks"
             )
         return ([rows], True) if True in by_pair else (list(rows), False)
     if not isinstance(rows, Iterable):

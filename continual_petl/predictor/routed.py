@@ -52,7 +52,7 @@ def predict_routed(
         raise InputError(f"unknown: got {unknown!r}; allowed are 'reject' and 'nearest'")
     finder = task_finder(models)
     manifests = finder.manifests
-    # Where some tasks take pairs and others do not, a tuple of two strings is a pair; two rows are given as a list.
+    # If some tasks take pairs and other tasks do not, a tuple of two strings is a pair; two rows are given as a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
     listed, one = as_rows(rows, lambda: pairs or manifests)
     if not listed:

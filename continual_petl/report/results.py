@@ -166,8 +166,8 @@ class Results:
     def carried(self) -> int:
         """Number of tasks whose score at the end is taken from an earlier row.
 
-        When a task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores of
-        the remaining tasks; BWT is unknown unless each earlier task has a score from the row of a later one.
+        When a task is added to a run of many tasks, only some of the earlier ones are re-evaluated. ACC uses the newest
+        known scores of the remaining tasks; BWT is unknown unless each earlier task has a score from the row of a later one.
         """
         return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
 

@@ -1,4 +1,4 @@
-"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is added whole or not at all."""
+"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is added completely or not at all."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Store(BankFolders):
         return [link.task for link in self.links()]
 
     def links(self) -> list[Link]:
-        """Return the links of the learned tasks, in the order of learning; those of tombstones are not among them.
+        """Return the links of the learned tasks, in the order of learning, without the links of tombstones.
 
         Raises:
             StoreError: if a certificate or tombstone cannot be read.
@@ -169,7 +169,7 @@ class Store(BankFolders):
         if view is not None and not view.broken:
             newest = chain.head([*view.links[-1:], *chain.whole((), view.tombstones[-1:])])
             follows = newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal)
-            # Otherwise changes by others since the last check, right before this commit, would go unnoticed.
+            # Otherwise changes by other processes since the last check, right before this commit, would go unnoticed.
             if follows and self._listed() == view.listed | {task}:
                 self._view = replace(view, stamp=self._stamp(), listed=self._listed(), links=[*view.links, link])
 

@@ -1,4 +1,4 @@
-"""The folder of a sweep: its initial settings, of which only the number of trials may change, and its results.
+"""The folder of a sweep: its initial settings (only the number of trials may change later), and its results.
 
 ::
 

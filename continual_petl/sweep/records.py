@@ -119,7 +119,7 @@ class Records:
         return sorted(found, key=lambda record: record.number)
 
     def data_of(self, task: str, seed: int) -> dict[str, str]:
-        """Return the digests of the rows from which a task was learned with this seed; empty if it was not."""
+        """Return the digests of the rows that a task was learned from with this seed; empty if it never was."""
         known = (each for each in self._by_key.values() if (each.task, each.seed) == (task, seed))
         return next((each.data for each in known if each.data), {})
 

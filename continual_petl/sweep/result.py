@@ -28,7 +28,7 @@ class TaskChoice:
     trials: tuple[Record, ...]
     """The trials of the search, by number."""
     seeds: tuple[Record, ...]
-    """The completed trials with the chosen settings, beginning with that of the search; empty if no trial is complete."""
+    """The completed trials with the chosen settings, the trial of the search first; empty if no trial is complete."""
     failed_seeds: tuple[Record, ...]
     """The failed trials with the chosen settings; they are not included in the mean."""
     num_left: int

@@ -52,7 +52,7 @@ def grid(spec: SweepSpec) -> list[dict[str, Any]]:
 
 
 def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskSpec:
-    """Return a task with these settings instead of those of the task or its stream.
+    """Return a task with these settings in place of its own and its stream's.
 
     Raises:
         Unfit: if the task cannot have them.

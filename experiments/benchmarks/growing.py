@@ -105,7 +105,7 @@ def many_tasks(
         "bank": {"preset": "houlsby", "bottleneck": bottleneck},
         "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32"},
         "evaluate": "certified",
-        "routing": "off",  # measured in a table of its own
+        "routing": "off",  # measured in a separate table
         "tasks": tasks,
         **more,
     }

@@ -1,9 +1,9 @@
 """The cost of the k-th task for several k, side by side, and the cost of opening and switching many banks.
 
-Run folders with 10 to 1,000 banks are created: one small task is learned, the others are committed as copies of its bank,
-each with the usual certificate, index entry and results. Then each folder is continued by a separate run, and these runs take
-turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the largest store
-are opened alternately, and banks are switched, in memory and from disk. The functions only return numbers.
+Run folders with 10 to 1,000 banks are created: one small task is learned, and further ones are committed as copies of its
+bank, each with the usual certificate, index entry and results. Then each folder is continued by a separate run, and these
+runs take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the
+largest store are opened alternately, and banks are switched, in memory and from disk. The functions only return numbers.
 `experiments.benchmarks.tables.course` learns all 1,000 tasks in one run instead.
 """
 

@@ -1,4 +1,4 @@
-"""The machine and the software with which a table was measured, without paths or host names."""
+"""The machine and the software that a table was measured with, without paths or host names."""
 
 from __future__ import annotations
 

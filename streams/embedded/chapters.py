@@ -1,4 +1,4 @@
-"""A task: which part of the language reference is a passage from? The text is that of ``pydoc_data/topics.py``."""
+"""A task: which part of the language reference is a passage from? The text is from ``pydoc_data/topics.py``."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
     if cut:
         notices.append(
             f"task {task.name!r}: {cut} targets are longer than {target_room} tokens (max_target_length) and were cut; "
-            "their rest is not learned, but scores compare with the whole target."
+            "the part cut off is not learned, but scores use the complete target."
         )
     return notices
 

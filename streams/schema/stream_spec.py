@@ -232,8 +232,7 @@ class StreamSpec(FrozenModel):
     read."""
     routing: Routing = "full"
     """The data that each task stores with its certificate, so that rows can be predicted without a task's name: mean and
-    covariance of
-    its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
+    covariance of its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
     protocol: Protocol = "task"
     """How rows that name no task are judged, and which tasks are allowed. task: any; the right task must be found, and its
     prediction must be correct. class: classifications of text or images, with each label in one task only; domain:

@@ -1,4 +1,4 @@
-"""Checks of a file before `datasets` reads it, and better messages where those of `datasets` are too vague."""
+"""Checks of a file before `datasets` reads it, and better messages where the messages of `datasets` are too vague."""
 
 from __future__ import annotations
 

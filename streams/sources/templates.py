@@ -1,4 +1,4 @@
-"""Build columns from others: a data set with title and content gets a text column.
+"""Build columns from other columns: a data set with title and content gets a text column.
 
 The schema checks the syntax of templates; this module applies them to rows.
 """

@@ -51,7 +51,7 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return the reported and the ``found`` problems in the order of `problems`; those without a key are last.
+        """Return the reported and the ``found`` problems in the order of `problems`; problems without a key are last.
 
         Args:
             found: keys of the stream, whose tasks are counted after `split`, and their problems.

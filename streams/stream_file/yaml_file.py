@@ -60,7 +60,7 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
 
 class PartlyUsableError(StreamFileError):
-    """The file of a stream or a task has mistakes, but the rest of it may be checked further.
+    """The file of a stream or a task has mistakes, but the remaining keys may be checked further.
 
     Args:
         places: the mistakes, and the places of the keys in the file.

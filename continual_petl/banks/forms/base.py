@@ -145,7 +145,7 @@ class Form:
             whole: the copy.
             sites: its sites.
             placement: the delta and its place.
-            base: the parameters that the delta was trained with: those of the backbone, or the bank's own.
+            base: the parameters that the delta was trained with: the backbone's, or the bank's own.
         """
         raise NotImplementedError
 

@@ -192,7 +192,7 @@ def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tupl
 
 
 def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
-    """Return the own parameters of all rows; rows whose bank lacks a parameter get the backbone's."""
+    """Return the banks' own parameters for all rows; rows whose bank lacks a parameter get the backbone's."""
     parts = [group.own() for group in groups]
     names = {name for part in parts for name in part}
     found = {}

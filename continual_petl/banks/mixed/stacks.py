@@ -29,7 +29,7 @@ _ARITHMETIC = (
     *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
     *("output_norm", "normalised_input", "implementation"),
 )
-"""The options that determine the computation of a modification; others only affect its parameters or training."""
+"""The options that determine the computation of a modification; other options only affect its parameters or training."""
 _serials = itertools.count()
 
 

@@ -28,10 +28,10 @@ a probability 4 decimals; --json and files have all digits.
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. The order is that of the rows.
---output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has such a
-column is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all numbers, all
-booleans or all lists of strings are JSON there. Rows are read and predicted in portions: a file or pipe may be of any
+.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
+rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
+such a column is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all numbers,
+all booleans or all lists of strings are JSON there. Rows are read and predicted in portions: a file or pipe may be of any
 length.
 
 examples:

@@ -167,7 +167,7 @@ def _probe(run: TaskRun) -> dict[str, Tensor]:
 
 
 def _router(run: TaskRun) -> dict[str, Tensor] | None:
-    """Return the sums by which the router recognises the task's rows, in the form in which they are stored."""
+    """Return the sums by which the router recognises the task's rows, in their stored form."""
     routing = run.session.spec.resolved_routing(run.task)
     if routing == "off":
         return None

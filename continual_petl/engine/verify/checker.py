@@ -121,7 +121,7 @@ class Checker:
         return check
 
     def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:
-        """Return the backbone and the findings about it; it is checked only once."""
+        """Return the backbone and the findings about it; the backbone is checked only once."""
         if precision not in self._backbones:
             try:
                 backbone = self._session.models.backbone("bf16" if precision == "bf16" else "fp32")

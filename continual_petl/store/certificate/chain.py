@@ -16,7 +16,7 @@ from continual_petl.store.certificate.tombstone import Tombstone
 
 @dataclass(frozen=True)
 class Link:
-    """The part of an entry that the chain needs: small, unlike a manifest."""
+    """The part of an entry that the chain needs; much smaller than a manifest."""
 
     index: int
     seal: str

@@ -171,7 +171,7 @@ class BankFolders:
         """Record that a bank has changed."""
 
     def note(self, task: str) -> None:
-        """Add a newly committed bank to the index, and any others missing from it.
+        """Add a newly committed bank to the index, and any other banks missing from it.
 
         Raises:
             StoreError: if its certificate cannot be read.

@@ -43,7 +43,7 @@ GROUPS = {
     "embeddings": ("embedding", "index_select", "gather", "embedding_dense_backward"),
     "optimizer": ("_fused_adamw_", "_foreach", "lerp_", "addcdiv_", "addcmul_", "sqrt", "Optimizer"),
 }
-"""Operations by purpose; all other operations form the rest."""
+"""Operations by purpose; all other operations are in `REST`."""
 REST, PYTHON = "other operations", "outside of operations"
 PLAIN, LIGHTNING = "a step without the profiler", "a step through Lightning"
 
