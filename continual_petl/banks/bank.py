@@ -22,7 +22,7 @@ class Bank(nn.Module):
 
     Args:
         spec: the specification of the bank.
-        model: the backbone, only read (its sizes, later its values); may be on the meta device.
+        model: the backbone, which is only read (sizes, and later values); may be on the meta device.
         sites: the sites of the model.
         head: the task's head; any module.
         reads: the backbone output that the task uses; a full copy includes the pooler or output head if it is used.

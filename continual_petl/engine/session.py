@@ -189,7 +189,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.bank(task).model_dump(mode="json"),
-            # A maximum length that the stream leaves open stays as learned.
+            # A maximum length that the stream does not set stays as learned.
             "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
@@ -229,7 +229,7 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
 
 
 def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
-    """Return the generation settings of a task; a length that the stream leaves open is the learned one."""
+    """Return the generation settings of a task; a length that the stream does not set is the one it was learned with."""
     if manifest.generation is None:
         return {}
     return {"generation": spec, "max_target_length": manifest.max_target_length if length is None else length}

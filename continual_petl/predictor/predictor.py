@@ -65,7 +65,7 @@ class Predictor:
             A single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task is not learned, or a row is not what it expects.
+            InputError: if a task is not learned, or a row is not of the type that the task expects.
         """
         if isinstance(task, str):
             self._check_learned([task])
@@ -120,8 +120,8 @@ class Predictor:
             By task: a single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task is not learned, or a row is not what it expects; if ``rows`` is a tuple of two texts, and
-                some of the tasks, but not all, were learned on pairs of texts.
+            InputError: if a task is not learned, or a row is not of the type that the task expects; if ``rows`` is a tuple
+                of two texts, and some of the tasks, but not all, were learned on pairs of texts.
         """
         store, models = self._models.store, self._models
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)

@@ -1,4 +1,4 @@
-"""R-routed: what happened to the rows of each task, after each task, when no task was named.
+"""R-routed: how the rows of each task were predicted, after each task, when no task was named.
 
 Predictions for rows with a named task cannot change. Without a named task they can, if a new task resembles an earlier one.
 This loss is caused by the router, and is reported separately from forgetting.

@@ -109,7 +109,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 
 
 def _routed(results: Results) -> list[str]:
-    """Return what happens to rows that name no task; nothing if no task can be found without its name."""
+    """Return the lines about rows that name no task; nothing if no task can be found without its name."""
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []

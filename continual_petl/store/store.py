@@ -207,7 +207,7 @@ class Store(BankFolders):
         return as_tensors(self.stored_tensors(task))
 
     def stored_tensors(self, task: str) -> dict[str, StoredTensor]:
-        """Return the same as they are in the file, without importing torch."""
+        """Return a bank's tensors as stored in the file, without importing torch."""
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
 
     def history(self, task: str) -> History:

@@ -128,7 +128,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=64, help="maximum tokens per row")
     parser.add_argument(
-        "--rows", type=int, default=2000, help="training rows; a quarter and half as many for validation and test"
+        "--rows", type=int, default=2000, help="training rows; a quarter as many for validation, half as many for test"
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=5)

@@ -23,7 +23,7 @@ class Expanded:
     entries: tuple[int, ...]
     """For each of its tasks, the 0-based number of its entry in the file."""
     problems: tuple[tuple[KeyPath, str], ...] = ()
-    """Entries that cannot be split, and why; they are left as they are."""
+    """Entries that cannot be split, and why; they are left unchanged."""
 
 
 def expand_splits(spec: StreamSpec) -> Expanded:

@@ -126,7 +126,7 @@ class Form:
         return None
 
     def batched(self, group: nn.ModuleDict, path: str, stack: Stack, layout: Layout) -> nn.ModuleDict:
-        """Return a group that applies to each row of a mixed batch the group at this path in the row's bank."""
+        """Return a group that applies, to each row of a mixed batch, the group at this path in that row's bank."""
         made = stacked(group, path, stack, layout)
         assert isinstance(made, nn.ModuleDict)
         return made

@@ -24,7 +24,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The settings that another process needs to check certificates as this one would."""
+    """The settings that another process needs to check certificates as this process would."""
 
     folder: str
     """The path as given, relative to the working directory, so that all processes name its files in the same way."""
