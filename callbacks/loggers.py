@@ -105,7 +105,7 @@ def has_account(url: str = "") -> bool:
     """Return whether there is a W&B key in the environment or in the netrc file, without prompting.
 
     Args:
-        url: URL of the server, if it is not that of W&B.
+        url: URL of the server, if it is not W&B's.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True

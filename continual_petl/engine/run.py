@@ -230,7 +230,8 @@ class Run:
             progress: called with the number of measurements done so far and the total.
 
         Raises:
-            InputError: if the bank has nothing in layers, a span is not one of its backbone, or the rows are missing.
+            InputError: if the bank has nothing in layers, a span is not within its backbone's layers, or the rows are
+                missing.
 
         Example::
 

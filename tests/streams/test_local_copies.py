@@ -214,4 +214,4 @@ def test_task_file_has_no_copies(tmp_path: Path) -> None:
 def test_json_schema_has_the_keys() -> None:
     keys = json_schema()["$defs"]["DataSpec"]["properties"]
     assert "relative to the stream's data_dir" in keys["local"]["description"]
-    assert "Columns built from others" in keys["templates"]["description"]
+    assert "Columns built from other columns" in keys["templates"]["description"]

@@ -136,7 +136,7 @@ class Modification(FrozenModel):
 
     @property
     def folds(self) -> bool:
-        """Whether it is stored in a different form from the one that is trained."""
+        """Whether the form that is stored differs from the form that is trained."""
         return self.config.folds(self)
 
 

@@ -208,7 +208,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
 
 
 def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None:
-    """Load the bank that the fit selects, in the form that is stored.
+    """Load the bank that the fit selects, in its stored form.
 
     Args:
         run: the task, after its fit.

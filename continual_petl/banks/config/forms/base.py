@@ -138,7 +138,7 @@ class FormConfig:
         """Raise `ValueError` if a bank cannot combine this form with its other parts."""
 
     def folds(self, modification: ModificationLike) -> bool:
-        """Return whether it is stored in a different form from the one that is trained."""
+        """Return whether the form that is stored differs from the form that is trained."""
         return modification.reparametrise != "none"
 
     def trained_through(self, modification: ModificationLike) -> str:
