@@ -100,7 +100,11 @@ def has_shares(manifest: Manifest) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Return ``null``, ``bool``, ``int`` (exact as a float), ``long`` (64 bits), ``float``, ``text``, ``list`` or ``json``."""
+    """Return the kind of a value.
+
+    It is ``null``, ``bool``, ``int`` (exact as a float), ``long`` (of 64 bits), ``float``, ``text``, ``list`` (of strings) or
+    ``json``.
+    """
     if isinstance(value, bool) or value is None:
         return "null" if value is None else "bool"
     if isinstance(value, int):
