@@ -1,12 +1,12 @@
-"""Prove the package from outside: build it both ways, install it in an empty environment, use it from elsewhere.
+"""Check the package from outside: build it both ways, install it in an empty environment, and use it from another folder.
 
-A wheel can be wrong while every test in the checkout passes: a room that nobody listed is missing, a folder is lost
-on the way through the sdist, a second top-level name appears, a dependency is only there by chance. So this builds the
-wheel directly and by way of the sdist, holds both against the files on disk, and then imports, runs and type-checks
-the installed package from another directory.
+A wheel can be wrong while every test in the checkout passes: a subpackage that nobody listed is missing, a folder is lost
+on the way through the sdist, a second top-level name appears, a dependency is only installed by chance. So this script
+builds the wheel directly and by way of the sdist, compares both with the files on disk, and then imports, runs and
+type-checks the installed package from another directory.
 
-The empty environment gets what the wheel's own metadata asks for and nothing else. Those packages are here already, at
-the same pinned versions, so they are linked instead of unpacked a second time; `pip check` has to find nothing missing.
+The empty environment gets only the packages that the wheel's metadata requires. They are already installed here, at the same
+pinned versions, so they are linked instead of unpacked again; `pip check` must find nothing missing.
 
 Usage: .venv/bin/python .ci/check_wheel.py [--dist FOLDER]
 """
@@ -41,7 +41,7 @@ TYPE_PROBE = (
     "reveal_type(InputError)\n"
     "reveal_type(StreamSpec)\n"
 )
-# Nobody asks here what the types of other packages are, and of torch they would take a minute.
+# The types of other packages do not matter here, and checking those of torch would take a minute.
 TYPE_CONFIG = "[mypy]\nstrict = true\n" + "".join(
     f"[mypy-{name},{name}.*]\nfollow_imports = skip\n"
     for name in ("torch", "transformers", "lightning", "torchmetrics", "datasets", "wandb", "numpy", "rich")
@@ -63,7 +63,7 @@ def _run(*command: str | Path, cwd: Path, expect: tuple[str, ...] = ()) -> None:
 
 
 def files_on_disk() -> set[str]:
-    """Return the names that the wheel has to hold, from the three source folders (links are not followed)."""
+    """Return the names that the wheel must contain, from the three source folders (links are not followed)."""
     found = set()
     for folder, inside in ROOMS.items():
         for path in (ROOT / folder).rglob("*"):
@@ -103,7 +103,7 @@ def build(work: Path) -> tuple[Path, Path]:
 
 
 def required(wheel: Path) -> dict[str, importlib.metadata.Distribution]:
-    """Return the packages that installing ``wheel`` installs, as they are installed here: name to distribution."""
+    """Return the distributions of all packages that ``wheel`` requires, by name, as installed here."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         wanted = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
@@ -126,7 +126,7 @@ def required(wheel: Path) -> dict[str, importlib.metadata.Distribution]:
 
 
 def link(distribution: importlib.metadata.Distribution, folder: Path) -> None:
-    """Put the files of a package into ``folder``, with the byte code that was made of them; its scripts are left out."""
+    """Put the files of a package, except its scripts, into ``folder``, with their byte code."""
     for file in distribution.files or []:
         if ".." in file.parts:
             continue

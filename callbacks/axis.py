@@ -44,7 +44,7 @@ class Axis(FrozenModel):
 
         Args:
             task: the task.
-            anew: whether its fit starts from its first step.
+            anew: whether the task's fit starts from its first step.
         """
         if task == self.task and not (anew and (self.loss or self.score)):
             return self
@@ -66,7 +66,7 @@ class Axes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Axis] = {}
-        # Left half-written by a killed run; the lock is held whenever loggers are created.
+        # Left half-written when a run was killed; the lock is held whenever loggers are created.
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
         try:
@@ -86,7 +86,8 @@ class Axes:
         return self._known.get(logger, Axis())
 
     def put(self, logger: str, axis: Axis) -> None:
-        """Record the position of a logger before a point is logged, so that no point is logged twice after a kill.
+        """Record the position of a logger before a point is logged, so that no point is logged twice if the process is
+        killed.
 
         The file is not flushed to disk: that would cost more than the logged step. A power cut that loses it also loses
         part of the loggers' files.

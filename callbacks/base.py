@@ -43,9 +43,9 @@ class TaskEvent:
     models: frozenset[str] = frozenset()
     """Tasks whose banks are in memory."""
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
-    """Earlier tasks whose certificates, including probes, the run itself has checked after this task, with the results."""
+    """Results of the certificate checks, probes included, that the run made after this task, by earlier task."""
     routed: tuple[RoutedCell, ...] = ()
-    """What happened to the rows of measured tasks, this one last, with no task named."""
+    """How the rows of the measured tasks are routed when no task is named; the current task comes last."""
     recheck: Callable[[str], Rechecked] | None = None
     """Predicts the test rows of a learned task again, if they are available, and compares them with its certificate."""
 

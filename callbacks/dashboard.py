@@ -187,7 +187,7 @@ class Dashboard(StreamCallback):
 
         Args:
             store: the run.
-            without: a task that will be logged next, and at which the known rows end.
+            without: the task that will be logged next; rows from it on are left out.
         """
         self._growth = growth(store)
         seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}

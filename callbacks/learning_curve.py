@@ -28,7 +28,7 @@ class LearningCurve(StreamCallback):
     """Record the losses and scores of one fit, even across interruptions, and write them to a file.
 
     A loss is read from its device only at the end of a range. If several processes share the fit, losses are averaged over
-    them, and the first process writes. During the fit, the file is only used by reports: a failed write is repeated later.
+    them, and the first process writes. During the fit, the file is only used by reports: a failed write is retried later.
     A resumed fit takes its points from the checkpoint, and replaces the file.
 
     Args:

@@ -54,7 +54,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "csv":
-        # Lightning's logger empties an existing file, so each start of a run gets the next number.
+        # Lightning's logger empties an existing file, so a run uses the next number each time it is started.
         return CSVLogger(folder, name="csv")
     if kind == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
@@ -105,7 +105,7 @@ def has_account(url: str = "") -> bool:
     """Return whether there is a W&B key in the environment or in the netrc file, without prompting.
 
     Args:
-        url: URL of the server, if it is not that of W&B.
+        url: URL of the server, if it is not W&B's.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
@@ -132,7 +132,7 @@ def loggers_notice(kinds: Sequence[str]) -> list[str]:
         return []
     if is_disabled():
         return [
-            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it logs the missing tasks."
+            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it set logs the missing tasks."
         ]
     if goes_online() is False:
         return [

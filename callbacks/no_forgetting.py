@@ -38,7 +38,7 @@ class NoForgetting(StreamCallback):
     Args:
         policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also runs their probes, and the
             probes of all tasks whose banks are in memory; ``full`` checks every earlier task, and predicts its test rows
-            again if they are available, which costs more with every task.
+            again if they are available, which takes longer with every task.
         limit: size of the sample. The tasks take turns: of N tasks, each is checked again after at most ``4 * N / limit``
             further tasks. `Run.verify` always checks all tasks.
 

@@ -1,4 +1,4 @@
-"""Warn when the arrival of a task makes rows of an earlier one harder to tell from others."""
+"""Warns when a newly learned task makes the rows of an earlier task harder to route."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class RoutingWatch(StreamCallback):
-    """Compare after each task how many rows of the earlier ones find their task without its name.
+    """After each task, compare how many rows of each earlier task are routed to the right task.
 
     Args:
         points: loss of an earlier task, in percentage points, above which a warning is logged.
@@ -51,8 +51,8 @@ class RoutingWatch(StreamCallback):
                 f"{task} {loss:.1f} points (now {shares[task, index]:.1%})" for (task, index), loss in lost.items()
             )
             _log.warning(
-                "task %r takes rows of earlier tasks that name no task: %s. Predictions with a named task are unchanged. The "
-                "report shows which task rows are taken for.",
+                "task %r takes rows from earlier tasks when no task is named: %s. Predictions with a named task are "
+                "unchanged. The report shows which tasks rows are taken for.",
                 event.task,
                 words,
             )

@@ -1,4 +1,4 @@
-"""One logger of a run, with its position on the step axis. It may fail without stopping the run."""
+"""One logger of a run, with its position on the step axis. A logger may fail without stopping the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sink:
         self._logger: Logger | None = None
         self.axis: Axis = axes.of(name)
         self.problem: str | None = None
-        """Why it no longer logs anything."""
+        """Why the logger no longer logs anything."""
         self._how = ""
         self._settings: dict[str, Any] = {}
         self._acc = math.nan
@@ -49,7 +49,7 @@ class Sink:
         return self._logger
 
     def guarded(self, act: Callable[[], None]) -> None:
-        """Call a function that may fail: a failure is reported, and the logger is not used any more."""
+        """Call a function that may fail: a failure is reported, and the logger is no longer used."""
         if self.problem is not None:
             return
         try:
@@ -60,14 +60,14 @@ class Sink:
     def leave(self, error: Exception, how: str = "it failed") -> None:
         """Stop using the logger, and report why.
 
-        It must not log later tasks after a missing one: the next start continues after the newest logged task.
+        It must not log later tasks after a missing one: the next run continues after the newest logged task.
         """
         if self.problem is not None:
             return
         self.problem, self._how = " ".join(f"{type(error).__name__}: {error}".split()), how
         _log.warning(
             "logger %s: %s, and logs nothing more in this run (%s). Learning continues; all numbers are in the run "
-            "folder, and the next start logs the missing ones.",
+            "folder, and missing ones are logged the next time the run is started.",
             self.name,
             how,
             self.problem,
@@ -108,7 +108,7 @@ class Sink:
             try:
                 self.log({**row, **more})
             except Exception:
-                self.axis = before  # the next start tries again
+                self.axis = before  # tried again the next time the run is started
                 with suppress(OSError):
                     self._axes.put(self.name, before)
                 raise

@@ -26,7 +26,7 @@ class InputError(ValueError):
     Args:
         message: one paragraph.
         key: the stream file's key that the error is about, as far as the raising code knows it: the key of a column, say,
-            without that of its task. `continual_petl.engine.checks.problems` prepends the rest.
+            without the key of its task, which `continual_petl.engine.checks.problems` prepends.
     """
 
     from_top = False

@@ -17,7 +17,7 @@ class TaskStream:
     """The tasks of a stream, in the order in which they arrive.
 
     Args:
-        spec: the specification of the stream; `from_yaml` reads it from a file. An entry with ``split`` is replaced by its
+        spec: the specification of the stream; `from_yaml` reads it from a file. An entry with ``split`` is replaced with its
             tasks.
 
     Raises:

@@ -2,7 +2,7 @@
 
 A family is described once, as data, in `continual_petl.backbones.families`; no other code contains module names of
 `transformers`. Users add a description with `register_anatomy`. Paths of a layer's parts are relative to the layer, all
-others to the base model (without a language-modelling head).
+other paths to the base model (without a language-modelling head).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ FASTEST: dict[Device, Fastest] = {
     "cpu": Fastest(
         attention="eager",
         precision="fp32",
-        evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 in turns, CPU seconds of sdpa over eager: "
+        evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 alternating runs, CPU seconds of sdpa over eager: "
         "learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), predicting 0.94 and 0.92: no clear winner, so the "
         "attention of earlier runs is kept. Precision: a product of (2048, 384) and (384, 1536) took about 110 times as long "
         "in emulated bf16 as in fp32 (two threads, medians of five in one run)",

@@ -92,7 +92,7 @@ class Backbone:
         return [name for name in names if found.get(name) != self.resident_digests.get(name)]
 
     def file_digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each file from which the model and the preparation of its inputs are loaded, by name.
+        """Return, by name, the SHA-256 of each file that the model and the preparation of its inputs are loaded from.
 
         The files are read when this is called, not when the backbone is loaded.
 

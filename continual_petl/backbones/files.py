@@ -1,4 +1,4 @@
-"""The files of a backbone: those that `transformers` reads to load the model and to prepare its inputs."""
+"""The files of a backbone: those that `transformers` reads to load the model and to prepare the model's inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""In the order in which `transformers` looks for them; it uses the first that exists."""
+"""File names in the order in which `transformers` looks for them; it uses the first that exists."""
 _TEXTS = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "
 def load_weights(
     source: str, revision: str | None, anatomy: Anatomy, attention: Attention, *, remote_code: bool = False
 ) -> tuple[PreTrainedModel, bool]:
-    """Load a model with its output head if the family has one and the checkpoint contains it.
+    """Load a model, with its output head if the family has a head and the checkpoint contains it.
 
     Args:
         source: Hub id or path.

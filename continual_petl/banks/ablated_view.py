@@ -20,7 +20,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms.base import Placement, PrefixPlacement
 
 _NAMED = 3
-"""At most this many parameters outside the layers are named; the rest are counted."""
+"""At most this many parameters outside the layers are named; the remaining ones are counted."""
 
 
 class AblatedView(Bank):
@@ -95,7 +95,7 @@ def remaining_parts(bank: Bank) -> tuple[str, ...]:
 
 
 def _modified(bank: Bank) -> dict[str, int | None]:
-    """Map each parameter that a modification changes to its layer number, or to None if it is outside all layers."""
+    """Map each parameter that a modification changes to its layer's number, or to None for parameters outside all layers."""
     norms = _norms(bank)
     names = [name for name in bank.covered() if name.rpartition(".")[0] not in norms]
     return {name: _layer_around(bank.sites, name) for name in names}

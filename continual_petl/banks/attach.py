@@ -103,8 +103,8 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
 def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
     """Attach the bank's forms, prefixes and prompt to the backbone inside the ``with`` block.
 
-    Own parameters are not attached here: `run` and `generate` pass them in. A backbone carries one bank at a time: other
-    threads wait at the start of the block.
+    The bank's own parameters are not attached here: `run` and `generate` pass them in. A backbone carries one bank at a
+    time: other threads wait at the start of the block.
 
     Returns:
         The number of prompt vectors.

@@ -22,7 +22,7 @@ class Bank(nn.Module):
 
     Args:
         spec: the specification of the bank.
-        model: the backbone, only read (its sizes, later its values); may be on the meta device.
+        model: the backbone, which is only read (sizes, and later values); may be on the meta device.
         sites: the sites of the model.
         head: the task's head; any module.
         reads: the backbone output that the task uses; a full copy includes the pooler or output head if it is used.
@@ -71,7 +71,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def initialise(self, model: nn.Module, seed: int) -> None:
-        """Draw fresh forms and head, and copy the backbone's values into the own parameters.
+        """Draw fresh forms and head, and copy the backbone's values into the bank's own parameters.
 
         Every tensor has its own generator, seeded by its name: the same seed gives the same bank regardless of what was
         drawn before.
@@ -150,7 +150,7 @@ class Bank(nn.Module):
         return {name: tensor.detach() for name, tensor in self.state_dict().items()}
 
     def body(self) -> dict[str, Tensor]:
-        """Return all tensors except the head's; a shared bank passes these from task to task."""
+        """Return all tensors except the head's; a shared bank passes these tensors from task to task."""
         return {name: tensor for name, tensor in self.tensors().items() if not name.startswith("head.")}
 
     @torch.no_grad()

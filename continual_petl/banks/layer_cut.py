@@ -92,8 +92,8 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
 def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
     """Resume every pass inside the ``with`` block at a layer, with given states, whichever bank is attached.
 
-    Positions that are not padding must hold the result of `states_below`, bit for bit; the others only have to be finite.
-    Other threads wait for the end of the block.
+    Positions that are not padding must hold the result of `states_below`, bit for bit; other positions only have to be
+    finite. Other threads wait for the end of the block.
 
     Args:
         model: the backbone; `states_below` or `why_not` must have been called on it before.

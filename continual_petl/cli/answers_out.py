@@ -39,7 +39,7 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
-    """Return one printable line: a label and its probability, a number of 6 digits, labels, tags, or a text."""
+    """Return one printable line: a label and its probability, a number with 6 digits, labels, tags, or a text."""
     if manifest.kind == "multilabel":
         assert answer.probabilities is not None
         assert isinstance(answer.value, list)

@@ -1,7 +1,7 @@
 """The columns of an output file: all columns of the input file, unchanged, followed by the predictions.
 
 From .parquet to .parquet, columns keep their types. Columns of .jsonl get a type if all values share one: text, numbers,
-booleans or lists of texts; the values of other columns are written as JSON.
+booleans or lists of strings; the values of other columns are written as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from continual_petl.streams.sources.records import format_of
 Record = dict[str, Any]
 ANSWER, SHARES = "answer", "probabilities"
 Types = dict[str, Any]
-"""By column: the kinds of its values (see `kind_of`), or its type in pyarrow."""
+"""For each column, the kinds of its values (see `kind_of`), or its type in pyarrow."""
 
 
 class CopiedColumns:
@@ -67,7 +67,7 @@ class CopiedColumns:
             where: its location, for messages.
 
         Raises:
-            InputError: if a column has the name of one that is added, or a value cannot be written.
+            InputError: if a column has the same name as an added one, or a value cannot be written.
         """
         for name, value in record.items():
             if name in self._added:
@@ -100,8 +100,10 @@ def has_shares(manifest: Manifest) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Return ``null``, ``bool``, ``int`` (exact as a float), ``long`` (of 64 bits), ``float``, ``text``, ``list`` (of texts)
-    or ``json``.
+    """Return the kind of a value.
+
+    It is ``null``, ``bool``, ``int`` (exact as a float), ``long`` (of 64 bits), ``float``, ``text``, ``list`` (of strings) or
+    ``json``.
     """
     if isinstance(value, bool) or value is None:
         return "null" if value is None else "bool"

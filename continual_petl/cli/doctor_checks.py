@@ -24,7 +24,7 @@ SETTINGS = (
     "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
     "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
-"""Variables whose values are shown; others (keys, paths) are at most reported as set."""
+"""Variables whose values are shown; other variables (keys, paths) are at most reported as set."""
 _MIN_FREE_BYTES = 1e9
 _TIMEOUT_S = 3.0
 
@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
 
 
 def devices() -> dict[str, Any]:
-    """Return the devices that torch sees, and what ``auto`` means on them."""
+    """Return the devices that torch sees, and the settings that ``auto`` selects on them."""
     import torch
 
     from continual_petl.backbones.auto_defaults import FASTEST, this_device
@@ -77,9 +77,9 @@ def disk(folder: Path) -> dict[str, Any]:
     free = shutil.disk_usage(there).free
     found: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
     if not os.access(there, os.W_OK):
-        found["problem"] = f"{folder} cannot be written to: give --run-dir a folder that can"
+        found["problem"] = f"{folder} is not writable: use --run-dir to choose a folder that is"
     elif free < _MIN_FREE_BYTES:
-        found["problem"] = f"less than 1 GB is free for {folder}: make room, or give --run-dir another disk"
+        found["problem"] = f"less than 1 GB is free for {folder}: make room, or use --run-dir to choose another disk"
     from huggingface_hub.constants import HF_HUB_CACHE
 
     cache = Path(HF_HUB_CACHE)

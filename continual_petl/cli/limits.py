@@ -14,7 +14,7 @@ from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 
 
 def given_limits(arguments: argparse.Namespace, tasks: Sequence[LimitsSpec] = ()) -> LimitsSpec:
-    """Return the limits set by options; for the others, the largest among the given tasks, or the defaults.
+    """Return the limits set by options; other limits are the largest among the given tasks, or the defaults.
 
     Raises:
         InputError: if an option is not a number above 0.

@@ -55,7 +55,7 @@ def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int)
 
 
 def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types]:
-    """Return the rows, and the types of the columns of their file; a file is checked as a whole first."""
+    """Return the rows, and the types of the columns of their file; the complete file is checked first."""
     if not arguments.input:
         return ((row, None) for row in unnamed_rows(arguments.texts, limits)), {"text": {"text"}, "text_pair": {"text"}}
     path = Path(arguments.input)
@@ -96,7 +96,7 @@ def _line(run: Run, answer: RoutedAnswer) -> str:
 
 
 def _record(run: Run, row: Row, given: Record | None, answer: RoutedAnswer) -> Record:
-    """Return a row's record as with a task, with the task that was found."""
+    """Return the record of a row, including the task that was found for it."""
     manifest = run.store.manifest(answer.task or next(iter(answer.runners_up)))
     found: Record = {
         "task": answer.task,

@@ -38,7 +38,7 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
     first, tab, second = line.partition("\t")
     if not tab and line.strip():
         raise InputError(
-            f"{where}: this task was learned on pairs, so write two texts with a tab between them (in a shell: "
+            f"{where}: this task was learned on pairs, so write two texts separated by a tab (in a shell: "
             "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or with the "
             "columns that the task was learned from"
         )
@@ -47,14 +47,14 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
 
 
 def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> Iterator[Named]:
-    """Yield the rows given as arguments, or else those on standard input as they arrive."""
+    """Yield the rows given as arguments, or else the rows on standard input as they arrive."""
     lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
         yield manifest.task, row_of(line, f"text {number}", manifest, limits), None
 
 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
-    """Yield the given rows without a task: a text, or the pair of texts on either side of a tab."""
+    """Yield the given rows without a task: a text, or a pair of texts separated by a tab."""
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
         yield _unnamed(line, f"text {number}", limits)
 
@@ -75,7 +75,7 @@ def read_rows(
     limits: LimitsSpec = DEFAULTS,
     seen: Callable[[Record, str], None] | None = None,
 ) -> Iterator[Named]:
-    """Yield the rows of a file, each with its task; the file is never in memory as a whole.
+    """Yield the rows of a file, each with its task; the file is never completely in memory.
 
     Args:
         path: path of the file.

@@ -84,6 +84,6 @@ def add_limits(command: argparse.ArgumentParser) -> None:
     for key, metavar, text in (
         ("cell_mb", "MB", "longest text in one cell, in millions of characters (default: 4)"),
         ("unpacked_gb", "GB", "largest size of a compressed or parquet file once unpacked (default: 16)"),
-        ("ratio", "N", "how many times its own size such a file may unpack to (default: 100)"),
+        ("ratio", "N", "largest ratio of unpacked to packed size of such a file (default: 100)"),
     ):
         command.add_argument(f"--limits.{key}", metavar=metavar, type=float, help=text)

@@ -1,4 +1,4 @@
-"""Which columns of a file a task reads its rows from: its own, as in its training data, or the standard ones.
+"""The columns of a file that a task's rows are read from: the columns of its training data, or the standard ones.
 
 A task's own columns are listed under `columns` in the run's stream file, so the file that a task was learned from can be
 used unchanged (but here paths of images are relative to the working directory). A task that is no longer in the stream
@@ -72,7 +72,8 @@ class TaskColumns:
             mixed: whether the file holds rows of several tasks with different columns.
 
         Raises:
-            InputError: if neither set is present; or, in a mixed file, if both are and only the task's own is empty.
+            InputError: if neither set is present; or, in a mixed file, if both are present and only the task's own columns
+                are empty.
         """
         for names in (self.own, self.standard):
             if all(name in record for name in names):

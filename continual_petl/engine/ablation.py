@@ -31,7 +31,7 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 Span = tuple[int, int]
 """First and last layer, both inclusive."""
 Spans = Literal["all", "single"] | Sequence[Span | str]
-"""All spans, single layers, or selected ones: pairs, or texts like ``2-4`` and ``3``."""
+"""All spans, single layers, or selected ones: pairs, or strings such as ``2-4`` and ``3``."""
 OnProgress = Callable[[int, int], None]
 """Called after each measurement with the number done and the total."""
 
@@ -70,7 +70,7 @@ def ablate_task(
     modified = modified_layers(held.bank)
     wanted = chosen_spans(spans, held.bank.sites.num_layers)
     removed = {span: frozenset(range(span[0], span[1] + 1)) & frozenset(modified) for span in wanted}
-    # The whole bank is measured here too, so that rounding on another machine does not count as an effect of the removal.
+    # The full bank is measured here too, so that rounding on another machine does not count as an effect of the removal.
     views = dict.fromkeys([frozenset[int](), *removed.values()])
     found: dict[frozenset[int], SplitScores] = {}
     rows = _rows(session, manifest, split)
@@ -101,7 +101,7 @@ def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
     """Return the distinct spans, sorted; see `Spans`.
 
     Raises:
-        InputError: if one is not a span of the backbone's layers.
+        InputError: if one of them is not a span of the backbone's layers.
 
     Example:
         >>> chosen_spans("all", 2), chosen_spans(["1", "0-1", (1, 1)], 2)
@@ -190,8 +190,8 @@ def _notices(manifest: Manifest, split: str, whole: SplitScores, differs: Sequen
     was, now = certified.scores.get(manifest.metric), whole.scores.get(manifest.metric)
     why = f"; the differences in the environment: {'; '.join(differs)}" if differs else ""
     if whole.scores == certified.scores:
-        return (f"Some predictions of the whole bank are not the certified ones, although all scores are equal{why}.",)
+        return (f"Some predictions of the full bank are not the certified ones, although all scores are equal{why}.",)
     return (
-        f"The whole bank scores {now} here, but {was} in its certificate{why}. Changes are relative to the score here; "
+        f"The full bank scores {now} here, but {was} in its certificate{why}. Changes are relative to the score here; "
         "`verify --data` checks whether anything was forgotten.",
     )

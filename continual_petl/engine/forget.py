@@ -72,7 +72,7 @@ def _forget_task(run: Run, store: Store, task: str) -> None:
             remove_folder(store.progress_folder(task))  # no certificate names it, so no tombstone is needed
             return
         if task in gone and task in known and len(known) > 1:
-            return  # it was forgotten before; a kill may have prevented writing the stream
+            return  # it was forgotten before; a killed process may not have written the stream
         run.check_learned(task)
     check_not_shared(store, task, "forgotten")
     forget_task(store, task)

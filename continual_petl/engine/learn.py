@@ -133,7 +133,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
 def _learn_all(
     session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
 ) -> None:
-    """Finish tasks that a kill interrupted, then learn those that the store does not have."""
+    """Finish tasks whose process was killed, then learn those that the store does not have."""
     fresh = _Fresh(watching)
     links, lines = session.store.links(), session.store.results()
     committed = unfinished(links, lines)
@@ -219,6 +219,6 @@ class _Fresh:
         ]
 
     def restore(self) -> None:
-        """Restore that state, so that nothing of an earlier task remains."""
+        """Restore that state, so that nothing from an earlier task remains."""
         for callback, state in self._states:
             callback.load_state_dict(copy.deepcopy(state))

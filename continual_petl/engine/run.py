@@ -1,4 +1,4 @@
-"""A run folder, opened: its results, its verification, its answers."""
+"""An open run folder: its results, its verification and its predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-# Opening a run needs no torch, and importing that takes seconds, which a command that is refused should not cost.
+# Opening a run needs no torch, and importing it takes seconds, which a refused command should not have to wait for.
 if TYPE_CHECKING:
     from continual_petl.engine.ablation import Spans
     from continual_petl.engine.session import Session
@@ -40,10 +40,10 @@ class Run:
         folder: the run folder.
         session: the session that learned it, still in memory; without one, everything is read from the folder.
         remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it. A
-            folder may come from anyone; without your permission, everything that needs the backbone is refused then.
-        resident_bytes: how much memory the banks may take together; the least recently used one is evicted first, and one
-            is always held. Default: 1 GiB, or the session's value. Batches of several tasks need copies of their banks, of
-            which up to 256 MiB are kept in addition.
+            folder may come from anyone; without your permission, everything that needs the backbone is then refused.
+        resident_bytes: memory limit for all banks together; the least recently used bank is evicted first, and one bank is
+            always held. Default: 1 GiB, or the session's value. Batches of several tasks need copies of their banks; up to
+            256 MiB of copies are kept in addition.
 
     Raises:
         InputError: if the folder holds no run.
@@ -76,7 +76,7 @@ class Run:
     def _repr_html_(self) -> str:
         try:
             tasks = self.store.tasks
-            # Read one by one as the table needs them: of many tasks, only the first ones.
+            # Read one by one as the table needs them; if there are many tasks, only the first ones are read.
             rows = ([entry[key] for key in _SHOWN] for entry in map(partial(entry_of, self.store), tasks))
             return _notebook.table(f"Run {self.store.folder}", _SHOWN, rows, len(tasks))
         except (StoreError, OSError):
@@ -133,10 +133,10 @@ class Run:
         return figures_of_run(facts) if own is None else figures_of_task(own)
 
     def misread(self, task: str, limit: int = MAX_MISREAD) -> MisreadRows:
-        """Answer a task's test rows (or validation rows) again; return the first that its bank gets wrong.
+        """Predict a task's test rows (or validation rows) again; return the first rows that its bank gets wrong.
 
-        For regression these are the rows with the largest errors. Nothing is raised if the rows are not available, or if
-        texts are generated: ``why_none`` says so.
+        For regression these are the rows with the largest errors. If the rows are not available, or the task generates text,
+        nothing is raised, and ``why_none`` gives the reason.
 
         Args:
             task: a learned task.
@@ -156,7 +156,7 @@ class Run:
         return misread_rows(self.session, task, limit)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything about the run as JSON values, including what it was learned on and with."""
+        """Return everything about the run as JSON values, including the machines and software it was learned with."""
         return self.store.consistently(lambda: self._as_json(self.store.snapshot()))
 
     def _as_json(self, store: Store) -> dict[str, Any]:
@@ -191,16 +191,16 @@ class Run:
         jobs: int | None = 1,
         progress: OnProgress | None = None,
     ) -> list[TaskCheck]:
-        """Check certificates, of one task or of all; what was forgotten is reported, never raised.
+        """Check the certificate of one task or of all tasks; problems are reported, never raised.
 
         Args:
             task: a learned task; None means all.
-            data: also answer the test rows again, and compare scores and all predictions.
+            data: also predict the test rows again, and compare scores and all predictions.
             limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
-                and of some others. The whole chain is checked in any case.
+                and of some other tasks. The whole chain is checked in any case.
             jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
-                under ``if __name__ == "__main__":``, since the processes import it. If a backbone is already in
-                memory, that one is checked, in this process alone.
+                under ``if __name__ == "__main__":``, since the processes import the script. If a backbone is already in
+                memory, that copy is checked, in this process alone.
             progress: called with the number of certificates checked so far and the total.
 
         Returns:
@@ -230,12 +230,13 @@ class Run:
             progress: called with the number of measurements done so far and the total.
 
         Raises:
-            InputError: if the bank has nothing in layers, a span is not one of its backbone, or the rows are missing.
+            InputError: if the bank has nothing in layers, a span is not within its backbone's layers, or the rows are
+                missing.
 
         Example::
 
             found = run.ablate("agnews")
-            found.full, found[0, 3].relative  # the whole bank's score; the loss without layers 0 to 3
+            found.full, found[0, 3].relative  # the full bank's score; the loss without layers 0 to 3
             found.figure()
         """
         self.check_learned(task)
@@ -265,17 +266,17 @@ class Run:
         batch_size: int = 32,
         unknown: Unknown | None = None,
     ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
-        """Return the answer to one row, or a list of answers to several, from one task's bank or one for each row.
+        """Return the prediction for one row, or a list of predictions for several rows, each from the bank of its task.
 
-        Without a task, the run finds the task of each row and says how probable it is; see `predictor.routed`.
+        Without a task, the run finds the task of each row and returns its probability; see `predictor.routed`.
 
         Args:
             rows: a list of texts, pairs of texts, lists of words or images, or a single row; see `Predictor.predict`.
-            task: the learned task that answers, or one for each row in a list; None lets the run find it, among the tasks
-                that were learned with ``routing``.
+            task: the learned task whose bank predicts, or a list with one task per row; None lets the run find the task of
+                each row, among the tasks that were learned with ``routing``.
             batch_size: rows at a time.
-            unknown: without a task only. ``reject``, the default: a row unlike those of every task gets no answer;
-                ``nearest``: the most probable task answers it.
+            unknown: only without a task. ``reject``, the default: a row that does not resemble the rows of any task gets no
+                prediction; ``nearest``: the most probable task predicts it.
 
         Example::
 
@@ -306,7 +307,7 @@ class Run:
     def predict_all(
         self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
-        """Return the answers of several tasks to the same row or rows; see `Predictor.predict_all`."""
+        """Return the predictions of several tasks for the same row or rows; see `Predictor.predict_all`."""
         from continual_petl.predictor.predictor import Predictor
 
         return Predictor(self.session.models).predict_all(rows, tasks, batch_size=batch_size)

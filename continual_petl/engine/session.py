@@ -110,10 +110,10 @@ class Session:
         return plan_task(self.spec, task, labels, self.backbone(task), train=seen, bank=self.bank(task))
 
     def bank(self, task: TaskSpec) -> BankSpec:
-        """Return a task's complete bank configuration; a task without one inherits that of the bank it starts from."""
+        """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
         choice = task.bank or self.spec.bank
         if choice.inherits and self.store.has(task.name):
-            # Even if the other task has changed since then.
+            # This holds even if the other task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -165,7 +165,7 @@ class Session:
 
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
-    """Return those of the given learned tasks that were learned with a different stream seed."""
+    """Return the given learned tasks that were learned with a different stream seed."""
     return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
 
 
@@ -189,7 +189,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.bank(task).model_dump(mode="json"),
-            # A maximum length that the stream leaves open stays as learned.
+            # A maximum length that the stream does not set stays as learned.
             "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
@@ -229,7 +229,7 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
 
 
 def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
-    """Return the generation settings of a task; a length that the stream leaves open is the learned one."""
+    """Return the generation settings of a task; a length that the stream does not set is the one it was learned with."""
     if manifest.generation is None:
         return {}
     return {"generation": spec, "max_target_length": manifest.max_target_length if length is None else length}

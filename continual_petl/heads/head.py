@@ -1,4 +1,5 @@
-"""The base class of heads, which compute outputs from a bank's features, a loss, and predictions from the outputs.
+"""The base class of heads: a head computes outputs from a bank's features, and then a loss and predictions from those
+outputs.
 
 A head belongs to its bank and is as private to the task as the rest of the bank. There is one small class per type of
 output; `continual_petl.heads.build.build_head` chooses between them.

@@ -22,7 +22,7 @@ def resolve_class_weights(
 
     ``balanced`` is scikit-learn's formula N / (C count), from the training labels of rows or of words. For multilabel, each
     label is a two-class problem, and its positives are multiplied by the ratio of the two balanced weights: the number of
-    negatives over that of positives. A mapping may leave labels out; their weight is 1.
+    negatives divided by the number of positives. A mapping may leave labels out; their weight is 1.
 
     Args:
         task: name, for messages.

@@ -35,7 +35,7 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
         task: one of these tasks, or its name.
 
     Raises:
-        InputError: if the task's data cannot be used, the learner's backbone is not that of the stream, or the learner
+        InputError: if the task's data cannot be used, the learner's backbone is not the stream's, or the learner
             does not hold the bank that the task's bank starts from.
         ValueError: if the learner already has a bank of this task.
 

@@ -1,4 +1,4 @@
-"""A learner's checkpoints contain the active bank only; the rest is already on disk and never changes."""
+"""A learner's checkpoints contain only the active bank; everything else is already on disk and never changes."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class LossWatch:
             return
         first, training = steps[finite.index(False)], self._plan.training
         raise DivergedError(
-            f"task {self._plan.name!r}: learning diverged: the loss is {first.loss.item()} at {first}. Nothing of this task "
-            "was committed, and earlier tasks are unchanged. Lower training.learning_rate (it was "
+            f"task {self._plan.name!r}: learning diverged: the loss is {first.loss.item()} at {first}. Nothing from this "
+            "task was committed, and earlier tasks are unchanged. Lower training.learning_rate (it was "
             f"{training.learning_rate:g}) or training.gradient_clip (it was {training.gradient_clip}), and run again."
         )
 

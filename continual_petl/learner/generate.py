@@ -1,4 +1,4 @@
-"""Generates token ids with a bank attached to the backbone, and decodes them to texts."""
+"""Generates token ids with a bank attached to the backbone, and decodes them to text."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def generate(
     seed: int = 0,
 ) -> list[list[int]]:
     """Return the generated token ids of every row, without the prompt. They end before the end token, or with the token that
-    completes a stop text, which `decode` removes.
+    completes a stop string, which `decode` removes.
 
     Args:
         backbone: a backbone that generates.
         bank: bank of a generative task, in eval mode.
         spec: how to generate.
         batch: sources; left-padded for causal-lm.
-        tokenizer: provides the end token; a full tokenizer is needed if there are stop texts.
+        tokenizer: provides the end token; a full tokenizer is needed if there are stop strings.
         seed: seed of the task, for sampling.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer)
@@ -94,7 +94,7 @@ def generate(
         settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
     stops: Stops | None = None
     if spec.stop:
-        assert not isinstance(tokenizer, Ends), "stop texts need a full tokenizer"
+        assert not isinstance(tokenizer, Ends), "stop strings need a full tokenizer"
         stops = Stops(tokenizer, spec.stop, given)
         settings["stopping_criteria"] = [stops]
     inputs = backbone_inputs(backbone, batch)
@@ -104,7 +104,7 @@ def generate(
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], stop: Sequence[str] = ()) -> list[str]:
-    """Return the text of each row of token ids, without special tokens, up to the first of the stop texts, and without outer
+    """Return the text of each row of token ids, without special tokens, up to the first stop string, and without outer
     spaces.
     """
     texts = (str(tokenizer.decode(list(row), skip_special_tokens=True)) for row in rows)
@@ -115,7 +115,7 @@ class _NoRepeats(LogitsProcessor):
     """Allow each n-gram of tokens only once in a generated text.
 
     transformers counts the decoder's input too: a causal-lm could then not repeat its source, and a start or padding token
-    that is also the end token would prevent texts from ending.
+    that is also the end token would keep the generated text from ending.
     """
 
     def __init__(self, size: int, given: int) -> None:

@@ -95,7 +95,7 @@ class ContinualLearner(L.LightningModule):
         Args:
             plan: the task.
             start_from: a task and its bank, which is copied instead of initialising the new bank; see `copy_bank`.
-            tokenizer: the backbone's tokenizer; only generative tasks need it, to turn token ids into texts.
+            tokenizer: the backbone's tokenizer; only generative tasks need it, to turn token ids into text.
 
         Raises:
             ValueError: if the task already has a bank here.
@@ -118,7 +118,7 @@ class ContinualLearner(L.LightningModule):
         self.tokenizer = tokenizer or self.tokenizer
         if plan.kind in GENERATIVE and self.tokenizer is None:
             raise ValueError(
-                f"task {plan.name!r} generates texts, and the learner has no tokenizer: pass the backbone's, "
+                f"task {plan.name!r} generates text, and the learner has no tokenizer: pass the backbone's, "
                 "add_task(plan, tokenizer=load_tokenizer(name))"
             )
         bank.requires_grad_(False)

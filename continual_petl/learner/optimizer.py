@@ -23,7 +23,7 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
     """Return a fresh optimizer over the bank's parameters.
 
     Args:
-        bank: the bank, of which only the parameters that are not frozen are trained.
+        bank: the bank; only its parameters that are not frozen are trained.
         training: the optimizer and its settings.
         fused: whether to use the fused step where torch supports it: float32 on one CPU or GPU.
     """

@@ -108,13 +108,13 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
     if task.kind in allowed:
         return
     if backbone.anatomy.images:
-        why = "it reads images, not texts"
+        why = "it reads images, not text"
     elif task.kind == "image-classification":
-        why = "it reads texts, not images"
+        why = "it reads text, not images"
     elif backbone.anatomy.output_head == "none":
-        why = f"models of family {backbone.anatomy.family!r} have no language-modelling head that generates texts"
+        why = f"models of family {backbone.anatomy.family!r} have no language-modelling head that generates text"
     elif not backbone.generates:
-        why = "its checkpoint was saved without the language-modelling head, so it cannot generate texts"
+        why = "its checkpoint was saved without the language-modelling head, so it cannot generate text"
     else:
         why = f"its language-modelling head is for tasks of kind {allowed[-1]!r}"
     raise InputError(

@@ -61,7 +61,7 @@ def count(
         labels: labels of these rows; None for generative tasks.
         references: for generative tasks, the target texts of these rows, not truncated.
         tokenizer: for generative tasks, the backbone's tokenizer.
-        stop: for generative tasks, the stop texts.
+        stop: for generative tasks, the stop strings.
     """
     if isinstance(outputs, list):
         assert tokenizer is not None

@@ -1,4 +1,4 @@
-"""Sampling and stop texts, such that the text generated for a row does not depend on the other rows of its batch.
+"""Sampling and stop strings, such that the text generated for a row does not depend on the other rows of its batch.
 
 Sampling from softmax(z) is the argmax of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
 https://arxiv.org/abs/1411.0030). So the sample is the most likely token after noise is added, and the noise of each row has
@@ -26,7 +26,7 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Tokens decoded per character of a stop text, plus this many extra: a character may take four byte-level tokens."""
+"""Tokens decoded per character of a stop string, plus this many extra: a character may take four byte-level tokens."""
 
 
 class Sampler(LogitsProcessor):
@@ -64,11 +64,11 @@ def _seed_of(seed: int, ids: Sequence[int]) -> int:
 
 
 class Stops(StoppingCriteria):
-    """End generation for a row when its text contains a stop text.
+    """End generation for a row when its text contains a stop string.
 
     Args:
         tokenizer: converts tokens to text.
-        stop: the stop texts.
+        stop: the stop strings.
         given: number of tokens before the generated text.
     """
 
@@ -82,7 +82,7 @@ class Stops(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return generated tokens up to the one that completes a stop text; a row continues until all rows have ended."""
+        """Return generated tokens up to the one that completes a stop string; a row continues until all rows have ended."""
         return next((ids[:number] for number in range(1, len(ids)) if self._ends(ids[:number])), ids)
 
     def _ends(self, ids: list[int]) -> bool:
@@ -91,7 +91,7 @@ class Stops(StoppingCriteria):
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:
-    """Return the part of a text before the first stop text.
+    """Return the part of a text before the first stop string.
 
     Example:
         >>> before_stop("42. Because", [".", "Because"])

@@ -23,7 +23,7 @@ class PlanFields(FrozenModel):
     pair: bool
     """Whether a row is a pair of texts."""
     labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; None for regression and for generated texts."""
+    """Names in the order of the head's outputs; None for regression and for generated text."""
     bank: BankSpec
     training: ResolvedTraining
     pooling: Pooling
@@ -34,9 +34,9 @@ class PlanFields(FrozenModel):
     class_weights: tuple[float, ...] | None
     """Weight of each label in the loss; None weighs all labels equally."""
     generation: GenerationSpec | None
-    """How texts are generated; None for kinds that do not generate."""
+    """How text is generated; None for kinds that do not generate any."""
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
-    """Maximum number of target tokens in training; None for kinds whose targets are not texts."""
+    """Maximum number of target tokens in training; None for kinds whose targets are not text."""
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

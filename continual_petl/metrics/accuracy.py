@@ -16,7 +16,7 @@ from continual_petl.metrics.arrays import Scores, like, matrix, mean
 
 
 def acc(R_TT: Scores) -> Scores:
-    """Average final score ``ACC = 1/T sum_i R[T, i]`` (GEM).
+    """Average final score: ``ACC = 1/T sum_i R[T, i]`` (GEM).
 
     Args:
         R_TT: result matrix; the last row is used.
@@ -36,7 +36,7 @@ def acc(R_TT: Scores) -> Scores:
 
 
 def learning_accuracy(R_TT: Scores) -> Scores:
-    """Average score just after learning ``LA = 1/T sum_i R[i, i]`` (MER; GEM's code calls it diagonal accuracy).
+    """Average score just after learning: ``LA = 1/T sum_i R[i, i]`` (MER; GEM's code calls it diagonal accuracy).
 
     SAPT's ``Fwt`` is this value minus a hard-coded constant.
 
@@ -58,7 +58,7 @@ def learning_accuracy(R_TT: Scores) -> Scores:
 
 
 def average_accuracy_tri(R_TT: Scores) -> Scores:
-    """Average score over the whole run ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
+    """Average score over the whole run: ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
 
     Args:
         R_TT: result matrix; the lower triangle with the diagonal is used.
@@ -79,7 +79,7 @@ def average_accuracy_tri(R_TT: Scores) -> Scores:
 
 
 def average_incremental_accuracy(R_TT: Scores) -> Scores:
-    """Mean over all steps of the average score so far ``1/T sum_i (1/i sum_{j<=i} R[i, j])`` (iCaRL).
+    """Mean over all steps of the average score so far: ``1/T sum_i (1/i sum_{j<=i} R[i, j])`` (iCaRL).
 
     Args:
         R_TT: result matrix; the lower triangle with the diagonal is used.
@@ -88,7 +88,7 @@ def average_incremental_accuracy(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])

@@ -7,7 +7,7 @@ own name here:
   ``bwt_gem_code``.
 * Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166): ``bwt_tri``, ``bwt_plus``, ``rem``. Continuum
   leaves out the cells next to the diagonal in its releases up to 1.2.7, and swaps the names of the last two up to 1.0.26,
-  including commit 265a985; since 1.0.27 they are right. Neither mistake is repeated here.
+  including commit 265a985; since 1.0.27 the names are right. Neither mistake is repeated here.
 * Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112): ``forgetting_max``, ``forgetting_max_all_rows``.
 * Avalanche eb075be: ``forgetting_first``.
 
@@ -27,7 +27,7 @@ from continual_petl.metrics.arrays import Array, Scores, like, matrix, mean
 
 
 def bwt_gem(R_TT: Scores) -> Scores:
-    """Backward transfer ``1/(T-1) sum_{i<T} (R[T, i] - R[i, i])``, as the GEM paper defines it.
+    """Backward transfer: ``1/(T-1) sum_{i<T} (R[T, i] - R[i, i])`` (GEM paper).
 
     Args:
         R_TT: result matrix; the last row and the diagonal are used, without their common cell.
@@ -48,7 +48,7 @@ def bwt_gem(R_TT: Scores) -> Scores:
 
 
 def bwt_gem_code(R_TT: Scores) -> Scores:
-    """Backward transfer divided by T, ``1/T sum_{i<T} (R[T, i] - R[i, i])``, as GEM's code (and SAPT's) computes it.
+    """Backward transfer divided by T, as in GEM's and SAPT's code: ``1/T sum_{i<T} (R[T, i] - R[i, i])``.
 
     It is smaller than ``bwt_gem`` by the factor (T-1)/T. For one task the code prints 0; here it is NaN, as in all metrics.
 
@@ -70,7 +70,7 @@ def bwt_gem_code(R_TT: Scores) -> Scores:
 
 
 def bwt_tri(R_TT: Scores) -> Scores:
-    """Backward transfer over the whole run ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
+    """Backward transfer over the whole run: ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Args:
         R_TT: result matrix; the lower triangle is used, and the diagonal without its last cell.
@@ -92,7 +92,7 @@ def bwt_tri(R_TT: Scores) -> Scores:
 
 
 def bwt_plus(R_TT: Scores) -> Scores:
-    """Positive backward transfer ``BWT+ = max(bwt_tri, 0)`` (Diaz-Rodriguez).
+    """Positive backward transfer: ``BWT+ = max(bwt_tri, 0)`` (Diaz-Rodriguez).
 
     Args:
         R_TT: result matrix; the cells of ``bwt_tri`` are used.
@@ -112,7 +112,7 @@ def bwt_plus(R_TT: Scores) -> Scores:
 
 
 def rem(R_TT: Scores) -> Scores:
-    """Remembering ``REM = 1 - |min(bwt_tri, 0)|`` (Diaz-Rodriguez); 1 means that nothing was lost on average.
+    """Remembering: ``REM = 1 - |min(bwt_tri, 0)|`` (Diaz-Rodriguez); 1 means that nothing was lost on average.
 
     Args:
         R_TT: result matrix; the cells of ``bwt_tri`` are used.
@@ -132,7 +132,7 @@ def rem(R_TT: Scores) -> Scores:
 
 
 def forgetting_max(R_TT: Scores) -> Scores:
-    """Average drop from the best score since learning ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
+    """Average drop from the best score since learning: ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
 
     Chaudhry et al. 2018, with the maximum taken from the row of task j on: only these cells can be measured if a task's
     data arrives with the task. The formula as printed also includes earlier rows: ``forgetting_max_all_rows``.
@@ -159,7 +159,7 @@ def forgetting_max(R_TT: Scores) -> Scores:
 
 
 def forgetting_max_all_rows(R_TT: Scores) -> Scores:
-    """Average drop from the best earlier score ``1/(T-1) sum_{j<T} (max_{1<=l<T} R[l, j] - R[T, j])``.
+    """Average drop from the best earlier score: ``1/(T-1) sum_{j<T} (max_{1<=l<T} R[l, j] - R[T, j])``.
 
     Chaudhry et al. 2018 as printed: scores from before the task was learned count too, so those cells are needed.
 
@@ -184,7 +184,7 @@ def forgetting_max_all_rows(R_TT: Scores) -> Scores:
 
 
 def forgetting_first(R_TT: Scores) -> Scores:
-    """Average drop from the score just after learning ``1/(T-1) sum_{j<T} (R[j, j] - R[T, j])`` (Avalanche).
+    """Average drop from the score just after learning: ``1/(T-1) sum_{j<T} (R[j, j] - R[T, j])`` (Avalanche).
 
     The negative of ``bwt_gem``; it misses gains after learning that were lost again.
 

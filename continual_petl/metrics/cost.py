@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def ms(memory_T: Scores) -> Scores:
-    """Model size efficiency ``MS = min(1, 1/T sum_i Mem(theta[1]) / Mem(theta[i]))``.
+    """Model size efficiency: ``MS = min(1, 1/T sum_i Mem(theta[1]) / Mem(theta[i]))``.
 
     Args:
         memory_T: size of the whole model (backbone and all banks so far) after each task, in any unit.
@@ -39,7 +39,7 @@ def ms(memory_T: Scores) -> Scores:
 
 
 def sss(memory_T: Scores, data_memory: float) -> Scores:
-    """Samples storage size efficiency ``SSS = 1 - min(1, 1/T sum_i Mem(M[i]) / Mem(D))``.
+    """Samples storage size efficiency: ``SSS = 1 - min(1, 1/T sum_i Mem(M[i]) / Mem(D))``.
 
     Args:
         memory_T: size of the examples kept after each task; zeros for a learner that keeps none.
@@ -63,7 +63,7 @@ def sss(memory_T: Scores, data_memory: float) -> Scores:
 
 
 def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
-    """Computational efficiency ``CE = min(1, 1/T sum_i epsilon Ops_pass(Tr[i]) / (1 + Ops_learn(Tr[i])))``.
+    """Computational efficiency: ``CE = min(1, 1/T sum_i epsilon Ops_pass(Tr[i]) / (1 + Ops_learn(Tr[i])))``.
 
     Args:
         pass_ops_T: operations of one forward and backward pass over each task's training set.
@@ -91,7 +91,7 @@ def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
 
 
 def cl_score(criteria_C: Scores, weights_C: Scores) -> Scores:
-    """Weighted sum of criteria ``CL_score = sum_i w[i] c[i]``.
+    """Weighted sum of criteria: ``CL_score = sum_i w[i] c[i]``.
 
     Args:
         criteria_C: the criteria, such as ``average_accuracy_tri``, ``rem``, ``bwt_plus``, ``ms``.
@@ -113,7 +113,7 @@ def cl_score(criteria_C: Scores, weights_C: Scores) -> Scores:
 
 
 def cl_stability(deviations_C: Scores, weights_C: Scores) -> Scores:
-    """Stability of criteria from run to run ``CL_stability = 1 - sum_i w[i] std(c[i])``.
+    """Stability of criteria from run to run: ``CL_stability = 1 - sum_i w[i] std(c[i])``.
 
     Args:
         deviations_C: standard deviation of each criterion over the runs.

@@ -22,7 +22,7 @@ from continual_petl.metrics.arrays import Scores, like, matrix, mean, vector
 
 
 def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
-    """Forward transfer ``1/(T-1) sum_{i>1} (R[i-1, i] - b[i])``, as the GEM paper defines it.
+    """Forward transfer: ``1/(T-1) sum_{i>1} (R[i-1, i] - b[i])`` (GEM paper).
 
     Args:
         R_TT: result matrix; the diagonal above the main one is used.
@@ -45,7 +45,7 @@ def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
 
 
 def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
-    """Forward transfer divided by T, ``1/T sum_{i>1} (R[i-1, i] - b[i])``, as GEM's code computes it.
+    """Forward transfer divided by T, as in GEM's code: ``1/T sum_{i>1} (R[i-1, i] - b[i])``.
 
     For one task the code prints 0; here it is NaN, as in all metrics.
 
@@ -68,7 +68,7 @@ def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
 
 
 def fwt_tri(R_TT: Scores) -> Scores:
-    """Average zero-shot score over the whole run ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
+    """Average zero-shot score over the whole run: ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Nothing is subtracted, so it says as much about the tasks as about the learner.
 
@@ -91,7 +91,7 @@ def fwt_tri(R_TT: Scores) -> Scores:
 
 
 def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
-    """Gain over learning each task alone ``1/(T-1) sum_{t>1} (R[t, t] - s[t])``.
+    """Gain over learning each task alone: ``1/(T-1) sum_{t>1} (R[t, t] - s[t])``.
 
     Args:
         R_TT: result matrix; the diagonal without its first cell is used.
@@ -114,7 +114,7 @@ def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
 
 
 def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
-    """Loss of the newest task from being learned last ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
+    """Loss of the newest task from being learned last: ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
 
     Lower is better; a negative value means that the stream helped. For ``I_k`` pass ``R_TT[:k, :k]`` and ``reference_T[:k]``.
 
@@ -138,7 +138,7 @@ def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
 
 
 def intransigence_mean(R_TT: Scores, reference_T: Scores) -> Scores:
-    """Average of the intransigence over all tasks ``1/T sum_k (a*[k] - R[k, k])``.
+    """Average of the intransigence over all tasks: ``1/T sum_k (a*[k] - R[k, k])``.
 
     Args:
         R_TT: result matrix; the diagonal is used.

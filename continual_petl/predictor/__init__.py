@@ -1,4 +1,4 @@
-"""The predictor: rows of any tasks, each answered by its own bank."""
+"""The predictor: rows of any tasks, each predicted by its task's bank."""
 
 from __future__ import annotations
 

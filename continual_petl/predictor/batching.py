@@ -1,4 +1,4 @@
-"""Group tasks that can be answered in the same batches, and divide their rows into batches.
+"""Group tasks whose rows can share batches, and divide the rows into batches.
 
 Tasks share a group if their backbones have the same precision and their banks can share a forward pass (`banks.sharing`).
 Generative tasks, and banks that cannot share with any other, have their own group. Kinds, poolings and lengths may differ.
@@ -31,8 +31,8 @@ def groups(
     """Return the tasks of each group; a group whose banks exceed ``max_bytes`` bytes is divided.
 
     Args:
-        manifests: by task.
-        backbone_of: returns the backbone in the precision in which a task answers.
+        manifests: manifests by task.
+        backbone_of: returns the backbone in the precision in which a task predicts.
         max_bytes: maximum bytes of banks in memory at once.
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
@@ -49,10 +49,10 @@ def groups(
 
 
 def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
-    """Return tasks that encode the same rows identically, for the same backbone; generative tasks are alone.
+    """Return groups of tasks that encode the same rows identically for the same backbone; each generative task is alone.
 
     Args:
-        manifests: by task.
+        manifests: manifests by task.
         backbone_of: see `groups`.
         max_bytes: see `groups`.
     """
@@ -78,7 +78,7 @@ def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], max_bytes: in
 
 
 def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
-    """Concatenate the rows of several tasks, without answers."""
+    """Concatenate the rows of several tasks, without labels."""
     first = parts[0]
     types = [part.token_types for part in parts if part.token_types is not None]
     pixels = [part.pixels for part in parts if part.pixels is not None]
@@ -104,12 +104,12 @@ def batches(
 
     Args:
         lengths_N: tokens of each row.
-        task_N: number of each row's task.
+        task_N: index of each row's task.
         kinds: the kind of each task's bank; banks of one kind are computed by one matrix product.
         batch_size: rows per batch.
 
     Returns:
-        Row numbers, and pairs of a task and its number of rows in the batch, one task after the other.
+        Row indices, and pairs of a task and its number of rows in the batch, one task after the other.
     """
     for rows in evaluation_batches(lengths_N, batch_size):
         counts = Counter(task_N[rows].tolist())

@@ -1,4 +1,4 @@
-"""Distinguish a single row, which gets a single answer, from several rows, which get a list."""
+"""Distinguish a single row, which gets a single prediction, from several rows, which get a list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Row = Any
 """A text, or a pair of texts; for token-classification a list of words, or a text that is split at its spaces; for
-image-classification what its data may hold: a path, a PIL image, an array, or bytes in a mapping."""
+image-classification any image that its data may hold: a path, a PIL image, an array, or bytes in a mapping."""
 
 
 class PillowImage(Protocol):
@@ -22,7 +22,7 @@ class PillowImage(Protocol):
 
     @property
     def mode(self) -> str:
-        """How its colours are stored."""
+        """The colour mode."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -30,14 +30,14 @@ class PillowImage(Protocol):
 
 
 OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
-"""A row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
+"""A single row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
 
 OneOrSeveral: TypeAlias = "tuple[str, str] | NDArray[Any]"
-"""What the task decides: two texts are one pair to a task on pairs, else two rows; an array may be one image."""
+"""Decided by the task: two strings are one pair for a task on pairs, otherwise two rows; an array may be one image."""
 
 
 def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple[list[Any], bool]:
-    """Return the rows, and whether a single one was given.
+    """Return the rows, and whether a single row was given.
 
     Args:
         rows: one row, or several of them in a list, a tuple, an array or anything else that can be iterated over.
@@ -45,7 +45,7 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
             row has its own task, which means that there are several rows.
 
     Raises:
-        InputError: if ``rows`` is neither, or two texts are one row for some of the tasks and two rows for others.
+        InputError: if ``rows`` is neither, or two strings are one row for some of the tasks and two rows for other tasks.
     """
     import numpy as np  # not needed for types alone
 
@@ -61,8 +61,8 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
         if len(by_pair) == 2:
             raise InputError(
                 f"rows: {rows!r} is one row for task {by_pair[True]!r}, which was learned on pairs of texts, and two rows "
-                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and ask the tasks on "
-                "pairs and the others separately"
+                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and call the tasks on "
+                "pairs separately from the other tasks"
             )
         return ([rows], True) if True in by_pair else (list(rows), False)
     if not isinstance(rows, Iterable):

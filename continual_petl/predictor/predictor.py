@@ -28,7 +28,7 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 
 class Predictor:
-    """Answer rows with the banks of a run.
+    """Predict rows with the banks of a run.
 
     Args:
         models: the run's backbone and banks.
@@ -37,7 +37,7 @@ class Predictor:
     def __init__(self, models: ModelCache) -> None:
         self._models = models
 
-    # A text is also a sequence (of letters), and a pair one of texts: the first matching signature applies.
+    # A string is also a sequence (of letters), and so is a pair (of strings): the first matching signature applies.
     @overload
     def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
     @overload
@@ -48,24 +48,24 @@ class Predictor:
     def predict(
         self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
     ) -> Answer | list[Answer]:
-        """Return the answer to a single row, or the list of answers to several, in their order.
+        """Return the prediction for a single row, or a list of predictions for several rows, in their order.
 
         Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets the same
-        answer as from its task's bank alone, up to rounding (1e-6 in fp32).
+        prediction as from its task's bank alone, up to rounding (1e-6 in fp32).
 
         Args:
-            rows: a list of what their task was learned on: texts; pairs of texts (tuples); lists of words (or texts, split at
-                spaces); images. Or a single row: a text; a pair; a path, a Pillow image, an array ``(height, width)`` or
-                ``(height, width, 3)``. A list is never a single row: the words of one text are
-                ``[["Its", "words"]]``. A tuple of two texts is one pair for a task on pairs, and two rows for others.
-            task: the learned task that answers, or one for each row in a list.
+            rows: a list of rows like those that their task was learned on: texts; pairs of texts (tuples); lists of words
+                (or texts, split at spaces); images. Or a single row: a text; a pair; a path, a Pillow image, an array
+                ``(height, width)`` or ``(height, width, 3)``. A list is never a single row: the words of one text are
+                ``[["Its", "words"]]``. A tuple of two texts is one pair for a task on pairs, and two rows for other tasks.
+            task: the learned task whose bank predicts, or a list with one task per row.
             batch_size: rows per batch.
 
         Returns:
-            A single answer for a single row, otherwise a list with one answer per row.
+            A single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task is not learned, or a row is not what it expects.
+            InputError: if a task is not learned, or a row is not of the type that the task expects.
         """
         if isinstance(task, str):
             self._check_learned([task])
@@ -76,8 +76,8 @@ class Predictor:
         rows, one = as_rows(rows, dict)
         if one:
             raise InputError(
-                f"a single row was given, but a list of {counted(len(tasks), 'task')}: give the name of one task as a text, "
-                "or use predict_all to ask several tasks about the same row"
+                f"a single row was given, but a list of {counted(len(tasks), 'task')}: give the name of one task as a string, "
+                "or use predict_all for several tasks on the same row"
             )
         if len(tasks) != len(rows):
             raise InputError(
@@ -107,10 +107,10 @@ class Predictor:
     def predict_all(
         self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
-        """Return the answers of several tasks to the same rows, by task, in the order of the rows.
+        """Return the predictions of several tasks for the same rows, by task, in the order of the rows.
 
         The frozen layers below the banks are computed once for all tasks: with banks in upper layers only, that is most of
-        the backbone. Each answer equals that of the task alone, up to rounding (1e-6 in fp32).
+        the backbone. Each prediction equals that of the task alone, up to rounding (1e-6 in fp32).
 
         Args:
             rows: inputs of the kind that all tasks were learned on, or a single row; see `predict`.
@@ -118,11 +118,11 @@ class Predictor:
             batch_size: rows per batch, or rows times tasks if there are few rows.
 
         Returns:
-            By task: a single answer for a single row, otherwise a list with one answer per row.
+            By task: a single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task is not learned, or a row is not what it expects; if ``rows`` is a tuple of two texts, and
-                some of the tasks were learned on pairs of texts and others not.
+            InputError: if a task is not learned, or a row is not of the type that the task expects; if ``rows`` is a tuple
+                of two texts, and some of the tasks, but not all, were learned on pairs of texts.
         """
         store, models = self._models.store, self._models
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)
@@ -145,7 +145,7 @@ class Predictor:
         return {task: self._models.store.manifest(task) for task in tasks}
 
     def _all(self, asked: Sequence[Request], batch_size: int) -> dict[str, list[Answer]]:
-        """Return the answers of tasks that encode the same rows identically."""
+        """Return the predictions of tasks that encode the same rows identically."""
         models = self._models
         encoded = asked[0].encoded(models)
         held = [self._held(each) for each in asked]
@@ -172,7 +172,7 @@ class Predictor:
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
     def _alone(self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int) -> list[Answer]:
-        """Return the answers of one task to its rows."""
+        """Return the predictions of one task for its rows."""
         store, models = self._models.store, self._models
         # Rows are checked first, because loading a bank takes longer.
         asked, held = store.consistently(
@@ -190,7 +190,7 @@ class Predictor:
         return [found[position] for position in range(len(numbers))]
 
     def _mixed(self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int) -> dict[int, Answer]:
-        """Return the answers of several tasks by the numbers of the rows."""
+        """Return the predictions of several tasks by row index."""
         store, models = self._models.store, self._models
         asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
         manifests = {task: each.manifest for task, each in asked.items()}
@@ -204,7 +204,7 @@ class Predictor:
         return found
 
     def _lane(self, asked: Sequence[Request], batch_size: int) -> dict[int, Answer]:
-        """Return the answers of tasks that share batches."""
+        """Return the predictions of tasks that share batches."""
         models = self._models
         parts = [each.encoded(models) for each in asked]
         held = [self._held(each) for each in asked]
@@ -234,7 +234,7 @@ class Predictor:
         return {asked.numbers[position]: word for position, word in zip(positions, words, strict=True)}
 
     def _held(self, asked: Request) -> CachedBank:
-        """Return a task's bank, ensuring that it is the one that its rows were prepared for."""
+        """Return a task's bank, ensuring that it is the bank that the rows were prepared for."""
         store, task = self._models.store, asked.manifest.task
         now, held = store.consistently(lambda: (store.manifest(task), self._models.held(task)), task)
         if now.seal != asked.manifest.seal:

@@ -14,7 +14,8 @@ from continual_petl.predictor.task_finder import Route, task_finder
 from continual_petl.store.model_cache import ModelCache
 
 Unknown = Literal["reject", "nearest"]
-"""What happens to a row that is unlike the rows of every task: no prediction, or that of the most probable task."""
+"""What happens to a row that does not resemble the rows of any task: it gets no prediction, or the prediction of the most
+probable task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class RoutedAnswer:
     """The prediction for a row whose task was not named."""
 
     task: str | None
-    """The task whose bank predicted; None if the row is unlike the rows of every task."""
+    """The task whose bank predicted; None if the row does not resemble the rows of any task."""
     task_probability: float
     """Probability of the most probable task, among all tasks that take such rows."""
     runners_up: Mapping[str, float]
@@ -37,21 +38,21 @@ def predict_routed(
     """Predict one row, or several in their order, each with the bank of the task that the router finds for it.
 
     Args:
-        models: of the run.
+        models: the run's backbone and banks.
         rows: as in `Predictor.predict`; rows of different types may be mixed in a list.
         batch_size: rows per batch.
-        unknown: ``reject``: a row that is unlike the rows of every task gets no prediction; ``nearest``: the most probable
-            task predicts it.
+        unknown: ``reject``: a row that does not resemble the rows of any task gets no prediction; ``nearest``: the most
+            probable task predicts it.
 
     Raises:
-        InputError: if no task can be found without its name, no task takes a row of this type, or ``unknown`` is neither.
-        StoreError: if stored sums are not the certified ones.
+        InputError: if the run cannot find tasks by itself, no task takes a row of this type, or ``unknown`` is neither.
+        StoreError: if the stored sums are not those that were certified.
     """
     if unknown not in ("reject", "nearest"):
         raise InputError(f"unknown: got {unknown!r}; allowed are 'reject' and 'nearest'")
     finder = task_finder(models)
     manifests = finder.manifests
-    # Where some tasks take pairs and others do not, a tuple of two texts is a pair: two rows come in a list.
+    # If some tasks take pairs and other tasks do not, a tuple of two strings is a pair; two rows are given as a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
     listed, one = as_rows(rows, lambda: pairs or manifests)
     if not listed:

@@ -1,4 +1,4 @@
-"""Check and encode the rows given for one task, and convert its bank's outputs to answers."""
+"""Check and encode the rows given for one task, and convert its bank's outputs to predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Request:
 
     manifest: Manifest
     numbers: Sequence[int]
-    """Their numbers among all given rows, counted from 0."""
+    """Indices of these rows among all given rows."""
     inputs: list[Any]
     pairs: list[str] | None
 
@@ -43,7 +43,7 @@ class Request:
             max_length=manifest.max_length,
             max_target_length=manifest.max_target_length,
             images=models.images,
-            where=f"task {manifest.task!r}, {among}rows to answer",
+            where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
             self._check_all_seen(encoded)
@@ -62,12 +62,12 @@ class Request:
 
 
 def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifest) -> Request:
-    """Return the rows of a task, or raise `InputError` naming the first that is not what the task was learned on.
+    """Return the rows of a task, or raise `InputError` naming the first one of a type that the task was not learned on.
 
     Args:
         rows: all rows that were given.
-        numbers: which of them the task is to answer.
-        manifest: of the task.
+        numbers: indices of the rows that the task is to predict.
+        manifest: manifest of the task.
     """
     own = [rows[number] for number in numbers]
     for number, row in zip(numbers, own, strict=True):
@@ -96,14 +96,14 @@ def accepts(row: Row, manifest: Manifest) -> bool:
 def in_words(
     outputs: Outputs, manifest: Manifest, models: ModelCache, encoded: TokenisedRows, positions: Sequence[int]
 ) -> list[Answer]:
-    """Convert a bank's outputs for some rows to answers.
+    """Convert a bank's outputs for some rows to predictions.
 
     Args:
         outputs: the outputs of `respond`.
-        manifest: of the task.
+        manifest: manifest of the task.
         models: provides the tokenizer.
         encoded: all rows of the task.
-        positions: which of them were answered.
+        positions: indices of the predicted rows among them.
     """
     if isinstance(outputs, list):
         assert models.tokenizer is not None
@@ -125,7 +125,7 @@ def _wanted(row: Row, manifest: Manifest) -> str | None:
     if manifest.kind == "token-classification":
         words = row.split() if isinstance(row, str) else row
         good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) for word in words)
-        return None if good else "a list of words, or a text with spaces between them"
+        return None if good else "a list of words, or a text with spaces between the words"
     if manifest.pair:
         good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
         return None if good else "a pair of texts"

@@ -1,6 +1,6 @@
 """Find the task of rows that name none: the router over the tasks of a run, and how rows are encoded for it.
 
-Shape suffixes: N rows, T tasks, F numbers that the router reads of a row.
+Shape suffixes: N rows, T tasks, F numbers that the router reads from a row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from continual_petl.store.open_run import check_can_route
 from continual_petl.store.store import Store
 
 NUM_RUNNERS_UP = 3
-"""How many tasks are listed after the most probable one."""
+"""Number of tasks that are listed after the most probable one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +36,15 @@ class Route:
     task: str
     """The most probable task."""
     unknown: bool
-    """Whether the row is unlike the rows of this task."""
+    """Whether the row does not resemble the rows of this task."""
     probabilities: Mapping[str, float]
-    """Of the most probable tasks, in descending order; ties in the order of names."""
+    """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
 
 
 Encoding = tuple[object, ...]
 """Equal for tasks that encode a row in the same way, on the backbone in the same precision."""
 States = Mapping[Encoding, Mapping[int, Array]]
-"""By encoding and row index, what the router reads of a row, ``(F,)``; rows of a type that no task of the encoding takes are
-missing."""
+"""The numbers that the router reads from each row, ``(F,)``, by encoding and row index; without rows that no task takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +55,20 @@ class TaskFinder:
     """The sums of all learned tasks when this was created."""
     router: Router
     groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
-    """By encoding, the manifest of one of its tasks, and their names."""
+    """For each encoding, the manifest of one of its tasks, and the names of all its tasks."""
 
     @property
     def manifests(self) -> dict[str, Manifest]:
-        """A manifest of each encoding, by task."""
+        """One manifest per encoding, by task."""
         return {manifest.task: manifest for manifest, _ in self.groups.values()}
 
     def states(
         self, models: ModelCache, rows: Sequence[Row], batch_size: int = 32, *, known: States | None = None
     ) -> States:
-        """Return what the router reads of rows; the backbone is frozen, so it is the same after every task.
+        """Return the numbers that the router reads from rows; the backbone is frozen, so they are the same after every task.
 
         Args:
-            models: of the run.
+            models: the run's backbone and banks.
             rows: the rows.
             batch_size: rows per batch.
             known: the result for the same rows and fewer tasks; only encodings that it lacks are computed.
@@ -95,7 +94,7 @@ class TaskFinder:
 
         Args:
             rows: the rows.
-            states: of these rows.
+            states: states of these rows.
 
         Raises:
             InputError: if no task takes rows of a row's type.
@@ -141,7 +140,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
 
     Raises:
         InputError: if no task stored sums, or tasks stored sums of different layers.
-        StoreError: if stored sums are not the certified ones.
+        StoreError: if the stored sums are not those that were certified.
     """
     store = models.store
     before = _finders.get(models)

@@ -37,7 +37,7 @@ class AblatedSpan(FrozenModel):
     last: Layer
     """Last layer without modifications, inclusive."""
     score: float | None
-    """By the task's metric; None if undefined."""
+    """Score by the task's metric; None if undefined."""
     relative: float | None
     """Change relative to the full bank, see `relative_change`; None if undefined."""
     scores: dict[str, float]

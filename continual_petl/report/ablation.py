@@ -1,7 +1,7 @@
 """The result of an ablation: the score of a learned bank without its modifications in spans of layers.
 
 Houlsby et al. 2019, section 3.6 and figure 6: the modifications are removed from every continuous span of layers, without
-retraining, and the score is compared with that of the full bank. Computed by `continual_petl.engine.ablation`.
+retraining, and the score is compared with the full bank's score. Computed by `continual_petl.engine.ablation`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""
 MAX_LISTED = 20
 _STRONG, _SLIGHT = -0.1, -0.01
-"""Relative changes up to the first are shown in red, up to the second in yellow, all others in green."""
+"""Relative changes up to the first value are shown in red, up to the second in yellow, all larger ones in green."""
 
 
 def headline(ablation: Ablation) -> str:
@@ -91,7 +91,7 @@ def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
     colour = "red" if cell.relative <= _STRONG else "yellow" if cell.relative <= _SLIGHT else "green"
     # Exactly zero is not the same claim as zero to one decimal place.
     percent = 100 * cell.relative
-    # No wider than the others even if the whole score is lost: twelve columns have to fit into a terminal.
+    # No wider than other cells even if the complete score is lost: twelve columns have to fit into a terminal.
     return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
 
 

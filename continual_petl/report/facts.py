@@ -1,4 +1,4 @@
-"""Read everything that a report shows from a run folder, during or after a run, even if parts of it are damaged."""
+"""Read all facts that a report shows from a run folder, during or after a run, even if parts of the folder are damaged."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ class NewestRow:
     number: int
     """Its 1-based number in the order of learning."""
     scores: Mapping[str, float | None]
-    """By task; None if undefined."""
+    """Scores by task; None if undefined."""
 
 
 def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
     """Return the newest rows as a table that fits into a width.
 
     Args:
-        rows: oldest first, in the order of learning; their tasks are the columns: as many of the last ones as fit.
+        rows: the rows in the order of learning, oldest first; as many of the last tasks as fit become columns.
         width: width of the terminal.
     """
     fit = max(1, (width - _COLUMN - _SPACE) // (_COLUMN + _SPACE))

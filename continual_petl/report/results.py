@@ -66,9 +66,9 @@ class Results:
     rows: tuple[ResultRow, ...]
     """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
-    """By task: seconds of data, training, evaluation, commit and verification."""
+    """Seconds by task: data, training, evaluation, commit and verification."""
     routed_rows: tuple[RoutedRow, ...] = ()
-    """What was measured after each task with no task named; see `routed`."""
+    """The measurements after each task with no task named; see `routed`."""
 
     @cached_property
     def routed(self) -> RoutedResults | None:
@@ -77,7 +77,7 @@ class Results:
 
     @cached_property
     def R(self) -> Tensor:
-        """The result matrix with all its cells: for many tasks this takes much memory, unlike ``rows``."""
+        """The result matrix with all its cells: for many tasks this takes a lot of memory, unlike ``rows``."""
         import torch  # takes seconds, and reports do not need it
 
         return torch.from_numpy(self.scores)
@@ -171,8 +171,8 @@ class Results:
     def carried(self) -> int:
         """Number of tasks whose score at the end is taken from an earlier row.
 
-        When a task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores of
-        the rest; BWT is unknown unless each earlier task has a score from the row of a later one.
+        When a task is added to a run of many tasks, only some of the earlier ones are re-evaluated. ACC uses the newest
+        known scores of the remaining tasks; BWT is unknown unless each earlier task has a score from the row of a later one.
         """
         return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
 
@@ -226,7 +226,7 @@ class Results:
     def to_pandas(self, *, tidy: bool = False) -> pd.DataFrame:
         """Return R as a pandas table: a row and a column for each task, by name; NaN if a score is unknown.
 
-        The row of a task has the scores after it was learned. For many tasks the table takes much memory, as ``R`` does.
+        The row of a task has the scores after it was learned. For many tasks the table takes a lot of memory, as does ``R``.
 
         Args:
             tidy: return one row for each known score instead, with the columns ``after``, ``task``, ``score``, ``metric``,
@@ -289,7 +289,7 @@ def results_of(
         links: one for each learned task, in the order of learning.
         lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
-        own: by task, its metric, its reported split, and its score just after it was learned.
+        own: for each task, its metric, its reported split, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place = {(link.task, link.index): n for n, link in enumerate(links)}

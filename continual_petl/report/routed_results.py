@@ -1,7 +1,7 @@
-"""R-routed: what happened to the rows of each task, after each task, when no task was named.
+"""R-routed: how the rows of each task were predicted, after each task, when no task was named.
 
-Predictions for rows with a named task cannot change. Without a name they can, if a new task is like an earlier one. This loss
-is the router's, and is reported apart from forgetting.
+Predictions for rows with a named task cannot change. Without a named task they can, if a new task resembles an earlier one.
+This loss is caused by the router, and is reported separately from forgetting.
 
 Shape suffixes: T tasks that stored sums for the router.
 """
@@ -22,30 +22,30 @@ from continual_petl.metrics.arrays import mean
 from continual_petl.store.folder.results_file import RoutedCell
 
 SCORES = {
-    "accuracy": "mean share of right predictions, over the tasks so far",
-    "average_incremental_accuracy": "mean of that over all steps (Rebuffi et al. 2017)",
-    "routing_accuracy": "mean share of rows that find their task",
-    "within_task_accuracy": "share of right predictions among the rows that find their task",
-    "unknown": "mean share of rows that are unlike the rows of every task",
-    "routing_loss": "mean drop of the share of rows that find their task from its best earlier value",
+    "accuracy": "mean share of correct predictions, over the tasks so far",
+    "average_incremental_accuracy": "mean accuracy over all steps (Rebuffi et al. 2017)",
+    "routing_accuracy": "mean share of rows that are routed to their task",
+    "within_task_accuracy": "share of correct predictions among the rows that are routed to their task",
+    "unknown": "mean share of rows that do not resemble the rows of any task",
+    "routing_loss": "mean drop of the share of rows routed to their task from its best earlier value",
 }
 """The scores of rows that name no task, and their meaning."""
 Row = Mapping[str, RoutedCell]
-"""What was measured after one task, by the task that the rows belong to."""
+"""The measurements after one task, by the task that the rows belong to."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoutedResults:
-    """Shares of rows, 0 to 1, by task after task; NaN where nothing was measured."""
+    """Shares of rows, 0 to 1, for each task after each task; NaN where nothing was measured."""
 
     tasks: tuple[str, ...]
     """The tasks that stored sums for the router, in the order of learning."""
     rows: tuple[Row, ...]
-    """One for each of them."""
+    """The measurements after each of these tasks."""
 
     @cached_property
     def R(self) -> NDArray[np.float64]:
-        """``R[i, j]``: share of the rows of task ``j`` that are predicted rightly after learning task ``i``, ``(T, T)``."""
+        """``R[i, j]``: share of task ``j``'s rows that are predicted correctly after learning task ``i``, ``(T, T)``."""
         return self._matrix(lambda cell: cell.correct)
 
     @cached_property
@@ -111,8 +111,8 @@ def routed_results(tasks: Sequence[str], rows: Sequence[Row]) -> RoutedResults |
     """Return R-routed of those tasks whose rows were routed when they were learned; None if there are none.
 
     Args:
-        tasks: of the run, in the order of learning.
-        rows: what was measured after each of them.
+        tasks: the tasks of the run, in the order of learning.
+        rows: the measurements after each of them.
     """
     routed = [i for i, (task, row) in enumerate(zip(tasks, rows, strict=True)) if task in row]
     if not routed:

@@ -33,7 +33,7 @@ MAX_STEPS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """One task: the facts needed for all tasks of a run at once, and a way to read the rest.
+    """One task: the facts needed for all tasks of a run at once, and a way to read all other facts.
 
     The manifests and histories of a long run are not kept in memory: they are read again, one by one, for the task details.
     """
@@ -46,7 +46,7 @@ class TaskFacts:
     score: float | None
     """Just after it was learned; None if undefined."""
     bank: str
-    """What its bank changes, in words."""
+    """Description of the changes that its bank makes."""
     training: str
     """Learning rate, epochs and batch size, in words."""
     scope: str
@@ -194,7 +194,7 @@ class RunFacts:
     so_far: Mapping[str, tuple[str, Curve]] = field(default_factory=dict)
     """Metric and learning curve of the half-learned tasks that are in the stream and have a curve."""
     misread: tuple[MisreadRows, ...] | None = None
-    """Rows that banks get wrong, for some tasks; None unless requested, because they contain texts from the data."""
+    """Rows that banks get wrong, for some tasks; None unless requested, because they contain text from the data."""
     guarded: dict[str, int]
     """Number of earlier certificates that were checked during the run, by depth."""
     read_at: float

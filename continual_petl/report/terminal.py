@@ -33,7 +33,7 @@ def _shown(text: str) -> str:
 
 
 def result_table(results: Results) -> Table:
-    """Return R: a row after each task, a column for each task; for many tasks, the newest ones, the rest in one column."""
+    """Return R: a row after each task, a column for each task; if there are many, the newest, and a mean of earlier ones."""
     count = len(results.tasks)
     first = 0 if count <= WHOLE_UP_TO else count - NEWEST
     table = Table()
@@ -97,7 +97,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     if checks is not None:
         good = [check for check in checks if check.ok]
         ways = sorted({check.how for check in good})
-        count = sum(not check.task.startswith("(") for check in checks)  # the others are files of the run
+        count = sum(not check.task.startswith("(") for check in checks)  # the other checks are of files of the run
         verdict = f"verified    {len(good)} of {count} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
         lines.append(verdict)
         if count < len(results.tasks):
@@ -110,14 +110,14 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 
 
 def _routed(results: Results) -> list[str]:
-    """Return what happens to rows that name no task; nothing if no task can be found without its name."""
+    """Return the lines about rows that name no task; nothing if no task can be found without its name."""
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []
     found = routed.after(len(routed.tasks))
     meanings = {
-        "routing_accuracy": f"of rows that name no task find theirs, of {len(routed.tasks):,} tasks",
-        "accuracy": "of rows that name no task are predicted rightly",
+        "routing_accuracy": f"of rows are routed to their task when none is named ({len(routed.tasks):,} tasks)",
+        "accuracy": "of rows are predicted correctly when no task is named",
         "routing_loss": "mean drop of `routing` from its best; not forgetting, since named predictions are unchanged",
     }
     heads = dict(zip(meanings, ("routing", "routed ACC", "rout. loss"), strict=True))
@@ -144,7 +144,7 @@ def routing_tables(results: Results) -> list[RenderableType]:
 
 
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
-    """Return the problems found; if there are many, only the first ones and the number of the others."""
+    """Return the problems found; if there are many, only the first ones and the number of further ones."""
     found = [problem for check in checks for problem in check.problems]
     left = len(found) - MAX_PROBLEMS
     return (

@@ -1,12 +1,12 @@
 """The router: a linear discriminant over the means of all tasks, with one covariance that they share.
 
-The rows of each label are taken to be distributed normally around their mean m, with one covariance S for all labels. The
+The rows of each label are assumed to be normally distributed around their mean m, with one covariance S for all labels. The
 log-density of a row is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and
 Statistical Pattern Recognition, section 3.1). That of a task is the mixture of its labels, weighed by their numbers of rows.
 All tasks have the same prior probability. S is the mean over all rows of the tasks' covariances, mixed with a scaled
 identity.
 
-Shape suffixes: N rows, F numbers of a row, T tasks, M means of all tasks.
+Shape suffixes: N rows, F numbers per row, T tasks, M means of all tasks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from continual_petl.router.totals import Totals
 SHRINKAGE = 0.003
 """Weight of the scaled identity in the shared covariance."""
 KNOWN = 0.99
-"""Share of a task's validation rows that are nearer than its threshold; a row beyond that is unknown."""
+"""Share of a task's validation rows that are nearer than its threshold; a row farther away is unknown."""
 MAX_PRECISIONS = 32
-"""How many tasks' inverse covariances are kept in memory."""
+"""Number of tasks whose inverse covariances are kept in memory."""
 
 
 class Router:
     """Scores rows for each of some tasks.
 
     Args:
-        totals: the sums of the tasks, added up; at least one task has sums.
-        sums_of: returns the sums of one of them, which are only needed to tell whether a row is unknown.
+        totals: the total of the tasks' sums; at least one task has sums.
+        sums_of: returns the sums of one task, which are only needed to tell whether a row is unknown.
     """
 
     def __init__(self, totals: Totals, sums_of: Callable[[str], TaskSums]) -> None:
@@ -55,10 +55,10 @@ class Router:
         return found_NT
 
     def is_unknown(self, states_NF: Array, task: str) -> list[bool]:
-        """Return for each row whether it is farther from a task than its validation rows were.
+        """Return for each row whether it is farther from a task than the task's validation rows were.
 
         Raises:
-            StoreError: if the task's sums are not the certified ones.
+            StoreError: if the task's sums are not those that were certified.
         """
         if task not in self._known:
             own = self._sums_of(task)

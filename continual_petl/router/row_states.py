@@ -1,7 +1,7 @@
 """What the router reads from a row: mean states of some layers of the frozen backbone, with no bank attached.
 
 The mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
-rows and layers with large states do not dominate. Of encoder-decoders, the encoder is read. The pass ends at the highest
+rows and layers with large states do not dominate. In encoder-decoders, the encoder is read. The pass ends at the highest
 layer that is read.
 
 The covariance of a task grows with the square of the width. Wider states than `MAX_WIDTH` are therefore projected by a fixed
@@ -31,11 +31,11 @@ from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 MAX_WIDTH = 384
-"""Numbers per layer and row that are kept at most; three layers of a task then take 2.7 MB."""
+"""Maximum number of values kept per layer and row; three layers of a task then take 2.7 MB."""
 
 
 def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
-    """Return the numbers of the layers whose outputs are read, counted from 1: the middle of each of ``num_read`` parts.
+    """Return the numbers of the layers whose outputs are read, 1-based: the middle of each of ``num_read`` parts.
 
     Example:
         >>> layers_to_read(6, 3), layers_to_read(12, 3), layers_to_read(6, 1)
@@ -45,7 +45,7 @@ def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
 
 
 def num_layers_of(backbone: Backbone) -> int:
-    """Return how many layers the stack has that reads the input."""
+    """Return the number of layers of the stack that reads the input."""
     first = backbone.sites.layers[0].stack
     return sum(layer.stack is first for layer in backbone.sites.layers)
 
@@ -60,18 +60,18 @@ def row_states(
     numbers: Sequence[int] | None = None,
     batch_size: int = 32,
 ) -> NDArray[np.float64]:
-    """Return the states that the router reads of rows.
+    """Return the states that the router reads from rows.
 
     Args:
         backbone: the frozen backbone, in eval mode.
         rows: encoded rows; targets and labels are not read.
-        layers: numbers of the layers, ascending, counted from 1.
+        layers: 1-based numbers of the layers, ascending.
         pad_token_id: the token that pads short rows.
-        numbers: the rows to read; None means all.
+        numbers: indices of the rows to read; None means all.
         batch_size: rows per batch.
 
     Shape:
-        ``(N, K * D)`` in the order of ``numbers``; the D numbers of each layer have length one.
+        ``(N, K * D)`` in the order of ``numbers``; the D-vector of each layer has length one.
     """
     kind: Kind = "image-classification" if rows.pixels is not None else "classification"
     chosen = np.arange(len(rows)) if numbers is None else np.asarray(numbers, dtype=np.int64)

@@ -1,10 +1,11 @@
 """What a task stores for the router: the means of its labels' rows in the frozen backbone, and the covariance around them.
 
-A task without labels, or with too few rows of one, stores the mean of all its rows instead.
+A task without labels, or with too few rows of a label, stores the mean of all its rows instead.
 
 A task's sums depend on its own rows alone and never change. The covariance is stored in fixed point, as integers that count
-multiples of 2^-30. The router weighs them by the number of rows and adds them as integers, which is exact in any order: it is
-the same, bit for bit, in whatever order the tasks were learned, and a forgotten task leaves nothing behind.
+multiples of 2^-30. The router weighs covariances by the number of rows and adds them as integers, which is exact in any
+order: the total is the same, bit for bit, in whatever order the tasks were learned, and a forgotten task leaves nothing
+    behind.
 
 A covariance is symmetric; only its upper triangle is stored.
 
@@ -24,11 +25,11 @@ Array = NDArray[np.float64]
 ONE = 2**30
 """Fixed-point value of 1; states have length one in each layer, so no covariance exceeds it."""
 QUANTILES = np.linspace(0.0, 1.0, 201)
-"""Of the distances of validation rows, from which the threshold for unknown rows is taken."""
+"""Quantile levels at which the distances of validation rows are stored; the threshold for unknown rows is read from them."""
 OWN_SHRINKAGE = 0.2
 """Weight of the scaled identity in a task's own covariance."""
 MIN_ROWS_PER_LABEL = 10
-"""With fewer rows of a label, a mean would say too much about single rows, and too little about the label."""
+"""With fewer rows per label, a mean would reveal too much about single rows and represent the label poorly."""
 _DTYPES = {
     "layers_K": np.int64,
     "counts_C": np.int64,
@@ -49,7 +50,7 @@ class TaskSums:
     means_CF: Array
     """One mean for each label, or a single mean of all rows."""
     covariance_U: NDArray[np.int32]
-    """Of the rows around their means."""
+    """Covariance of the rows around their means."""
     distances_Q: Array
     """Quantiles of the distances of validation rows from this task; see `distances`."""
 
@@ -96,7 +97,7 @@ class TaskSums:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> TaskSums:
-        """Read what `to_arrays` returned.
+        """Restore the sums from the result of `to_arrays`.
 
         Raises:
             ValueError: if names, dtypes or shapes differ.
@@ -144,7 +145,7 @@ def sums_of(
 
 
 def _means(labels_N: NDArray[np.int64] | None, num_rows: int) -> NDArray[np.intp]:
-    """Return for each row which mean it belongs to."""
+    """Return the index of each row's mean."""
     if labels_N is not None:
         _, which_N = np.unique(labels_N, return_inverse=True)
         if np.bincount(which_N).min() >= MIN_ROWS_PER_LABEL:
@@ -163,7 +164,7 @@ def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:
 def shrunk(covariance_FF: Array, weight: float) -> Array:
     """Return a covariance mixed with the identity, which is scaled to the mean variance (Ledoit and Wolf 2004)."""
     width = len(covariance_FF)
-    # Where all rows are the same, any positive number serves.
+    # If all rows are the same, any positive number will do.
     scale = np.trace(covariance_FF) / width or 1.0
     whole_FF: Array = (1 - weight) * covariance_FF + weight * scale * np.eye(width)
     return whole_FF

@@ -1,4 +1,4 @@
-"""One pass of a task's rows through the frozen backbone, and the sums that are stored of it."""
+"""One pass of a task's rows through the frozen backbone, and the sums that are stored from it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from continual_petl.seeding import derive_seed
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 NUM_LAYERS: dict[Literal["full", "small"], int] = {"full": 3, "small": 1}
-"""How many layers of the backbone are read, by the ``routing`` of the stream."""
+"""Number of layers of the backbone that are read for each value of ``routing`` in the stream."""
 MAX_ROWS = 5000
-"""Number of training rows that are read at most."""
+"""Maximum number of training rows that are read."""
 MAX_HELD_OUT = 1000
-"""Number of validation rows that are read at most."""
+"""Maximum number of validation rows that are read."""
 
 
 def task_sums(
@@ -31,7 +31,7 @@ def task_sums(
     seed: int,
     has_labels: bool = False,
 ) -> TaskSums:
-    """Return what a task stores for the router.
+    """Return the sums that a task stores for the router.
 
     Args:
         backbone: the frozen backbone, with no bank attached.

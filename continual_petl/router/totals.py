@@ -3,9 +3,9 @@
 Opening a run with many tasks would take long if each task's covariance were read. Their total is therefore kept in a hidden
 file, which is written again whenever it lacks a sixteenth of the tasks, so that a commit costs the same however many there
 are. It is only a cache: it names the certificate of each task that it holds, and if one has changed, or the file is missing
-or damaged, the certified sums are read instead. The total is an integer, so it is the same on both ways, bit for bit.
+or damaged, the certified sums are read instead. The total is an integer, so it is the same either way, bit for bit.
 
-Shape suffixes: F numbers of a row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
+Shape suffixes: F numbers per row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from continual_petl.store.store import Store
 
 MAX_BYTES = 2**31
 MIN_NEW = 16
-"""Fewer tasks than this are not worth writing the file for."""
+"""Minimum number of tasks for which writing the file is worthwhile."""
 _COUNT_BYTES, _DIGEST_BYTES = 8, 32
 """The file begins with the number of tasks, for a quick look, and a digest of that and everything after it."""
 _DTYPES = {
@@ -47,11 +47,11 @@ _DTYPES = {
 
 
 class Totals:
-    """The sums of some tasks, added up; tasks can be added in any order."""
+    """The total of the sums of some tasks; tasks can be added in any order."""
 
     def __init__(self) -> None:
         self.seals: dict[str, str] = {}
-        """Seal of the certificate of each task, also of those without sums."""
+        """Seal of the certificate of each task, including tasks without sums."""
         self.layers: tuple[int, ...] = ()
         self.total_U: NDArray[np.int64] | None = None
         """Sum over tasks of the number of rows times the fixed-point covariance; None without a task with sums."""
@@ -68,7 +68,7 @@ class Totals:
             sums: its sums; None if it stored none.
 
         Raises:
-            InputError: if its sums are of other layers than those of the earlier tasks.
+            InputError: if its sums are of other layers than the sums of earlier tasks.
         """
         self.seals[task] = seal
         if sums is None:
@@ -105,7 +105,7 @@ class Totals:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Totals:
-        """Read what `to_bytes` returned.
+        """Restore the totals from the result of `to_bytes`.
 
         Raises:
             ValueError: if it is damaged.
@@ -159,7 +159,7 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
     """Return a task's certified sums; None if it stored none.
 
     Raises:
-        StoreError: if they are not the certified ones, or do not fit this release.
+        StoreError: if they are not those that were certified, or do not fit this release.
     """
     stored = store.router_sums(task)
     if stored is None:
@@ -179,7 +179,7 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
 
     Raises:
         InputError: if tasks stored sums of different layers.
-        StoreError: if sums that are read are not the certified ones.
+        StoreError: if sums that are read are not those that were certified.
     """
     seals = {link.task: link.seal for link in store.links()}
     totals = known if known is not None and known.seals.items() <= seals.items() else _kept(store, seals)
@@ -216,7 +216,7 @@ def _num_kept(path: Path) -> int:
 
 
 def _kept(store: Store, seals: Mapping[str, str]) -> Totals:
-    """Return what the file holds; nothing if one of its tasks is no longer there, or it cannot be used."""
+    """Return the totals in the file; nothing if one of its tasks is no longer there, or it cannot be used."""
     with suppress(OSError, StoreError, ValueError):
         totals = Totals.from_bytes(read_file(_file(store), MAX_BYTES))
         if totals.seals.items() <= seals.items():

@@ -77,7 +77,7 @@ class BankCache:
         return held
 
     def put(self, name: str, held: CachedBank, keep: Collection[str] = ()) -> None:
-        """Add a bank, then evict the least recently used ones until the rest fit; those in ``keep`` stay."""
+        """Add a bank, then evict the least recently used banks until the remaining ones fit; banks in ``keep`` stay."""
         self.drop(name)
         self._by_name[name] = held
         self.num_bytes += held.num_bytes

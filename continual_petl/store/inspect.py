@@ -1,6 +1,7 @@
 """Inspect a run folder, readable or not: the chain, files that belong to no task, and missing entries.
 
-Damage is reported, not raised, so the rest of a run can still be verified or shown. No bank or backbone is read here.
+Damage is reported, not raised, so everything else in the run can still be verified or shown. No bank or backbone is read
+here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run in memory: tokenizer or image processing, backbones by precision, and banks within a memory limit.
 
-A bank in memory is used only while its certificate is the one on disk, so it is never stale. Prediction needs no learner;
-`resident` loads a bank into a learner so that Lightning can evaluate it.
+A bank in memory is used only while its certificate is the one on disk, so the bank is never stale. Prediction needs no
+learner; `resident` loads a bank into a learner so that Lightning can evaluate it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ModelCache:
         return self._learners[precision]
 
     def evict_all(self) -> None:
-        """Release all banks in memory and all copies of them; those on disk stay."""
+        """Release all banks in memory and all copies of them; banks on disk stay."""
         self.held_banks.clear()
         self.stacks = Stacks()
         for learner in self._learners.values():

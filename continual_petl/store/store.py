@@ -1,4 +1,4 @@
-"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is added whole or not at all."""
+"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is added completely or not at all."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True)
 class _View:
-    """What a writer found in its last check of every bank."""
+    """The result of a writer's last check of every bank."""
 
     stamp: tuple[Signature, Signature]
-    """Of the folders of banks and tombstones: it changes when anything is added, replaced or removed."""
+    """Signatures of the folders of banks and tombstones; they change when anything is added, replaced or removed."""
     listed: frozenset[str]
     """Names of bank folders and tombstones."""
     links: list[Link]
@@ -66,7 +66,7 @@ class Store(BankFolders):
 
     Args:
         folder: the run folder, created when something is first written.
-        max_manifests: how many manifests are kept in memory.
+        max_manifests: number of manifests that are kept in memory.
         indexed: whether the index may be used; see `continual_petl.store.folder.index`.
     """
 
@@ -89,7 +89,7 @@ class Store(BankFolders):
         return [link.task for link in self.links()]
 
     def links(self) -> list[Link]:
-        """Return the links of the learned tasks, in the order of learning; those of tombstones are not among them.
+        """Return the links of the learned tasks, in the order of learning, without the links of tombstones.
 
         Raises:
             StoreError: if a certificate or tombstone cannot be read.
@@ -162,14 +162,14 @@ class Store(BankFolders):
         return signature_of(self.banks), signature_of(self.tombstone_folder)
 
     def joined(self, task: str) -> None:
-        """Record a newly committed bank, at the end of the chain or in another one's place."""
+        """Record a newly committed bank, at the end of the chain or in the place of another bank."""
         view, self._view = self._view, None
         self.note(task)
         link = self.link(task)
         if view is not None and not view.broken:
             newest = chain.head([*view.links[-1:], *chain.whole((), view.tombstones[-1:])])
             follows = newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal)
-            # Otherwise changes by others since the last check, right before this commit, would go unnoticed.
+            # Otherwise changes by other processes since the last check, right before this commit, would go unnoticed.
             if follows and self._listed() == view.listed | {task}:
                 self._view = replace(view, stamp=self._stamp(), listed=self._listed(), links=[*view.links, link])
 
@@ -207,14 +207,14 @@ class Store(BankFolders):
         return as_tensors(self.stored_tensors(task))
 
     def stored_tensors(self, task: str) -> dict[str, StoredTensor]:
-        """Return the same as they are in the file, without importing torch."""
+        """Return a bank's tensors as stored in the file, without importing torch."""
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
 
     def history(self, task: str) -> History:
-        """Return how a task was learned and what its bank answered.
+        """Return a task's learning curves and a summary of its bank's predictions.
 
         Raises:
-            StoreError: if it is not the certified one.
+            StoreError: if it is not the one that was certified.
         """
         return self.consistently(lambda: read_history(self.history_file(task), self.manifest(task)), task)
 
@@ -222,7 +222,7 @@ class Store(BankFolders):
         """Return the sums that a task stored for the router; None for a task with ``routing: off``.
 
         Raises:
-            StoreError: if they are not the certified ones.
+            StoreError: if they are not those that were certified.
         """
         manifest = self.manifest(task)
         if ROUTER not in manifest.files:
@@ -249,12 +249,12 @@ class Store(BankFolders):
         if manifest.backbone != backbone.digest:
             raise StoreError(
                 f"task {task!r} was learned on a backbone with digest {manifest.backbone[:12]}, but {backbone.name!r} has "
-                f"{backbone.digest[:12]}. A bank answers only on the backbone it was learned on: use that one."
+                f"{backbone.digest[:12]}. A bank predicts only on the backbone it was learned on: use that one."
             )
         return fitting_bank(self.plan(task), backbone, manifest.tensors, lambda: self.tensors(task))
 
     def clean(self) -> None:
-        """Clean up after a kill. The lock must be held, so nobody else is writing."""
+        """Clean up after a killed process. The lock must be held, so nobody else is writing."""
         try:
             clean(self)
         finally:

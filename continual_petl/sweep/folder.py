@@ -1,4 +1,4 @@
-"""The folder of a sweep: its initial settings, of which only the number of trials may change, and its results.
+"""The folder of a sweep: its initial settings (only the number of trials may change later), and its results.
 
 ::
 
@@ -31,7 +31,8 @@ from continual_petl.sweep.spec import SweepSpec
 
 SWEEP, SWEPT, CHOSEN, SUMMARY = "sweep.json", "swept.yaml", "chosen.yaml", "summary.json"
 _MAY_CHANGE = {"trials"}
-"""A longer search continues a shorter one; a shorter one uses the first trials."""
+"""Settings that may differ from those the sweep was started with: a search with more trials continues the earlier one, and
+one with fewer uses only its first trials."""
 _MAX_LISTED = 8
 
 

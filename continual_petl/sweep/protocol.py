@@ -45,7 +45,7 @@ def sweep(
 ) -> SweepResult:
     """Choose the settings of every task of a stream on its validation split.
 
-    Test splits are not read. Finished trials are not repeated: the same call resumes after a stop or a kill. With one trial
+    Test splits are not read. Finished trials are not repeated: the same call resumes after an interruption. With one trial
     at a time the trials are the same every time; with several, tpe and pruning use the trials that have ended by then.
 
     Args:

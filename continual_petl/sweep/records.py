@@ -1,7 +1,7 @@
 """``trials.jsonl``: the trials, one JSON line when a trial starts and one when it has ended.
 
 It is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after another
-would disagree after a kill between them, and Optuna's journal becomes unreadable once a kill has torn its last line and
+would disagree if the process were killed in between, and Optuna's journal becomes unreadable once its last line is torn and
 another line has been written after it.
 """
 
@@ -37,9 +37,9 @@ class Outcome(FrozenModel):
     scores: tuple[float | None, ...] = ()
     """The validation score at the end of each epoch; None if undefined."""
     reason: str = ""
-    """Why it failed."""
+    """The reason why it failed."""
     seconds: float = 0.0
-    """Total time over all starts, from reading its data to storing its bank."""
+    """Total time across all resumptions, from reading the trial's data to storing its bank."""
     parameters: dict[str, int] = Field(default_factory=dict)
     """Parameters of the bank, by part: modifications, own, head."""
     data: dict[str, str] = Field(default_factory=dict)
@@ -119,13 +119,13 @@ class Records:
         return sorted(found, key=lambda record: record.number)
 
     def data_of(self, task: str, seed: int) -> dict[str, str]:
-        """Return the digests of the rows from which a task was learned with this seed; empty if it was not."""
+        """Return the digests of the rows that a task was learned from with this seed; empty if it never was."""
         known = (each for each in self._by_key.values() if (each.task, each.seed) == (task, seed))
         return next((each.data for each in known if each.data), {})
 
 
 def read_records(file: Path) -> Iterable[Record]:
-    """Yield the lines of a file of trials; a torn last line, left by a kill, is skipped."""
+    """Yield the lines of a file of trials; a torn last line, left by a killed process, is skipped."""
     if not file.exists():
         return
     lines = file.read_bytes().split(b"\n")

@@ -28,7 +28,7 @@ class TaskChoice:
     trials: tuple[Record, ...]
     """The trials of the search, by number."""
     seeds: tuple[Record, ...]
-    """The completed trials with the chosen settings, beginning with that of the search; empty if no trial is complete."""
+    """The completed trials with the chosen settings, the trial of the search first; empty if no trial is complete."""
     failed_seeds: tuple[Record, ...]
     """The failed trials with the chosen settings; they are not included in the mean."""
     num_left: int
@@ -121,7 +121,7 @@ class SweepResult:
     chosen: StreamSpec
     """The stream with the chosen bank and training of each task; its seed is unchanged."""
     tasks: Mapping[str, TaskChoice]
-    """By name, in the order of the stream: tasks of this call and of earlier calls."""
+    """Choices by task, in the order of the stream, for the tasks of this call and of earlier calls."""
     asked: tuple[str, ...]
     """Names of the tasks of this call."""
 

@@ -132,7 +132,8 @@ class Runner:
         # With another seed other rows may be held out or drawn, so comparing these does not show whether the data changed.
         task = next(task for task in self._tasks if task.name == record.task)
         self._rows.check(task, again=record.role == "seed")
-        # Recorded first: after a kill the same settings are tried again, whatever the sampler would then suggest.
+        # Recorded first: if the process is killed, the same settings are tried again, whatever the sampler would then
+        # suggest.
         self._records.add(record)
         if self._on_trial is not None:
             self._on_trial(record)
@@ -154,7 +155,7 @@ class Runner:
             self._on_trial(ended)
 
     def tidy(self) -> None:
-        """Remove folders of ended trials that a kill may have left; folders that are kept or half learned stay."""
+        """Remove folders of ended trials that a killed process may have left; folders that are kept or half learned stay."""
         for record in self._records.ended():
             if not record.kept:
                 shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)

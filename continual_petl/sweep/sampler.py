@@ -68,9 +68,9 @@ def should_prune(
     """Return whether to end a trial after an epoch.
 
     Args:
-        prune: median: end it if its best score so far is below the median of the others in this epoch, at least 5 of which
-            are completed (Golovin et al. 2017, as implemented in Optuna). halving: end it if it is not in the best third of
-            all trials that reached this stage (asynchronous successive halving, Li et al. 2020).
+        prune: median: end it if its best score so far is below the median of the other trials in this epoch, if at least 5
+            of them are completed (Golovin et al. 2017, as implemented in Optuna). halving: end it if it is not in the best
+            third of all trials that reached this stage (asynchronous successive halving, Li et al. 2020).
         scores: its validation scores, one for each finished epoch.
         num_epochs: its total number of epochs.
         warmup: share of the steps over which the learning rate rises.

@@ -57,7 +57,7 @@ class Turns:
 
     @property
     def with_seeds(self) -> list[Record]:
-        """The completed trials of the chosen settings, beginning with that of the search; empty if there are none."""
+        """The completed trials of the chosen settings, the trial of the search first; empty if there are none."""
         best = best_of(self.searched)
         seeds = [record for record in self._seeds() if record.state == "complete"]
         return [] if best is None else [best, *seeds]

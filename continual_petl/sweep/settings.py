@@ -52,7 +52,7 @@ def grid(spec: SweepSpec) -> list[dict[str, Any]]:
 
 
 def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskSpec:
-    """Return a task with these settings instead of those of the task or its stream.
+    """Return a task with these settings in place of its own and its stream's.
 
     Raises:
         Unfit: if the task cannot have them.
@@ -84,7 +84,7 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
 def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
     """Return a stream of one task: a bank depends only on its task and the stream's seed, so it is learned alone.
 
-    A trial never predicts rows that name no task, so it spends no pass on sums for the router.
+    A trial never predicts rows that name no task, so it computes no sums for the router.
     """
     return settled(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 

@@ -69,8 +69,9 @@ class SweepSpec(FrozenModel):
     trials: Count | None = None
     """Number of settings to try for each task; null: the whole grid."""
     prune: Literal["none", "median", "halving"] = "median"
-    """Which trials are ended early, by the validation score at the end of an epoch: trials below the median of the others, or
-    all but the best third (asynchronous successive halving). Only trials with the same number of epochs are compared."""
+    """Which trials are ended early, by the validation score at the end of an epoch: trials below the median of the other
+    trials, or all but the best third (asynchronous successive halving). Only trials with the same number of epochs are
+    compared."""
     seeds: Count = 5
     """Number of seeds to learn the chosen settings with, including the stream's; 1 means only that seed."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0

@@ -34,7 +34,7 @@ Judge = Callable[[Sequence[float | None]], bool]
 
 
 class Pruned(Exception):
-    """A trial was ended early because others are better."""
+    """A trial was ended early because other trials are better."""
 
 
 class EpochScores(L.Callback):
@@ -85,7 +85,7 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
         spec: a stream of one task.
         folder: the folder of this trial.
         judge: see `EpochScores`.
-        own: the stream of this task with its original settings instead of the tried ones.
+        own: the stream of this task with its original settings instead of the settings being tried.
 
     Raises:
         InputError: if the task cannot be learned with its original settings either.

@@ -1,4 +1,4 @@
-"""Measure candidates in turns, A B C A B C ..., so that other load on the machine affects all of them equally."""
+"""Measure candidates alternately, A B C A B C ..., so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Product:
     layers: int
     stack: int = 0
     transposed: Literal["none", "left", "right"] = "none"
-    """Which operand is transposed in memory, as in a model."""
+    """The operand that is transposed in memory, as in a model."""
 
     @property
     def num_operations(self) -> int:

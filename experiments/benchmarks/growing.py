@@ -38,7 +38,8 @@ class Cost:
 
 
 class Costs(StreamCallback):
-    """Records the cost of each task. It must be the last callback of a run, so that the work of all others is included.
+    """Records the cost of each task. It must be the last callback of a run, so that the work of all other callbacks is
+    included.
 
     Args:
         folder: the run folder.
@@ -95,7 +96,7 @@ def many_tasks(
     for number in range(first, first + num_tasks):
         drawn = rows(24, number)
         data = {"train": drawn[:16], "validation": drawn[16:]}
-        # Names of equal length, since a task's name is in each of its files.
+        # Names of equal length, since each file of a task contains its name.
         tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
     spec = {
         "name": "growth",
@@ -104,7 +105,7 @@ def many_tasks(
         "bank": {"preset": "houlsby", "bottleneck": bottleneck},
         "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32"},
         "evaluate": "certified",
-        "routing": "off",  # measured in a table of its own
+        "routing": "off",  # measured in a separate table
         "tasks": tasks,
         **more,
     }

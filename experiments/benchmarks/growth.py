@@ -1,9 +1,9 @@
 """The cost of the k-th task for several k, side by side, and the cost of opening and switching many banks.
 
-Run folders with 10 to 1,000 banks are created: one small task is learned, the others are committed as copies of its bank,
-each with the usual certificate, index entry and results. Then each folder is continued by a separate run, and these runs take
-turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the largest store
-are opened in turns, and banks are switched, in memory and from disk. The functions only return numbers.
+Run folders with 10 to 1,000 banks are created: one small task is learned, and further ones are committed as copies of its
+bank, each with the usual certificate, index entry and results. Then each folder is continued by a separate run, and these
+runs take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the
+largest store are opened alternately, and banks are switched, in memory and from disk. The functions only return numbers.
 `experiments.benchmarks.tables.course` learns all 1,000 tasks in one run instead.
 """
 
@@ -171,7 +171,7 @@ def open_seconds(folder: Path, other: Path) -> float:
 
 
 def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]:
-    """Return the median seconds to open a small and a large store, each in a fresh process, in turns."""
+    """Return the median seconds to open a small and a large store, each in a fresh process, alternately."""
     opened: dict[str, list[float]] = {"few": [], "many": []}
     for number in range(-1 if repetitions > 1 else 0, repetitions):
         for name, path, other in (("few", few, many), ("many", many, few)):

@@ -1,4 +1,4 @@
-"""The machine and the software with which a table was measured, without paths or host names."""
+"""The machine and the software that a table was measured with, without paths or host names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Machine(FrozenModel):
 
     processor: str
     units: tuple[str, ...]
-    """Those of `UNITS` that the CPU has."""
+    """The features in `UNITS` that the CPU has."""
     cores: int
     """Number of cores available to this process."""
     threads: int

@@ -9,7 +9,7 @@ from experiments.benchmarks.result import Result
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; the first column holds text, the others hold numbers.
+    """Return a table; the first column holds text, the other columns hold numbers.
 
     Example:
         >>> print(grid(["", "ms"], [["ours", "3.1"]]))
@@ -69,7 +69,7 @@ def factor(value: float) -> str:
 
 
 def head(result: Result) -> str:
-    """Return the lines on how and on which machine a table was measured."""
+    """Return the lines that describe how a table was measured, and on which machine."""
     machine, settings = result.machine, result.settings
     units = f" ({', '.join(machine.units)})" if machine.units else ""
     device = "" if machine.device == "cpu" else f"; {machine.device}"

@@ -140,7 +140,7 @@ def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]
 
 
 def main() -> None:
-    """Measure candidates in turns by processor time, and print the results."""
+    """Measure candidates alternately by processor time, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smoke test: short rows, few tasks and rounds")
     parser.add_argument("--backbone", default="minilm")

@@ -1,11 +1,11 @@
-"""The frozen-prefix cache: seconds of the first and of later epochs with and without it, in one process, in turns.
+"""The frozen-prefix cache: how long the first and later epochs take with and without it, alternately in one process.
 
     python -m experiments.benchmarks.prefix --data FOLDER [--rows 2000] [--epochs 5] [--layers 3-5] [--repetitions 5]
     python -m experiments.benchmarks.prefix --quick
 
-FOLDER holds train, validation and test rows in the format of a stream's data. The first epoch is timed from the moment when
-the task's data has been read: with the cache, this epoch fills it. Each epoch includes its validation and its checkpoint. The
-result is one JSON value on standard output: all raw numbers, medians and ratios.
+FOLDER holds train, validation and test rows in the format of a stream's data. The time of the first epoch, which fills the
+cache, starts when the task's data has been read. Each epoch includes its validation and its checkpoint. The result is one
+JSON value on standard output: all raw numbers, medians and ratios.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Learn in turns with and without the cache; return raw numbers and ratios."""
+    """Learn alternately with and without the cache; return raw numbers and ratios."""
     torch.set_num_threads(options.threads)
     data = _QUICK if options.quick else str(options.data)
     samples: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
@@ -128,7 +128,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=64, help="maximum tokens per row")
     parser.add_argument(
-        "--rows", type=int, default=2000, help="training rows; a quarter and half as many for validation and test"
+        "--rows", type=int, default=2000, help="training rows; a quarter as many for validation, half as many for test"
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=5)

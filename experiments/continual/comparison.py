@@ -56,7 +56,7 @@ def _setting(measures: Measures) -> str:
     runs = stream.runs(scale)
     orders = list(dict.fromkeys(stream.some(scale, order) for order, _ in runs))
     named = "\n".join(f"{number}. {', '.join(order)}" for number, order in enumerate(orders, 1))
-    how = "each with a seed of its own"
+    how = "each with its own seed"
     if stream.crossed:
         paired = " and ".join(method.name for method in METHODS if not method.crossed)
         alone = "" if len(scale.seeds) >= len(orders) else "not in all orders, "

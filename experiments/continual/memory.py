@@ -1,8 +1,8 @@
 """The memory of experience replay: a share of each earlier task's training rows, drawn once and never changed.
 
 De Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076) keep rows in a memory and replay some of them
-regularly; section 5.2 reports that a random choice of rows loses little. They use one head for all tasks; here each row
-goes through the head of its own task.
+regularly; section 5.2 reports that a random choice of rows loses little. They use one head for all tasks; here each row goes
+through the head of its task.
 """
 
 from __future__ import annotations

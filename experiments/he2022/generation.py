@@ -114,7 +114,7 @@ def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
 
 
 def whole_seeds(scale: Scale, book: Book) -> int:
-    """Return the number of seeds that are complete for all methods: means are over these."""
+    """Return the number of seeds that are complete for all methods; means are over these seeds."""
     finals = [final(scale, book, name, task) for task in TASKS for name in names(scale)]
     if not all(finals):
         return 0

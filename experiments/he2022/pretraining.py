@@ -65,7 +65,7 @@ def infill(tokens: Sequence[int], drawn: random.Random) -> list[int]:
         length = min(_poisson(drawn), left)
         start = drawn.randrange(len(found) - length + 1)
         if MASK in found[start : start + length]:
-            # Never mask a mask: try another place, and reduce the rest so that the loop ends.
+            # Never mask a mask: try another place, and reduce the number left so that the loop ends.
             left -= 1
             continue
         found[start : start + length] = [MASK]

@@ -2,7 +2,8 @@
 
 Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials, only on validation rows
 (`experiments.studies.tuning`), and then learned with three seeds. Rates are chosen separately for every task, except that
-three tasks of the classic stream use the rates of the two others: amazon that of yelp, dbpedia and yahoo that of agnews.
+three tasks of the classic stream use the rates of the two other ones: amazon the rate of yelp, dbpedia and yahoo the rate of
+agnews.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TOP = Method(
 )
 LAYERNORM = Method(name="LayerNorms only", banks=("layernorm",), rates=(1.5e-3, 5e-3), epochs=_MANY)
 MAIN = (FULL, HOULSBY)
-"""Methods that are run on eleven tasks; the others are run on eight."""
+"""Methods that are run on eleven tasks; all other methods are run on eight."""
 OTHERS = (TOP, LAYERNORM)
 
 
@@ -51,7 +52,7 @@ def tasks_of(method: Method, scale: Scale) -> tuple[str, ...]:
 
 
 def choosers(scale: Scale) -> tuple[str, ...]:
-    """Return those of the eleven tasks whose validation rows are used to choose rates."""
+    """Return the tasks, of the eleven, whose validation rows are used to choose rates."""
     return tuple(dict.fromkeys(LIKE.get(task, task) for task in scale.some(ELEVEN)))
 
 

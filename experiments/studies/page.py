@@ -31,7 +31,7 @@ def write_page(study: Study, scale: Scale, book: Book, out: Path) -> Path:
 
 
 def page_name(study: str, scale: Scale) -> str:
-    """Return the name of a page; pages of other scales are stored next to those of the small one."""
+    """Return the name of a page; pages of other scales are stored next to the small scale's pages."""
     return f"{study}-{scale.name}.md" if scale.larger else f"{study}.md"
 
 

@@ -51,7 +51,7 @@ def over_sigma(lines: Mapping[str, Sequence[tuple[float, Mean]]]) -> Figure:
 
 
 def _name_lines(axes: Axes) -> None:
-    """Add a legend, except to an empty figure, for which matplotlib would warn."""
+    """Add a legend, unless the figure is empty, since matplotlib would warn."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend()
 

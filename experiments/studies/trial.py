@@ -52,9 +52,9 @@ class Trial(FrozenModel):
     tasks: tuple[str, ...]
     """Names in `TASKS`, in the order in which they are learned."""
     bank: str | dict[str, Any]
-    """As in a stream file."""
+    """The bank, as in a stream file."""
     training: dict[str, Any]
-    """As in a stream file; missing keys have their defaults."""
+    """Training settings, as in a stream file; missing keys have their defaults."""
     seed: int
     limits: dict[str, int] = Field(default_factory=dict)
     """Maximum rows per split."""

@@ -1,4 +1,4 @@
-"""A task: which part of the language reference is a passage from? The text is that of ``pydoc_data/topics.py``."""
+"""A task: which part of the language reference is a passage from? The text is from ``pydoc_data/topics.py``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHAPTERS: Mapping[str, str] = {
 }
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"*])")
 _BULLET = re.compile(r"^(?:[*+-]|\d+\.)\s+")
-# Grammar, examples, headings, tables, and notes on versions, which are worded alike in all chapters.
+# Grammar, examples, headings, tables, and notes on versions, which have the same wording in all chapters.
 _NOT_PROSE = re.compile(r"::=|>>>|[=*~-]{4}|[|].*[|]|\+--|(?:Changed|New|Added|Deprecated) (?:in|since) ")
 _LONG_ENOUGH = 90
 

@@ -1,6 +1,6 @@
 """A task on text pairs: is this the docstring of that function?
 
-Half of the docstrings, chosen by hash, keep their signature. The others get the signature of another library function in
+Half of the docstrings, chosen by hash, keep their signature. The other half get the signature of another library function in
 the same split, also chosen by hash. (With functions from the same module, the pairs would be too hard for a first stream:
 a small encoder is hardly better than chance after a few epochs.)
 """

@@ -69,7 +69,7 @@ def _capped(examples: Iterable[Example], per_class: int) -> tuple[Example, ...]:
 
 
 def _not_similar(examples: Collection[Example], others: Collection[Example]) -> list[Example]:
-    """Leave out the examples that are similar to one of ``others``.
+    """Leave out the examples that are similar to an example in ``others``.
 
     Two word sets with a Jaccard index of at least t share one of their n - ceil(t n) + 1 rarest words (prefix
     filtering: Chaudhuri et al. 2006, "A primitive operator for similarity joins"), so few pairs are compared.

@@ -1,7 +1,7 @@
 """Docstrings of the standard library, read from its ``.py`` files with ``ast``: nothing is imported or run.
 
-Only modules that every supported CPython (3.11 to 3.14) ships, whichever optional system packages are installed, are read:
-no ``tkinter``, nothing that PEP 594 or 632 removed, no test folders.
+Only modules that every supported CPython (3.11 to 3.14) ships, regardless of which optional system packages are installed,
+are read: no ``tkinter``, nothing that PEP 594 or 632 removed, no test folders.
 """
 
 from __future__ import annotations

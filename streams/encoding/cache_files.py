@@ -91,7 +91,7 @@ class CacheFiles:
         if len(content) + _DIGEST_BYTES > self.max_bytes:
             self._notice(
                 f"the cache {self.folder} holds {self.max_bytes} bytes ({BOUND}), less than the {len(content)} of one "
-                "split, which is tokenised again in every run: raise the limit, or leave it so."
+                "split, which is tokenised again in every run: raise the limit, or accept this."
             )
             return
         beside: str | None = None
@@ -133,7 +133,7 @@ class CacheFiles:
             self.notices.append(notice)
 
     def _trim(self) -> None:
-        """Remove the least recently used files until the rest is within the limit."""
+        """Remove the least recently used files until the remaining ones are within the limit."""
         found = sorted(self._found(), key=lambda each: (each[1].st_mtime, each[0]))
         total = sum(about.st_size for _, about in found)
         for path, about in found:

@@ -122,8 +122,8 @@ def image_processing(backbone_name: str, revision: str | None, config: Pretraine
     known = _read(backbone_name, {"size": expected} if settings is None else settings)
     if known.size != expected:
         raise InputError(
-            f"backbone {backbone_name!r}: its {FILE} makes images of {known.size}, its config.json "
-            f"says that it takes {expected} (height, width); they do not belong together."
+            f"backbone {backbone_name!r}: its {FILE} resizes images to {known.size}, but its config.json "
+            f"says that it takes {expected} (height, width): the two files do not belong together."
         )
     return known
 

@@ -22,7 +22,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
-"""Pillow modes with at most eight bits per channel; the values of others would be clipped at 255."""
+"""Pillow modes with at most eight bits per channel; the values of other modes would be clipped at 255."""
 
 
 class NotAnImage(ValueError):

@@ -48,11 +48,11 @@ class TokenisedRows:
     (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows without labels and
     for generated texts."""
     num_truncated: int = 0
-    """How many rows were longer than ``max_length`` and lost input tokens."""
+    """Number of rows that were longer than ``max_length`` and lost input tokens."""
     num_targets_truncated: int = 0
-    """How many targets lost tokens."""
+    """Number of targets that lost tokens."""
     first_piece: NDArray[np.bool_] | None = None
-    """token-classification: marks the tokens that begin a word, at which the word's tag is predicted."""
+    """For token-classification, marks the tokens that begin a word, at which the word's tag is predicted."""
     target_ids: NDArray[np.int32] | None = None
     """Token ids of all targets, with the end token if the tokenizer has one; ``None`` without targets."""
     target_offsets: NDArray[np.int64] | None = None

@@ -53,7 +53,7 @@ def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id for padding short rows: that of the padding token, otherwise of the end token, otherwise 0.
+    """Return the id for padding short rows: the padding token's, otherwise the end token's, otherwise 0.
 
     Padding is recognised by the mask, never by this id: a decoder's end token also occurs in its targets.
     """

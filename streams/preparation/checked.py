@@ -1,4 +1,4 @@
-"""Rows of a task after all content checks: inputs that can be encoded, and labels or targets as numbers or texts."""
+"""Rows of a task after all content checks: inputs that can be encoded, and labels or targets as numbers or text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a task that is about some of the labels of its data (`all_labels`): those of the others are left out."""
+"""Select the rows of a task that uses only some of the labels of its data (`all_labels`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Splits = Mapping[SplitName, SplitRows]
 def own_rows(
     spec: StreamSpec, task: TaskSpec, splits: Splits, own: Collection[str] | None = None
 ) -> tuple[dict[SplitName, SplitRows], str | None]:
-    """Return the rows whose label is one of the task's, and a notice about the others.
+    """Return the rows with one of the task's labels, and a notice about the rows left out.
 
-    Integers may be positions in all labels, as they may be in the labels of other tasks.
+    Integers may be positions in ``all_labels``, just as they may be positions in the labels of other tasks.
 
     Args:
         spec: the stream.
@@ -31,7 +31,7 @@ def own_rows(
         own: the labels of the task's bank; None: those in the stream.
 
     Raises:
-        InputError: if a row has a label that is not one of all labels, or a split has no rows of the task.
+        InputError: if a row has a label that is not in ``all_labels``, or a split has no rows of the task.
     """
     if task.all_labels is None:
         return dict(splits), None
@@ -75,7 +75,7 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
 
 
 def _all_labels(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) -> tuple[str, ...]:
-    """Return all labels of the data: as named next to a local copy, or in the stream."""
+    """Return all labels of the data, as listed next to a local copy or in the stream."""
     written = _named(task, "all_labels", spec.resolved_all_labels(task))
     if rows.labels_file is None:
         labels, source = written, "all_labels"
@@ -83,8 +83,8 @@ def _all_labels(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]
         labels, source = _named(task, "all_labels", rows.labels_file), rows.labels_file
     if unknown := sorted(own.difference(labels)):
         raise InputError(
-            f"task {task.name!r}: its label {unknown[0]!r} is not in {source}, which has all labels of the data: correct the "
-            "one or the other",
+            f"task {task.name!r}: its label {unknown[0]!r} is not in {source}, which lists all labels of the data: correct "
+            "one of the two",
             key=("labels",),
         )
     return labels

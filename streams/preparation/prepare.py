@@ -145,7 +145,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
     if cut:
         notices.append(
             f"task {task.name!r}: {cut} targets are longer than {target_room} tokens (max_target_length) and were cut; "
-            "their rest is not learned, but scores compare with the whole target."
+            "the part cut off is not learned, but scores use the complete target."
         )
     return notices
 
@@ -157,7 +157,7 @@ def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | 
         return None
     return (
         f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits that "
-        "ROUGE makes words of, so every answer to them scores 0; choose metric: bleu for texts in another script."
+        "ROUGE makes words of, so every prediction for them scores 0; choose metric: bleu for texts in another script."
     )
 
 

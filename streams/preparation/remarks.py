@@ -1,4 +1,4 @@
-"""Remarks for the user on the columns that a task reads, and on those that it does not read.
+"""Remarks for the user on the columns that a task reads, and on the columns that it does not read.
 
 Unlike other notices, they are not in the certificate, because one of them contains text from a row.
 """

@@ -1,8 +1,8 @@
-"""What a stream's protocol asks of its tasks, and how it judges rows that name no task.
+"""What a stream's protocol requires of its tasks, and how it judges rows that name no task.
 
 The scenarios of continual learning are those of van de Ven and Tolias (Three scenarios for continual learning, 2019), who
-call them task-, class- and domain-incremental; in ``revisit``, classes or domains come back, as in the class-incremental
-learning with repetition of Hemati et al. (2023). Here a task never trains the bank of another one in any of them.
+call them task-, class- and domain-incremental; in ``revisit``, classes or domains recur, as in the class-incremental
+learning with repetition of Hemati et al. (2023). In all of them, a task never trains the bank of another task here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN = 3
 
 
 def judged_by_label(protocol: Protocol) -> bool:
-    """Return whether a row that names no task is right if its label is right, whichever task was found.
+    """Return whether a row that names no task is judged by its label alone, whichever task was found.
 
     In the protocol ``task``, the task has to be found as well.
 
@@ -38,8 +38,8 @@ def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
     """Return why a task of a kind cannot be part of a stream with this protocol; None if it can.
 
     Args:
-        protocol: of the stream.
-        kind: of the task.
+        protocol: the stream's protocol.
+        kind: the task's kind.
     """
     if not judged_by_label(protocol) or kind in JUDGED_BY_LABEL:
         return None
@@ -51,10 +51,10 @@ def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
 
 
 def label_clashes(protocol: Protocol, tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
-    """Return which tasks have labels that the protocol does not allow beside those of earlier ones, and why.
+    """Return which tasks have labels that the protocol does not allow after those of earlier tasks, and why.
 
     Args:
-        protocol: of the stream.
+        protocol: the stream's protocol.
         tasks: name and labels of each task; None if they are not known.
 
     Example:

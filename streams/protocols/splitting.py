@@ -1,7 +1,7 @@
-"""Cut the classes of a data set into those of several tasks, by a seed.
+"""Divide the classes of a data set among several tasks, depending on a seed.
 
-The order of the classes is a random permutation: that of their hashes, seeded by ``split.seed``. It is the same on every
-machine, and depends neither on the order in which the labels are written nor on the name of the task.
+The order of the classes is a random permutation: they are sorted by their hashes, seeded with ``split.seed``. It is the same
+on every machine, and depends neither on the order in which the labels are written nor on the name of the task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from continual_petl.errors import counted
 from continual_petl.seeding import derive_seed
 
 MIN_CLASSES = 2
-"""Classes that a task needs at least."""
+"""Minimum number of classes of a task."""
 
 
 def split_labels(labels: Collection[str], classes_per_task: int, seed: int) -> list[tuple[str, ...]]:
@@ -20,8 +20,8 @@ def split_labels(labels: Collection[str], classes_per_task: int, seed: int) -> l
 
     Args:
         labels: all labels; their order makes no difference.
-        classes_per_task: labels of each task.
-        seed: decides the order.
+        classes_per_task: number of labels of each task.
+        seed: determines the order.
 
     Raises:
         ValueError: if there would be a single task, or a task with a single class.
@@ -64,7 +64,7 @@ def _divides(num_labels: int, size: int) -> bool:
 
 
 def split_names(name: str, num_tasks: int) -> list[str]:
-    """Return the names of the tasks that an entry becomes: its own, and a number with leading zeros.
+    """Return the names of the tasks that replace an entry: its own name, and a number with leading zeros.
 
     Example:
         >>> split_names("intents", 2)
@@ -79,7 +79,7 @@ def left_out_notice(task: str, counts: Mapping[str, tuple[int, int]]) -> str | N
 
     Args:
         task: its name.
-        counts: for each split, how many rows are left out, and of how many.
+        counts: for each split, the number of rows that are left out, and the total.
     """
     listed = ", ".join(f"{left:,} of {counted(total, f'{name} row')}" for name, (left, total) in counts.items() if left)
     return f"task {task!r}: {listed} have labels of other tasks (all_labels) and are left out." if listed else None

@@ -210,7 +210,7 @@ def _fresh(name: str, used: set[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return a text for a comment: on one line, and shortened."""
+    """Return the text for a comment: on one line, and shortened."""
     line = " ".join(text.split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= 100 else line[:99] + "…"

@@ -182,7 +182,7 @@ def _instructions(columns: list[Column]) -> Guess | None:
 def _two_texts(columns: list[Column]) -> Guess | None:
     texts = [each for each in columns if each.holds in ("text", "name")]
     if len(texts) < 2 or any(each.name.lower() in set(LABEL).difference(TARGET) for each in texts):
-        return None  # labels that each occur only once are not texts to be generated
+        return None  # a column named like a label holds labels, even if each occurs only once
     target = _named(texts, None, TARGET) or min(texts, key=lambda each: each.letters)
     left = [each for each in texts if each is not target]
     source = _named(left, None, SOURCE) or max(left, key=lambda each: each.letters)

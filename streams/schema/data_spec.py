@@ -117,14 +117,14 @@ class DataSpec(FrozenModel):
     revision: Revision | None = None
     """Commit, tag or branch of a Hub data set."""
     split: dict[SplitName, Text] | None = None
-    """Which rows are train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""
+    """The rows of train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""
     data_files: _Files | None = None
     """Files for a reader: a path, a list of paths, or a mapping from split to either; globs are allowed."""
     data_dir: Text | None = None
     """Folder for a reader, or inside a Hub data set."""
     templates: Templates | None = None
-    """Columns built from others, such as {text: "{title} {content}"}; a.b accesses a column of mappings. Missing values
-    count as empty, and white space at both ends is removed."""
+    """Columns built from other columns, such as {text: "{title} {content}"}; a.b accesses a column of mappings. Missing
+    values count as empty, and white space at both ends is removed."""
     local: Text | None = None
     """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir. It is
     read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""

@@ -11,9 +11,9 @@ from continual_petl.streams.schema.training_spec import Int
 
 
 class SplitSpec(FrozenModel):
-    """Cut a data set into tasks by its labels, which each belong to one of them."""
+    """Split a data set by label into several tasks; each label belongs to one of them."""
 
     classes_per_task: Annotated[Int, Field(ge=2, examples=[10])]
     """Labels of each task; the last task may have fewer, but at least two."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Decides which labels come together, and in which order; the seed of the stream and the order of labels do not."""
+    """Determines which labels form a task, and the order of the tasks; the stream's seed and the order of labels do not."""

@@ -1,6 +1,6 @@
 """The schema of a stream file, checked before anything heavy is imported.
 
-The texts under the fields become the descriptions of the JSON Schema. `streams.stream_file.yaml_file` reads these
+The docstrings of the fields become the descriptions of the JSON Schema. `streams.stream_file.yaml_file` reads these
 models from files and turns errors into paragraphs with line numbers. Needs pydantic only.
 """
 
@@ -71,21 +71,21 @@ class TaskSpec(FrozenModel):
     name: Annotated[Name, Field(examples=["topics"])]
     """Unique in the stream; also the name of the bank's folder."""
     kind: Annotated[Kind, Field(examples=["classification"])]
-    """What is predicted. A task on pairs of texts is one of these with columns.text_pair."""
+    """The kind of prediction. A task on pairs of texts has one of these kinds, and sets columns.text_pair."""
     data: Annotated[Data, Field(examples=["data/topics.csv"])]
     """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
     columns: ColumnsSpec = ColumnsSpec()
-    """What the columns of the data mean."""
+    """The meaning of the columns of the data."""
     labels: Labels | None = None
     """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
     all_labels: Labels | None = None
-    """All labels of the data, or a JSON file with them, if this task is about some of them (labels): rows with one of the
-    others are left out of every split. null means that there are no others. (classification, image-classification)"""
+    """All labels of the data, or a JSON file with them, if this task uses only some of them (labels): rows with other labels
+    are left out of every split. null means that there are no other labels. (classification, image-classification)"""
     split: SplitSpec | None = None
-    """Cut this entry into tasks by its labels, NAME-01, NAME-02, ...; it needs labels. (classification,
+    """Split this entry by label into the tasks NAME-01, NAME-02, ...; requires the key labels. (classification,
     image-classification)"""
     bank: BankChoice | None = None
-    """The bank of this task; null means the stream's. Replaces the stream's bank as a whole."""
+    """The bank of this task; null means the stream's. Replaces the stream's bank completely."""
     training: TrainingOverride = TrainingOverride()
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
@@ -96,14 +96,14 @@ class TaskSpec(FrozenModel):
     probe: Probe | None = None
     """The inputs of this task's certificate; null means the stream's setting."""
     routing: Literal["off"] | None = None
-    """off: nothing is stored for finding this task without its name; null means the stream's setting."""
+    """off: no data is stored for recognising rows that belong to this task; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
     """Use only this many rows of a split."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
     """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
     regression, by quantile of the target."""
     generation: GenerationSpec = GenerationSpec()
-    """How answers are generated (seq2seq, causal-lm)."""
+    """How text is generated (seq2seq, causal-lm)."""
     max_target_length: Count | None = None
     """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
 
@@ -223,19 +223,21 @@ class StreamSpec(FrozenModel):
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Arguments of Lightning's Trainer, such as {devices: 1}."""
     defaults: Literal[2] = 2
-    """Version of the defaults for everything left open: a run names the one it was learned with."""
+    """Version of the defaults for omitted keys; a run records the version that it was learned with."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
-    """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
+    """How earlier tasks are evaluated after a new one; auto means all for up to 20 tasks, and certified beyond that."""
     probe: Probe = "random"
-    """Inputs whose answers a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that it
-    contains no data. validation: rows of the validation split, which everyone with the run folder can then read."""
+    """Inputs whose outputs a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that the
+    certificate contains no data. validation: rows of the validation split, which everyone with the run folder can then
+    read."""
     routing: Routing = "full"
-    """What each task stores, with its certificate, so that rows can be answered without a task's name: mean and covariance of
-    its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
+    """The data that each task stores with its certificate, so that rows can be predicted without a task's name: mean and
+    covariance of its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
     protocol: Protocol = "task"
-    """How rows that name no task are judged, and what the tasks may be. task: any; the right task has to be found, and its
-    answer has to be right. class: classifications, of text or images, each label in one task; domain: the same with the same
-    labels in all tasks; revisit: the same with labels that come back in any way. In these three the label has to be right."""
+    """How rows that name no task are judged, and which tasks are allowed. task: any; the right task must be found, and its
+    prediction must be correct. class: classifications of text or images, with each label in one task only; domain:
+    classifications with the same labels in all tasks; revisit: classifications whose labels may recur in any way. In these
+    three, only the label must be correct."""
     data_dir: Text | None = None
     """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
     no copies."""
@@ -315,7 +317,7 @@ class StreamSpec(FrozenModel):
         return self._located_labels(task.labels)
 
     def resolved_all_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
-        """Return all labels of the data of ``task``; the path of a file of them is relative to `data_dir`."""
+        """Return all labels of the data of ``task``; the path of a label file is relative to `data_dir`."""
         return self._located_labels(task.all_labels)
 
     def _located_labels(self, labels: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:

@@ -132,7 +132,7 @@ class ResolvedTraining(TrainingSpec):
 
 
 class TrainingOverride(TrainingSpec):
-    """Overrides for one task: the keys of `training`, each optional; the stream's settings apply to the rest.
+    """Overrides for one task: the keys of `training`, each optional; the stream's settings apply to all other keys.
 
     Read them through `StreamSpec.merged_training`: a field that was not given holds a meaningless default. Equality, hash
     and `model_dump` use only the given fields.

@@ -1,4 +1,4 @@
-"""Checks of a file before `datasets` reads it, and better messages where those of `datasets` are too vague."""
+"""Checks of a file before `datasets` reads it, and better messages where the messages of `datasets` are too vague."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _check_json(file: TextFile) -> None:
     """Check that a file can be read as text within its limits, and that no line is nested too deeply.
 
     Raises:
-        InputError: if it cannot, or a line is; the message names the line.
+        InputError: if the file cannot be read, or a line is nested too deeply; the message names the line.
     """
     if next(file.pieces(), "").lstrip()[:1] == "[":  # a JSON list, which may be a single line
         for _ in file.pieces():

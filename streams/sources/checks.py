@@ -32,7 +32,7 @@ class Where:
     origin: str
     """File, folder, Hub id or ``rows in the stream file``."""
     numbers: tuple[int, ...] | None = None
-    """The numbers of its rows in the source, counted from 0, if some rows are left out."""
+    """0-based numbers of its rows in the source, if some rows are left out."""
 
     def __str__(self) -> str:
         return f"task {self.task!r}, split {self.split} ({self.origin})"

@@ -86,7 +86,7 @@ def split_of(path: str) -> SplitName | None:
 def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     """Find the files of a task.
 
-    In a folder, files named after a split are used and others are ignored. A single file is the training split. If all
+    In a folder, files named after a split are used and other files are ignored. A single file is the training split. If all
     files of a glob are named after a split, they form those splits; if none is, they form the training split.
 
     Args:

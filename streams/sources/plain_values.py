@@ -10,10 +10,10 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 
 
 def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[Any]]:
-    """Return the columns of a data set as plain values; images and the like stay bytes and paths.
+    """Return the columns of a data set as plain values; images and the like remain bytes and paths.
 
-    For a JSON column with values of several types (texts and a number), ``datasets`` returns every value encoded as JSON,
-    with texts in quotation marks; such values are decoded.
+    For a JSON column of mixed types (strings and a number), ``datasets`` returns every value encoded as JSON, with strings
+    in quotation marks; such values are decoded.
 
     Args:
         dataset: a data set from `datasets`.

@@ -1,4 +1,4 @@
-"""Build columns from others: a data set with title and content gets a text column.
+"""Build columns from other columns: a data set with title and content gets a text column.
 
 The schema checks the syntax of templates; this module applies them to rows.
 """
@@ -32,7 +32,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
             space at both ends is removed.
 
     Raises:
-        InputError: if a column is missing or already exists, or a value is neither a text nor a whole number.
+        InputError: if a column is missing or already exists, or a value is neither a string nor a whole number.
     """
     if not templates:
         return table
@@ -79,7 +79,7 @@ def _texts(where: Where, field: str, values: list[Any]) -> list[str]:
         for row, value in enumerate(values)
         if value is not None and (isinstance(value, bool) or not isinstance(value, str | int))
     ]
-    raise_faults(where, field, faults, "A template accepts texts and whole numbers; name another column.")
+    raise_faults(where, field, faults, "A template accepts strings and whole numbers; name another column.")
     return ["" if value is None else str(value) for value in values]
 
 

@@ -225,7 +225,7 @@ def check_regular(place: str, path: str) -> None:
     """Check that a path is not a device, pipe or socket, which can be endless.
 
     Raises:
-        InputError: if it is.
+        InputError: if it is one of these.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Limits on the size of a stream file and of its texts and numbers, since files may be untrusted.
+"""Limits on the size of a stream file and of its strings and numbers, since files may be untrusted.
 
 Reading and writing use the same limits, so any file that was written can be read.
 """

@@ -25,7 +25,7 @@ from continual_petl.streams.stream_file.yaml_nodes import CORE
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that YAML 1.1 or 1.2 would read as something else."""
+    """Quotes strings that YAML 1.1 or 1.2 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -59,7 +59,7 @@ def dump_stream(spec: StreamSpec) -> str:
 
 
 def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
-    """Return the problems that `load_stream` would report for an unchecked stream, assembled from parts of others."""
+    """Return the problems that `load_stream` would report for an unchecked stream, assembled from parts of other streams."""
     return contradictions(_plain(spec, ()))
 
 

@@ -21,8 +21,8 @@ class Places:
     options: dict[KeyPath, str] = field(default_factory=dict)
     """The option that set a key path, such as ``--training.epochs``."""
     entries: tuple[int, ...] | None = None
-    """For each task of the stream the number of its entry in the file, since `split` makes several tasks of one; None: the
-    same."""
+    """For each task of the stream, the number of its entry in the file: `split` turns one entry into several tasks. None if
+    the numbers are equal."""
     wrong: list[KeyPath] = field(default_factory=list)
     """Key paths with reported problems."""
     _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return the reported and the ``found`` problems in the order of `problems`; those without a key are last.
+        """Return the reported and the ``found`` problems in the order of `problems`; problems without a key are last.
 
         Args:
             found: keys of the stream, whose tasks are counted after `split`, and their problems.

@@ -1,4 +1,4 @@
-"""Replace each entry of a stream that has ``split`` by the tasks that it stands for."""
+"""Replace each entry of a stream that has ``split`` with the tasks that it stands for."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Expanded:
 
     spec: StreamSpec
     entries: tuple[int, ...]
-    """For each of its tasks, the number of its entry in the file, counted from 0."""
+    """For each of its tasks, the 0-based number of its entry in the file."""
     problems: tuple[tuple[KeyPath, str], ...] = ()
-    """Entries that cannot be split, and why; they are left as they are."""
+    """Entries that cannot be split, and why; they are left unchanged."""
 
 
 def expand_splits(spec: StreamSpec) -> Expanded:
-    """Replace each entry with ``split`` by its tasks; nothing is read but files of labels."""
+    """Replace each entry that has ``split`` with its tasks; only label files are read."""
     if all(task.split is None for task in spec.tasks):
         return Expanded(spec, tuple(range(len(spec.tasks))))
     tasks: list[TaskSpec] = []
@@ -105,7 +105,7 @@ def _check_size(entry: TaskSpec, num_tasks: int, num_labels: int) -> None:
 
 
 def _training(training: TrainingOverride, own: tuple[str, ...], labels: tuple[str, ...]) -> TrainingOverride:
-    """Return the settings of one of the tasks: class weights are those of its own labels, and any unknown ones."""
+    """Return the settings of one of the tasks: class weights are kept for its own labels, and for unknown ones."""
     weights = training.class_weights
     if not isinstance(weights, Mapping):
         return training
@@ -116,7 +116,7 @@ def _training(training: TrainingOverride, own: tuple[str, ...], labels: tuple[st
 
 
 def _name_clashes(tasks: list[TaskSpec], entries: list[int]) -> list[tuple[KeyPath, str]]:
-    """Return the entries of which a task has the name of another one."""
+    """Return the entries with a task whose name another task already has."""
     seen: dict[str, int] = {}
     problems: dict[int, tuple[KeyPath, str]] = {}
     for task, entry in zip(tasks, entries, strict=True):

@@ -1,4 +1,4 @@
-"""Remove the keys with mistakes from a stream file, so that the rest is checked in the same pass.
+"""Remove the keys with mistakes from a stream file, so that all other keys are checked in the same pass.
 
 A task is left out entirely if it has a mistake in a key that determines its rows or how they are read: with the default of
 that key, it would be rejected for reasons that are not in the file.
@@ -72,7 +72,7 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
 
 
 def usable_task(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | None:
-    """Return the same for a file with one task, as a stream with only that task; None if too little is left."""
+    """Return the task of a file as a stream, without the keys that have mistakes; None if too little is left."""
     stream = {"name": "unnamed", "backbone": "minilm", "tasks": [tree]}
     part = usable_part(stream, [("tasks", 0, *path) for path in wrong])
     return part if part is not None and part.numbers else None

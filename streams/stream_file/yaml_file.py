@@ -45,7 +45,7 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
     Args:
         path: the YAML file. Data paths in it are relative to its `data_dir`, which is relative to the file's folder.
-        overrides: dotted keys and texts from the command line, such as ``("tasks.agnews.training.epochs", "1")``; if a key
+        overrides: dotted keys and strings from the command line, such as ``("tasks.agnews.training.epochs", "1")``; if a key
             is given twice, the last value is used. In overrides, ``data_dir`` and the path of a backbone are relative to
             the working directory; the data of tasks is always relative to ``data_dir``.
 
@@ -60,7 +60,7 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
 
 class PartlyUsableError(StreamFileError):
-    """The file of a stream or a task has mistakes, but the rest of it may be checked further.
+    """The file of a stream or a task has mistakes, but the remaining keys may be checked further.
 
     Args:
         places: the mistakes, and the places of the keys in the file.

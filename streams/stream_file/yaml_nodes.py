@@ -1,9 +1,9 @@
 """Parse YAML text into plain data, and record the line of every key.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not YAML 1.1 as in PyYAML:
-``1e-3`` is a number, ``no`` and ``2024-01-01`` are texts. Unlike in either version, ``007`` is a text, since a label must
-not lose its zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can exhaust
-memory.
+``1e-3`` is a number, ``no`` and ``2024-01-01`` are strings. Unlike in either version, ``007`` is a string, since a label
+must not lose its zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can
+exhaust memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CORE = {
         list("-+0123456789."),
     ),
 }
-"""For each tag, the pattern of its unquoted strings, and the characters with which they can begin."""
+"""For each tag, the pattern of its unquoted scalars, and the characters that they can begin with."""
 _HINTS = {
     r"'\t'": "indent with spaces, not with tabs",
     "mapping values are not allowed here": "check the indentation of this line and the one above; a text that contains a "
@@ -125,7 +125,7 @@ def parse(text: str) -> Parsed:
 
 
 def plain_scalar(text: str) -> Any:
-    """Return the value of an unquoted ``text``: null, a truth value, a number, or the text itself.
+    """Return the value of an unquoted ``text``: null, a boolean, a number, or the text itself.
 
     Raises:
         ValueError: if it is a whole number beyond the largest float.

@@ -100,7 +100,7 @@ def test_missing_packages_and_unwritable_folders_are_problems(
     assert main(["doctor", "--run-dir", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert "not installed: no-such-package" in found["packages"]["problem"]
-    assert "cannot be written to" in found["disk"]["problem"]
+    assert "is not writable" in found["disk"]["problem"]
 
 
 def test_wandb_key_is_found_in_its_usual_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,12 +286,12 @@ def test_changed_full_score_is_reported(learned: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(ablation, "evaluate", other)
     (notice,) = Run(learned).ablate("lora", "single").notices
     assert notice.startswith(
-        "Some predictions of the whole bank are not the certified ones, although all scores are equal"
+        "Some predictions of the full bank are not the certified ones, although all scores are equal"
     )
     monkeypatch.setattr(
         ablation, "evaluate", lambda *given: evaluate(*given).model_copy(update={"scores": {"accuracy": 0.0}})
     )
     found = Run(learned).ablate("lora", "single")
     (notice,) = found.notices
-    assert "The whole bank scores 0.0 here, but " in notice
+    assert "The full bank scores 0.0 here, but " in notice
     assert {cell.relative for cell in found.cells} == {None}

@@ -98,7 +98,7 @@ def test_generated_texts_are_omitted_with_a_reason(backbone_folder: Folder, tmp_
     made = stream(folder, [task_of_kind("seq2seq", num_rows=12)], **{"backbone": {"name": str(folder)}})
     found = learn(made, tmp_path / "run").misread("seq2seq")
     assert found.rows == ()
-    assert str(found.why_none).startswith("Task 'seq2seq': no rows are shown: it generates texts")
+    assert str(found.why_none).startswith("Task 'seq2seq': no rows are shown: it generates text")
 
 
 def test_long_texts_are_truncated_visibly(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_all_problems_are_reported_at_once(backbone_folder: Folder, tmp_path: Pa
         ("llama", "regression", "bitfit", "trains biases, but family 'llama' has none"),
         ("bart", "seq2seq", "probe", "there is nothing to learn"),
         ("bert", "seq2seq", "houlsby", "kind 'seq2seq' cannot be learned on backbone"),
-        ("bert", "image-classification", "houlsby", "it reads texts, not images"),
-        ("vit", "classification", "houlsby", "it reads images, not texts"),
+        ("bert", "image-classification", "houlsby", "it reads text, not images"),
+        ("vit", "classification", "houlsby", "it reads images, not text"),
     ],
 )
 def test_bank_that_does_not_fit_the_backbone_is_refused_before_training(
@@ -103,8 +103,8 @@ def test_changed_backbone_is_refused_before_writing(backbone_folder: Folder, tmp
     ("family", "kind", "why"),
     [
         ("bert", "seq2seq", "have no language-modelling head"),
-        ("bert", "image-classification", "it reads texts, not images"),
-        ("vit", "regression", "it reads images, not texts"),
+        ("bert", "image-classification", "it reads text, not images"),
+        ("vit", "regression", "it reads images, not text"),
     ],
 )
 @pytest.mark.parametrize("act", [learn, lambda tasks, folder: dry_run(Session(tasks.spec, Store(folder)))])

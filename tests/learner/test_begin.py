@@ -83,7 +83,5 @@ def test_starting_from_an_incompatible_bank_is_refused(backbone_folder: Folder) 
 def test_unsupported_kind_is_refused_before_reading_data(backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder(), [task_of_kind("image-classification", "one")])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
-    with pytest.raises(
-        InputError, match=r"kind 'image-classification' cannot be learned on backbone .* it reads texts"
-    ):
+    with pytest.raises(InputError, match=r"kind 'image-classification' cannot be learned on backbone .* it reads text"):
         begin_task(learner, tasks, "one")

@@ -94,7 +94,7 @@ def test_begin_task_prepares_every_kind(backbone_folder: Folder, family: str, ki
 
 def test_generation_requires_tokenizer_and_references(backbone_folder: Folder, tmp_path: Path) -> None:
     desk = two(backbone_folder, tmp_path, "bart", "seq2seq")
-    with pytest.raises(ValueError, match="task 'one' generates texts, and the learner has no tokenizer"):
+    with pytest.raises(ValueError, match="task 'one' generates text, and the learner has no tokenizer"):
         desk.learner.add_task(desk.plans["one"])
     assert list(desk.learner.plans) == []
     desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.models.tokenizer)

@@ -38,10 +38,10 @@ def test_supported_kinds_per_family(backbone_folder: Folder, family: str, kinds:
     ("family", "kind", "why"),
     [
         ("bert", "seq2seq", "models of family 'bert' have no language-modelling head"),
-        ("bert", "image-classification", "it reads texts, not images"),
+        ("bert", "image-classification", "it reads text, not images"),
         ("bart", "causal-lm", "its language-modelling head is for tasks of kind 'seq2seq'"),
         ("gpt2", "seq2seq", "its language-modelling head is for tasks of kind 'causal-lm'"),
-        ("vit", "classification", "it reads images, not texts"),
+        ("vit", "classification", "it reads images, not text"),
     ],
 )
 def test_unsupported_kinds_are_refused(backbone_folder: Folder, family: str, kind: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Sampled answers and stop texts: answers do not depend on the batch and follow the right probabilities."""
+"""Sampled answers and stop strings: answers do not depend on the batch and follow the right probabilities."""
 
 from __future__ import annotations
 

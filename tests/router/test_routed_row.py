@@ -165,7 +165,7 @@ def test_watch_warns_of_a_task_that_takes_rows(
     with caplog.at_level(logging.WARNING):
         learn(stream, tmp_path / "run", callbacks=[watch, easy])  # what was before is read from the folder
     (message,) = [record.getMessage() for record in caplog.records if "takes rows" in record.getMessage()]
-    assert "task 'twin' takes rows of earlier tasks that name no task: low" in message
+    assert "task 'twin' takes rows from earlier tasks when no task is named: low" in message
     assert watch.losses.keys() == {"twin"}
     assert easy.losses == {}
     with pytest.raises(ValueError, match=r"points: got -1; give a number of percentage points, 0 or more"):

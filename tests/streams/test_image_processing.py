@@ -120,7 +120,10 @@ def test_equal_digests_mean_equal_settings(tmp_path: Path) -> None:
         (VIT | {"resample": 1}, "asks for resample: 1"),
         (VIT | {"size": {"shortest_edge": 4}}, r"asks for size: \{'shortest_edge': 4\}"),
         (VIT | {"size": {"longest_edge": 4}}, "asks for size"),
-        (VIT | {"size": {"height": 8, "width": 8}}, r"images of \(8, 8\), its config.json says that it takes \(4, 4\)"),
+        (
+            VIT | {"size": {"height": 8, "width": 8}},
+            r"images to \(8, 8\), but its config.json says that it takes \(4, 4\)",
+        ),
         ([1], "is not a JSON object"),
     ],
 )

@@ -172,7 +172,7 @@ def test_template_joins_columns_and_nested_fields() -> None:
         ({"t": "{b}"}, r"data.templates.t is '\{b\}', but there is no column 'b'; the columns are 'a', 'n', 'm'"),
         ({"t": "{m.de}"}, r"there is no column 'm.de'"),
         ({"t": "{a.b}"}, r"there is no column 'a.b'"),
-        ({"t": "{m}"}, r"column 'm': 1 row cannot be used: row 1: \{'en': 'e'\} is dict\. A template accepts texts"),
+        ({"t": "{m}"}, r"column 'm': 1 row cannot be used: row 1: \{'en': 'e'\} is dict\. A template accepts strings"),
     ],
 )
 def test_template_with_unknown_columns_is_refused(templates: dict[str, str], message: str) -> None:
@@ -214,4 +214,4 @@ def test_task_file_has_no_copies(tmp_path: Path) -> None:
 def test_json_schema_has_the_keys() -> None:
     keys = json_schema()["$defs"]["DataSpec"]["properties"]
     assert "relative to the stream's data_dir" in keys["local"]["description"]
-    assert "Columns built from others" in keys["templates"]["description"]
+    assert "Columns built from other columns" in keys["templates"]["description"]

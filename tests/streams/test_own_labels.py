@@ -102,7 +102,7 @@ def test_label_must_be_among_all_labels(tmp_path: Path, prepare: Prepare) -> Non
     with pytest.raises(ValueError, match="the label 'd' of this task is missing here: list all labels of the data"):
         spec_of("x.csv", all_labels=["a", "b"])
     (tmp_path / "all.json").write_text(json.dumps(["a", "b"]))
-    with pytest.raises(InputError, match="its label 'd' is not in all_labels, which has all labels of the data"):
+    with pytest.raises(InputError, match="its label 'd' is not in all_labels, which lists all labels of the data"):
         prepare(spec_of({"train": rows(*"ab")}, all_labels=str(tmp_path / "all.json")))
 
 

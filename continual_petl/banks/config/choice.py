@@ -66,11 +66,11 @@ class BankChoice(FrozenModel):
     reparametrise: Reparametrisation | None = None
     """Network through which a prefix or prompt is trained."""
     hidden: Size | None = None
-    """Width inside the reparametrisation."""
+    """Width inside the reparametrisation network."""
     mlp_width: Size | None = None
     """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden."""
     implementation: Literal["concat", "gated"] | None = None
-    """How a prefix is computed."""
+    """Implementation of a prefix."""
     density: Annotated[Number, Field(gt=0, le=1)] | None = None
     """Share of entries that diff_pruning keeps."""
     penalty: Annotated[Number, Field(ge=0)] | None = None

@@ -14,7 +14,7 @@ MAX_LENGTH = 1000
 
 
 def _layers(value: Any) -> Any:
-    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` as well as ``"all"``; leave the rest to pydantic."""
+    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` as well as ``"all"``; leave other values to pydantic."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return value
     if (isinstance(value, int) and abs(value) >= 10**9) or (isinstance(value, str) and len(value) > MAX_LENGTH):
@@ -55,7 +55,7 @@ def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
     if outside:
         raise ValueError(
             f"layers {layers!r} names {outside}, but this backbone has {num_layers} layers, 0 to {num_layers - 1}: choose a "
-            "range within those, or 'all'"
+            "range within these, or 'all'"
         )
     # Expanded only now: an untrusted range may name a billion layers.
     return tuple(sorted({number for first, last in ranges for number in range(first, last + 1)}))

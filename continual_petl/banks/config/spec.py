@@ -73,11 +73,11 @@ class Modification(FrozenModel):
     """Prefix: mlp trains the vectors through one MLP per kind of attention; prompt: mlp or lstm (P-tuning). Folded into
     plain vectors after training."""
     hidden: Size = 512
-    """Width inside the reparametrisation."""
+    """Width inside the reparametrisation network."""
     mlp_width: Size | None = None
     """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden (peft's P-tuning has twice hidden)."""
     implementation: Literal["concat", "gated"] = "concat"
-    """Prefix: learned keys and values in front of the others, or the equivalent gated sum (He et al. 2022, equation 7)."""
+    """Prefix: learned keys and values in front of the text's, or the equivalent gated sum (He et al. 2022, equation 7)."""
     density: Annotated[Number, Field(gt=0, le=1)] = 0.005
     """Sparse: share of the entries in the layer range that may differ from the backbone after training."""
     penalty: Annotated[Number, Field(ge=0)] = 1.25e-7
@@ -136,7 +136,7 @@ class Modification(FrozenModel):
 
     @property
     def folds(self) -> bool:
-        """Whether it is stored in a different form from the one that is trained."""
+        """Whether the form that is stored differs from the form that is trained."""
         return self.config.folds(self)
 
 

@@ -126,7 +126,7 @@ class Form:
         return None
 
     def batched(self, group: nn.ModuleDict, path: str, stack: Stack, layout: Layout) -> nn.ModuleDict:
-        """Return a group that applies to each row of a mixed batch the group at this path in the row's bank."""
+        """Return a group that applies, to each row of a mixed batch, the group at this path in that row's bank."""
         made = stacked(group, path, stack, layout)
         assert isinstance(made, nn.ModuleDict)
         return made
@@ -145,7 +145,7 @@ class Form:
             whole: the copy.
             sites: its sites.
             placement: the delta and its place.
-            base: the parameters that the delta was trained with: those of the backbone, or the bank's own.
+            base: the parameters that the delta was trained with: the backbone's, or the bank's own.
         """
         raise NotImplementedError
 

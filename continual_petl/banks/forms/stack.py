@@ -1,7 +1,7 @@
 """The parameters of several banks of one kind, stacked: one row of a matrix for each bank.
 
-A row holds all parameters of a bank except its head, vectors in one matrix and the rest in another. So stacking takes one
-copy per bank and matrix, and each parameter of all banks is a view ``(T, ...)``.
+A row holds all parameters of a bank except its head, vectors in one matrix and all other tensors in another. So stacking
+takes one copy per bank and matrix, and each parameter of all banks is a view ``(T, ...)``.
 
 Shape suffixes: T banks, N rows of a batch.
 """

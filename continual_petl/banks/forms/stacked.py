@@ -83,7 +83,7 @@ class StackedNorm(nn.Module):
 
 
 def stacked(part: nn.Module, path: str, stack: Stack, layout: Layout) -> nn.Module:
-    """Return a part that applies to each row the part at this path in the row's bank.
+    """Return a part that applies, to each row, the part at this path in that row's bank.
 
     Args:
         part: the part of one of the banks; the others have the same structure.

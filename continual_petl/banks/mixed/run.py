@@ -1,8 +1,8 @@
 """Several banks in one pass through the backbone, each on its own rows of the batch.
 
 The frozen part is computed once for all rows. Banks with the same computation share one batched product at every site;
-others act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding, since
-products have different sizes (about 1e-7 in float32). Banks that cannot share a pass (`sharing`) are refused here.
+other banks act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding,
+since products have different sizes (about 1e-7 in float32). Banks that cannot share a pass (`sharing`) are refused here.
 
 Shape suffixes: N rows of a group, L vectors.
 """
@@ -192,7 +192,7 @@ def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tupl
 
 
 def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
-    """Return the own parameters of all rows; rows whose bank lacks a parameter get the backbone's."""
+    """Return the banks' own parameters for all rows; rows whose bank lacks a parameter get the backbone's."""
     parts = [group.own() for group in groups]
     names = {name for part in parts for name in part}
     found = {}

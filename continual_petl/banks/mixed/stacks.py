@@ -29,7 +29,7 @@ _ARITHMETIC = (
     *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
     *("output_norm", "normalised_input", "implementation"),
 )
-"""The options that determine the computation of a modification; others only affect its parameters or training."""
+"""The options that determine the computation of a modification; other options only affect its parameters or training."""
 _serials = itertools.count()
 
 
@@ -128,7 +128,7 @@ class Stacks:
         return sum(stack.num_users for mine in self._kept.values() for stack in mine)
 
     def _drop(self, but: Stack) -> None:
-        """Drop the least recently used stacks until the rest is within the limit."""
+        """Drop the least recently used stacks until the remaining ones are within the limit."""
         for kind, mine in list(self._kept.items()):
             for stack in list(mine):
                 if self.num_bytes <= self.max_bytes:

@@ -8,8 +8,8 @@ from continual_petl.cli.shared_options import add_json, add_run
 
 HELP = "show how two runs differ, bank by bank"
 EPILOG = """Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
-and scores. Exit code 0 if all are the same, 1 if anything differs. The machines they were learned on are
-shown, but not compared.
+and scores. Exit code 0 if all are the same, 1 if anything differs. The machines that the banks were learned on are shown,
+but not compared.
 
 examples:
   continual-petl diff runs/mine runs/again

@@ -20,7 +20,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
-    text = "name of a learned task, or of one whose bank is missing"
+    text = "name of a learned task, or of a task whose bank is missing"
     command.add_argument("task", metavar="TASK", nargs="?", help=text)
     text = "instead of TASK: drop a missing entry of the chain, by the number that verify reports"
     command.add_argument("--entry", metavar="N", type=int, help=text)

@@ -22,8 +22,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set on the Hub")
     text = "the file to write (default: stream.yaml)"
     command.add_argument("--output", metavar="FILE", default="stream.yaml", help=text)
-    command.add_argument("--name", metavar="NAME", help="name of the stream (default: that of the file)")
-    text = "the pre-trained model (default: one that supports every kind found; minilm if it does)"
+    command.add_argument("--name", metavar="NAME", help="name of the stream (default: the name of the file)")
+    text = "the pre-trained model (default: minilm if it supports every kind found, otherwise one that does)"
     command.add_argument("--backbone", metavar="NAME", help=text)
     command.add_argument("--force", action="store_true", help="overwrite an existing file")
     text = "number of rows of each DATA from which kind and columns are guessed (default: 10000)"

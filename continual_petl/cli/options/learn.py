@@ -33,7 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_remote_code(command)
     text = "if the task has already been learned, learn it again"
     command.add_argument("--replace", action="store_true", help=text)
-    text = "how earlier tasks are evaluated from now on (default: as set in RUN's stream.yaml)"
+    text = "how to evaluate earlier tasks from now on (default: as set in RUN's stream.yaml)"
     command.add_argument("--evaluate", choices=("auto", "all", "sample", "certified"), help=text)
     add_check(command)
     add_wait(command)

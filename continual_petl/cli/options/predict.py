@@ -8,31 +8,31 @@ from continual_petl.cli.shared_options import add_json, add_limits, add_remote_c
 
 HELP = "predict rows, each with the bank of its task"
 EPILOG = """Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
-`routing: off`, and prints the task with its probability before the prediction. A row unlike the rows of every task is
-(unknown); with --unknown nearest, the most probable task predicts it. With --json and --output, records also have task
-(empty if unknown), task_probability and runners_up; the rows of a file are in the columns text (and text_pair), source,
+`routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
+task is (unknown); with --unknown nearest, the most probable task predicts it. With --json and --output, records also have
+task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text (and text_pair), source,
 tokens or image.
 
-A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
-between them (token-classification); the path of an image. Paths count from the working directory.
-In a file it is in the columns that the task was learned from (its `columns` in the stream.yaml of RUN), or in the
-standard ones: text, text_pair, source (seq2seq, causal-lm), tokens or image. If a file has both, the former are read;
-other columns are allowed. In .jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
+A row has the form that the task was learned on: a text; two texts separated by a tab (pairs); words separated by spaces
+(token-classification); the path of an image. Paths are relative to the working directory. In a file, a row is in the columns
+that the task was learned from (its `columns` in the stream.yaml of RUN), or in the standard ones: text, text_pair, source
+(seq2seq, causal-lm), tokens or image. If a file has both, the task's own columns are read; other columns are allowed. In
+.jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
 
 Predictions, one line per row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
 (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6 significant digits,
-a probability 4 decimals; --json and files have them to the last digit.
---json: a list of, with the standard names whatever the file called its columns; .jsonl: one per line,
+a probability 4 decimals; --json and files have all digits.
+--json: a list of, with the standard names, whatever the columns of the file are called; .jsonl: one per line,
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
   {"text": ..., "answer": 3.2}                                                       regression
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. The order is that of the rows.
---output keeps all columns of --input under their names, and adds answer and probabilities; an input that has a column of one
-of these two names is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all
-numbers, all truth values or all lists of texts are JSON there.
-Rows are read and predicted in portions: a file or pipe may be of any length.
+.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
+rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
+such a column is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all numbers,
+all booleans or all lists of strings are JSON there. Rows are read and predicted in portions: a file or pipe may be of any
+length.
 
 examples:
   continual-petl predict runs/mine "Shares fell on Monday"
@@ -57,7 +57,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
-    text = "rows unlike those of every task, where no task is named: no prediction (the default), or that of the nearest task"
+    text = "without a named task, for rows that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
     add_remote_code(command)
     add_json(command)

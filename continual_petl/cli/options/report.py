@@ -28,7 +28,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--serve", action="store_true", help=text)
     text = "port of --serve (default: any free port)"
     command.add_argument("--port", metavar="N", type=int, default=0, help=text)
-    text = "also show the first 20 wrongly predicted test rows of each task; the page then contains texts from the data"
+    text = "also show the first 20 wrongly predicted test rows of each task; the page then contains text from the data"
     command.add_argument("--rows", action="store_true", help=text)
     add_remote_code(command)
     add_json(command)

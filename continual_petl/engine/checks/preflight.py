@@ -53,8 +53,8 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
 
     Args:
         session: the stream and its run folder.
-        tasks: the tasks to check; if there are many, only the data of the first ones is read, and that of tasks whose labels
-            the protocol of the stream compares.
+        tasks: the tasks to check; if there are many, only the data of the first ones is read, and the data of tasks whose
+            labels the stream's protocol compares.
         refused: problems with loading the backbone, if that has been tried before; other problems are added to them.
     """
     problems, spec = refused or Problems(), session.spec
@@ -87,7 +87,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
 
 
 def check_session(session: Session) -> None:
-    """Check everything but the tasks: the run folder, its contents and the Trainer.
+    """Check everything except the tasks: the run folder, its contents and the Trainer.
 
     Raises:
         InputError: with all problems found.

@@ -1,7 +1,7 @@
-"""Check new tasks against the protocol of their stream: their kinds, and their labels beside those of other tasks.
+"""Check new tasks against the protocol of their stream: their kinds, and how their labels relate to those of other tasks.
 
-Where the file lists the labels, this was checked when it was read. Here the labels are those of the data, of files of labels
-and, for learned tasks, of their manifests.
+Labels listed in the stream file were checked when it was read. Here the labels come from the data, from label files and, for
+learned tasks, from their manifests.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.label_file import read_label_names
 
 Found = Mapping[str, tuple[str, ...] | None]
-"""The labels of tasks by name, as their data has them; None for kinds without labels."""
+"""The labels in the data of each task, by task name; None for kinds without labels."""
 
 
 def needs_labels(spec: StreamSpec, task: TaskSpec) -> bool:
-    """Return whether the data of a task has to be read before anything is learned, since only it says the labels."""
+    """Return whether a task's data must be read before anything is learned, since its labels are not listed elsewhere."""
     return spec.protocol in ("class", "domain") and task.labels is None
 
 
@@ -30,7 +30,7 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
     Args:
         session: the stream and its run folder.
         found: labels that were read from data.
-        new: the tasks that are to be learned; they count instead of learned ones of the same name.
+        new: the tasks that are to be learned; they replace learned tasks of the same name.
     """
     spec, store = session.spec, session.store
     if not judged_by_label(spec.protocol):

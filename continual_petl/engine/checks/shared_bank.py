@@ -16,7 +16,7 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
     """Check, before anything is learned, that tasks with a shared bank can continue from one another in this order.
 
     Raises:
-        InputError: naming the first task that cannot.
+        InputError: naming the first task that cannot continue.
     """
     newest = session.models.newest_shared()
     before = None if newest is None else session.store.plan(newest)

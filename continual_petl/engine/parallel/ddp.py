@@ -87,7 +87,7 @@ class LocalRanks:
             slot.close()
 
     def _fit(self, task: str, request: StopRequest) -> list[Report]:
-        """Return the reports of all processes; once one fails, end the others, which would wait for it."""
+        """Return the reports of all processes; once one fails, end the other processes, which would wait for it."""
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         reported = False

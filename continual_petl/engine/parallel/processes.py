@@ -176,7 +176,7 @@ class Processes:
                 raise WorkerDied  # no new process is started for it
             future = slot.submit(self._act, task)
             if self.stopping:
-                slot.signal(signal.SIGTERM)  # it was starting when the others were stopped
+                slot.signal(signal.SIGTERM)  # it was starting when the other processes were stopped
             return slot.result(future)
         finally:
             self._free.put(slot)
@@ -213,7 +213,7 @@ def fit_here(task: str) -> Report:
 
 def is_being_started() -> bool:
     """Return whether this process is being started by another one, whose script it is importing."""
-    # The test by which Python itself refuses to start processes here.
+    # Python itself uses this test to refuse to start processes here.
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 

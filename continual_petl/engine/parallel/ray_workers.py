@@ -76,7 +76,7 @@ class RayWorkers:
             return Report(task=task, state="stopped")
         reference = self._running[task] = self._learn.remote(self._brief, self._run, task)
         if self.stopping:
-            self._ray.cancel(reference)  # it was starting when the others were stopped
+            self._ray.cancel(reference)  # it was starting when the other tasks were stopped
         try:
             report: Report = self._ray.get(reference)
         except self._ray.exceptions.TaskCancelledError:

@@ -1,7 +1,8 @@
 """Learn many tasks at once: workers learn ahead, and one process commits in the order of the stream.
 
-A bank depends only on its task, not on when or alongside which others it was learned: the resulting store is that of a run in
-one process, bit for bit. A task that needs an earlier one (``start_from``, ``scope: shared``) waits for it.
+A bank depends only on its task, not on when it was learned or on which tasks were learned at the same time: the resulting
+store is the same as after a run in one process, bit for bit. A task that needs an earlier one (``start_from``, ``scope:
+shared``) waits for it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def learn_in_parallel(
     """Learn tasks in workers, and commit each one here once all tasks before it in the stream have been committed.
 
     A failed task is reported when its turn comes, after all tasks before it have been committed, as in a sequential run. The
-    others' progress is saved, and the next run resumes from it.
+    progress of the other tasks is saved, and the next run resumes from it.
 
     Raises:
         Interrupted: after a signal, once all workers have saved; or if a task's worker was killed too often.
@@ -96,7 +97,7 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
     A task that starts from another task's bank waits for that task, if it comes earlier. A task with a shared bank waits for
-    the previous task that shares it: such tasks are learned one after the other, in parallel with the rest.
+    the previous task that shares it: such tasks are learned one after the other, in parallel with all other tasks.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
@@ -120,7 +121,7 @@ def persisted(workers: Workers, task: str) -> Report:
             report = Report(task=task, state="stopped")
         if workers.stopping or report.state != "stopped":
             if report.state == "failed" and not workers.stopping:
-                _log.warning("task %r failed; the others continue until its turn in the stream comes.", task)
+                _log.warning("task %r failed; the other tasks continue until its turn in the stream comes.", task)
             return report
         if attempt < workers.retries:
             how = "was killed" if began else "ended before it could begin"

@@ -83,7 +83,7 @@ class Brief(Place):
     """The description of the run that a worker needs."""
 
     callbacks: tuple[L.Callback, ...]
-    """Callbacks of the fit, in the initial state in which every task starts."""
+    """Callbacks of the fit, in the initial state that every task starts with."""
     reads_test: bool = True
     """Whether test splits are read."""
 

@@ -32,7 +32,7 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
         learner: the learner, with the bank active.
         rows: the rows of the split.
         found: the bank's output for each row; see `outputs_of`.
-        references: whether the store may keep texts from the data.
+        references: whether the store may keep text from the data.
     """
     plan, head = learner.plan, head_of(learner.active_bank)
     if plan.generation is not None:

@@ -1,4 +1,4 @@
-"""Predict a learned task's test rows again to find those that its bank gets wrong.
+"""Predict a learned task's test rows again to find the rows that its bank gets wrong.
 
 Shape suffixes: N rows, C outputs.
 """
@@ -45,7 +45,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     manifest = session.store.manifest(task)
     known = MisreadRows(task=task, split=manifest.counted_split)
     if manifest.generation is not None:
-        return _without(known, "it generates texts, which are scored rather than right or wrong")
+        return _without(known, "it generates text, which are scored rather than right or wrong")
     checked = certified_rows(session, task, session.rows)
     if isinstance(checked, str):
         return _without(known, checked)

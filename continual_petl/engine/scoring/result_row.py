@@ -49,7 +49,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     only the last row of a stream is complete, if that costs no more than the tasks learned by this command (see
     `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
     available, its certificate is checked and its certified score carried over, unless the stream asks for
-    ``evaluate: all``. Tasks that are measured are also measured with no task named, if they stored sums for that.
+    ``evaluate: all``. Measured tasks that stored sums for the router are also measured with no task named.
 
     Raises:
         ForgettingError: if a certificate does not hold.
@@ -99,7 +99,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
-    # The router of many tasks is not solved anew for the rows of one.
+    # In a long run, the router is not recomputed for the rows of a single task.
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
     notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)

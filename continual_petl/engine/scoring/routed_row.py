@@ -1,7 +1,7 @@
-"""One row of R-routed: what becomes of the rows of learned tasks, after a new one, if no task is named.
+"""One row of R-routed: how the rows of learned tasks are predicted after a new task if no task is named.
 
-Predictions with a named task never change. Without one they can, if a new task is like an earlier one, so they are measured
-again after each task. The states of the frozen backbone are the same every time and are kept in memory.
+Predictions with a named task never change. Predictions without one can, if a new task resembles an earlier one, so they are
+measured again after each task. The states of the frozen backbone are the same every time and are kept in memory.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from continual_petl.store.folder.results_file import RoutedCell
 from continual_petl.streams.protocols.rules import judged_by_label
 
 LOW = 0.8
-"""A new task whose share of rows that are routed to it is lower than this is reported."""
+"""A new task is reported if a smaller share of its rows is routed to it."""
 _RIGHT_OR_WRONG: tuple[Kind, ...] = ("classification", "image-classification")
 _MAX_KEPT = 20
 
 
 class RoutedRows:
-    """A task's rows, and what does not change with later tasks: their states, and the predictions of its own bank.
+    """A task's rows, with the values that later tasks do not change: their states, and the predictions of the task's bank.
 
     Args:
         session: the run.
-        manifest: of the task.
+        manifest: manifest of the task.
         rows: its rows.
         labels: their true labels.
     """
@@ -64,8 +64,7 @@ def routed_cells(
 
     Args:
         session: the run.
-        tasks: learned tasks, the newest one last; those whose rows are not available, and those that stored no sums, are left
-            out.
+        tasks: learned tasks, the newest one last; tasks whose rows are not available, or that stored no sums, are left out.
         request: the stop request.
 
     Raises:
@@ -125,7 +124,7 @@ def _cell(session: Session, finder: TaskFinder, manifest: Manifest, rows: Routed
 
 
 def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Route], own: list[bool]) -> list[bool]:
-    """Return for each row whether its prediction without a named task is right, as the stream's protocol has it."""
+    """Return for each row whether its prediction without a named task is right, as the stream's protocol defines it."""
     if not judged_by_label(session.spec.protocol):
         return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
     found, astray = list(named), [index for index, here in enumerate(own) if not here]

@@ -120,7 +120,7 @@ class BankCheckpoint(Checkpoint):
             num_steps=int(steps) if math.isfinite(steps) else None,
             seconds=self._seconds(),
         )
-        # Before the checkpoint appears, so that a kill between the two does not lose the time spent.
+        # Written before the checkpoint appears, so that the time spent is not lost if the process is killed in between.
         write_position(self._folder, position)
 
     def _is_asked(self, trainer: L.Trainer) -> bool:

@@ -34,15 +34,15 @@ def finish_task(
         callbacks: the callbacks.
         seconds: the time spent so far, by phase.
         request: the stop request.
-        row: its row, if results.jsonl already has it: a stop or a kill came before the task was finished. It is measured
-            again, since a callback may have rejected it, and written again only if it differs.
+        row: its row, if results.jsonl already has it because an earlier run ended before the task was finished. The row is
+            measured again, since a callback may have rejected it, and written again only if it differs.
 
     Raises:
-        Interrupted: if a stop was requested; the rest of the row comes first the next time.
+        Interrupted: if a stop was requested; the next run completes the row first.
     """
     request.stop_here(f"after task {task!r} was committed, before its row was measured")
     start = time.perf_counter()
-    # Callbacks check certificates with it, even if nothing was measured.
+    # Callbacks check certificates with the backbone, even if nothing was measured.
     session.models.backbone_of(task)
     store, before = session.store, row
     row, notices, checked = measure_row(session, task, request)
@@ -69,7 +69,7 @@ def finish_task(
         kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
     )
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
-    # Not earlier: it holds the training time, in case of a stop or a kill between the commit and here.
+    # Not earlier: it holds the training time, which would be lost if the run ended between the commit and here.
     remove_folder(store.progress_folder(task))
     link = store.link(task)
     done = TaskLine(

@@ -145,13 +145,13 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
 
 
 def _answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
-    """Return the scores and the answers of the bank, by split."""
+    """Return the scores and the predictions of the bank, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     scores, answers = {}, {}
     keeps_rows = session.spec.resolved_probe(run.task) == "validation"
     for split, rows in splits.items():
-        run.request.stop_here(f"before task {run.plan.name!r} answered its {split} split; its progress is saved")
+        run.request.stop_here(f"before task {run.plan.name!r} predicted its {split} split; its progress is saved")
         found = outputs_of(learner, rows, session.models.pad_token_id, session.spec.trainer, session.folder)
         scores[split] = score(learner, rows, found)
         answers[split] = answered(learner, rows, found, references=keeps_rows)
@@ -167,7 +167,7 @@ def _probe(run: TaskRun) -> dict[str, Tensor]:
 
 
 def _router(run: TaskRun) -> dict[str, Tensor] | None:
-    """Return the sums by which rows find this task without its name, as they are stored."""
+    """Return the sums by which the router recognises the task's rows, in their stored form."""
     routing = run.session.spec.resolved_routing(run.task)
     if routing == "off":
         return None
@@ -208,7 +208,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
 
 
 def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None:
-    """Load the bank that the fit selects, in the form that is stored.
+    """Load the bank that the fit selects, in its stored form.
 
     Args:
         run: the task, after its fit.
@@ -226,12 +226,12 @@ def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None
         bank.load_state_dict(fitted, strict=True)
     bank.fold()
     _check_finite(plan, bank)
-    # From here on the bank is only used for answers: dropout is off in it and in the backbone.
+    # From here on the bank is only used to predict: dropout is off in the bank and in the backbone.
     run.learner.eval()
 
 
 def _check_finite(plan: TaskPlan, bank: Bank) -> None:
-    """Reject a diverged bank: it would answer every row with the first label, and be scored for that."""
+    """Reject a diverged bank: it would predict the first label for every row, and get a score for that."""
     tensors = bank.tensors()
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:

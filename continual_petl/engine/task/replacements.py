@@ -1,4 +1,4 @@
-"""``.replace.json``: the tasks that a command with ``--replace`` has begun to replace, so that it can resume after a stop.
+"""``.replace.json``: the tasks that a command with ``--replace`` has begun to replace, so that the command can resume.
 
 The same command resumes what was stopped. Without this file, it would again replace tasks that it had already replaced and
 committed. The file is removed when a learning command ends successfully.
@@ -43,7 +43,7 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
     """Record which tasks a command is about to replace; the lock is held.
 
     Returns:
-        The tasks that remain to be replaced, and one sentence for each of the others.
+        The tasks that remain to be replaced, and one sentence for each task that has already been replaced.
 
     Raises:
         StoreError: if the record of an earlier command is damaged.
@@ -93,7 +93,7 @@ def _read(path: Path) -> dict[str, _Begun]:
 
 
 def _same_rows(session: Session, name: str) -> bool:
-    """Return whether a task's rows are those it was learned with; its files may have been corrected since."""
+    """Return whether a task's rows are the rows it was learned with; its files may have been corrected since."""
     task = next(each for each in session.spec.tasks if each.name == name)
     return dict(session.prepare(task).digests) == session.store.manifest(name).data
 

@@ -138,7 +138,7 @@ def _is_worthwhile(run: TaskRun) -> bool:
 
 
 def _splits(run: TaskRun, num_places: int) -> dict[Split, KeptSplit]:
-    """Return the splits for which a fit uses cached states; generating texts does not use them."""
+    """Return the splits for which a fit uses cached states; generating text does not use any."""
     data, plan, training = run.data, run.plan, run.plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
     found: dict[Split, KeptSplit] = {
@@ -171,7 +171,7 @@ def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int
 def _within_budget(
     splits: Mapping[Split, KeptSplit], width: int, plan: TaskPlan, dtype: torch.dtype
 ) -> tuple[dict[Split, KeptSplit], dict[Split, int]]:
-    """Return the splits that fit into the budget as a whole, and the bytes that each split needs."""
+    """Return the splits that fit completely into the budget, and the bytes that each split needs."""
     left, kept, needed = plan.training.prefix_cache_bytes, {}, {}
     for name, split in splits.items():
         needed[name] = num_bytes(int(split.lengths.sum()), width, dtype)

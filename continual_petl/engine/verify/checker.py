@@ -24,10 +24,10 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The settings that another process needs to check certificates as this one would."""
+    """The settings that another process needs to check certificates as this process would."""
 
     folder: str
-    """The path as given, so that all processes name its files alike; relative to the working directory."""
+    """The path as given, relative to the working directory, so that all processes name its files in the same way."""
     spec: StreamSpec
     consent: bool
     """Whether the remote code that comes with a backbone may be executed if the run asks for it."""
@@ -121,7 +121,7 @@ class Checker:
         return check
 
     def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:
-        """Return the backbone and the findings about it; it is checked only once."""
+        """Return the backbone and the findings about it; the backbone is checked only once."""
         if precision not in self._backbones:
             try:
                 backbone = self._session.models.backbone("bf16" if precision == "bf16" else "fp32")

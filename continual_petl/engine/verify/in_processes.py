@@ -1,4 +1,5 @@
-"""Check many certificates in several processes: this one begins, and starts others if the rest would take long.
+"""Check many certificates in several processes: this process begins, and starts others if the remaining checks would take
+long.
 
 The processes take tasks from one queue. If a process ends early or cannot start, its tasks go back into the queue and this
 process checks them, so a verdict never depends on another process having worked.
@@ -27,7 +28,7 @@ OnProgress = Callable[[int, int], None]
 
 _AT_A_TIME = 8
 _WORTH_S = 30.0
-"""Others, which take about ten seconds each to start, are started if this process alone would need longer (seconds)."""
+"""If this process alone would need longer than this many seconds, others are started, which takes about ten seconds."""
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 
@@ -160,7 +161,7 @@ def _most_jobs(checker: Checker) -> int:
 
 
 def _memory() -> int:
-    """Return the memory of this machine in bytes, or that of the container that this process is in."""
+    """Return the memory of this machine, or of the container that this process runs in, in bytes."""
     try:
         whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

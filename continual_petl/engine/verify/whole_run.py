@@ -30,15 +30,15 @@ def verify_run(
     jobs: int | None = 1,
     progress: OnProgress | None = None,
 ) -> Iterator[TaskCheck]:
-    """Check certificates, of one task or of all; problems are reported, never raised.
+    """Check the certificate of one task or of all tasks; problems are reported, never raised.
 
     Args:
         session: the run; its folder is read again.
         task: a learned task; None means all, and the files that belong to no task.
         data: whether to predict the test rows again too.
-        limit: check at most this many certificates: those of the newest tasks, and of some of the others, in turn. The chain
+        limit: check at most this many certificates: those of the newest tasks, and of some other tasks, in turn. The chain
             and the files that belong to no task are always checked, using the index. None means all certificates.
-        jobs: maximum number of processes; None means one for each core. If a backbone is already in memory, that one is
+        jobs: maximum number of processes; None means one for each core. If a backbone is already in memory, that copy is
             checked, in this process alone.
         progress: called with the number of certificates checked so far and the total.
 

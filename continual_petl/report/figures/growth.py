@@ -125,6 +125,6 @@ def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[s
 
 
 def _scales() -> dict[str, Any]:
-    """Return buttons for a linear and a logarithmic axis; a share of one percent is invisible on the former."""
+    """Return buttons for a linear and a logarithmic axis; a share of one percent is invisible on a linear one."""
     buttons = [{"label": kind, "method": "relayout", "args": [{"yaxis.type": kind}]} for kind in ("linear", "log")]
     return {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.16, "buttons": buttons}

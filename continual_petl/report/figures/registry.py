@@ -1,4 +1,5 @@
-"""The figures on the page of a run or a task. Each file in this folder registers its figures; no other code names them.
+"""The figures on the page of a run or a task. Each file in this folder registers its figures; no other code refers to them
+by name.
 
 To add one, write a file with a function that turns `RunFacts` (or `TaskFacts`) into a plotly figure, and decorate it with
 `run_figure` (or `task_figure`).

@@ -15,7 +15,7 @@ from continual_petl.report.routed_results import RoutedResults
 from continual_petl.report.run_facts import RunFacts
 
 MAX_TASKS = 50
-"""Of more tasks, only the newest are drawn."""
+"""Maximum number of tasks that are drawn: the newest ones."""
 _MAX_WRITTEN = 12
 
 
@@ -36,16 +36,16 @@ def _routing_words(facts: RunFacts) -> str:
     shares = {name: number(value) for name, value in found.items()}
     return (
         "Share of each task's rows (column) that are recognised as its own after learning each task (row), when no task is "
-        f"named. At the end {shares['routing_accuracy']} find their task, {shares['within_task_accuracy']} of these are "
-        f"predicted rightly, and {shares['accuracy']} of all; average incremental accuracy is "
-        f"{shares['average_incremental_accuracy']}. {shares['unknown']} are unlike the rows of every task. Routing loss is "
-        f"{shares['routing_loss']}: named predictions are unchanged, so it is not forgetting.{_of_newest(routed)}"
+        f"named. At the end {shares['routing_accuracy']} are routed to their task, {shares['within_task_accuracy']} of "
+        f"those are predicted correctly, as are {shares['accuracy']} of all rows; average incremental accuracy is "
+        f"{shares['average_incremental_accuracy']}. {shares['unknown']} do not resemble the rows of any task. Routing "
+        f"loss is {shares['routing_loss']}: named predictions are unchanged, so it is not forgetting.{_of_newest(routed)}"
     )
 
 
-@run_figure("routing", section="routing", caption="Rows that find their task without its name", words=_routing_words)
+@run_figure("routing", section="routing", caption="Rows routed to their task when none is named", words=_routing_words)
 def routing(facts: RunFacts) -> go.Figure | None:
-    """Return the share of rows that find their task, after each task."""
+    """Return the share of rows that are routed to their task, after each task."""
     if (routed := _newest(facts)) is None:
         return None
     shares_TT = routed.routing[-MAX_TASKS:, -MAX_TASKS:]
@@ -56,14 +56,14 @@ def _routed_words(facts: RunFacts) -> str:
     routed = _newest(facts)
     assert routed is not None
     return (
-        "R-routed: share of each task's rows (column) that are predicted rightly after learning each task (row), when no "
+        "R-routed: share of each task's rows (column) that are predicted correctly after learning each task (row), when no "
         f"task is named.{_of_newest(routed)}"
     )
 
 
-@run_figure("routed", section="routing", caption="Right predictions without a task's name", words=_routed_words)
+@run_figure("routed", section="routing", caption="Correct predictions when no task is named", words=_routed_words)
 def routed_scores(facts: RunFacts) -> go.Figure | None:
-    """Return R-routed; None if no task has predictions that are right or wrong."""
+    """Return R-routed; None if no task has predictions that are correct or wrong."""
     routed = _newest(facts)
     if routed is None or np.isnan(routed.R).all():
         return None

@@ -18,7 +18,7 @@ SCALE = [
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05
-"""As shares of a value: the largest difference that counts as rounding, and the margin around an axis's only value."""
+"""The largest difference that counts as rounding, and the margin around an axis's only value, as shares of the value."""
 CLEAR = "rgba(0, 0, 0, 0)"
 
 

@@ -26,7 +26,7 @@ class Shown:
     """One figure."""
 
     name: str
-    """Id by which the page finds the figure's data."""
+    """Id under which the page finds the figure's data."""
     caption: str
     words: str
     """Text alternative for screen readers."""
@@ -80,7 +80,7 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each column: that of its first cell."""
+        """The kind of each column, taken from its first cell."""
         return [cell.kind for cell in self.rows[0]] if self.rows else []
 
     @property

@@ -16,7 +16,7 @@ from continual_petl.store.certificate.tombstone import Tombstone
 
 @dataclass(frozen=True)
 class Link:
-    """The part of an entry that the chain needs: small, unlike a manifest."""
+    """The part of an entry that the chain needs; much smaller than a manifest."""
 
     index: int
     seal: str
@@ -69,7 +69,8 @@ def counting(
 ) -> list[Tombstone]:
     """Return the tombstones that count: all but the newest, if it makes way for a bank that was never written.
 
-    A kill after such a tombstone but before the new bank leaves the old bank in place, where it still counts.
+    If the process is killed after writing such a tombstone but before writing the new bank, the old bank stays and still
+    counts.
 
     Args:
         tombstones: all tombstones in the folder.
@@ -89,8 +90,8 @@ def counting(
 def live(links: Iterable[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
     """Return the links that count, in the order of learning.
 
-    A kill after a tombstone is written but before the bank's folder is removed leaves a bank that no longer counts. A bank
-    that was missing when it was dropped, and has been put back since, counts again.
+    If the process is killed after writing a tombstone but before removing the bank's folder, that bank no longer counts. A
+    bank that was missing when it was dropped, and has been put back since, counts again.
     """
     gone = {tombstone.removed.seal for tombstone in tombstones if tombstone.why != "lost"}
     return sorted((link for link in links if link.seal not in gone), key=lambda link: (link.index, link.task))

@@ -47,7 +47,7 @@ class Environment(FrozenModel):
     attention: str
     """Attention implementation."""
     processor: str = ""
-    """CPU model, by which libraries select kernels even within one instruction set; empty if unknown."""
+    """CPU model, which libraries use to select kernels even within one instruction set; empty if unknown."""
     switches: str = ""
     """Settings that change the libraries' default arithmetic; empty if there are none."""
 

@@ -40,7 +40,7 @@ class ScorePoint(FrozenModel):
     epoch: Index
     """1-based."""
     scores: dict[str, float]
-    """By name; undefined scores (a correlation of constant predictions) are left out."""
+    """Scores by name; undefined ones (a correlation of constant predictions) are left out."""
 
 
 class Confusion(FrozenModel):
@@ -93,9 +93,9 @@ class Curve(FrozenModel):
     """Learning curves of a fit."""
 
     losses: tuple[LossPoint, ...]
-    """Over ranges of equal length."""
+    """Mean losses over ranges of equal length."""
     scores: tuple[ScorePoint, ...]
-    """One for each validation."""
+    """Scores of each validation."""
 
 
 class History(FrozenModel):
@@ -105,9 +105,10 @@ class History(FrozenModel):
     task: Name
     curve: Curve
     kept: Index | None
-    """Optimizer steps after which the bank was kept: at the best validation, or at the end; None if unknown."""
+    """Number of optimizer steps after which the bank was kept: at the best validation score, or at the end; None if
+    unknown."""
     answered: dict[str, Answered]
-    """By split."""
+    """Summaries of predictions by split."""
 
 
 def read_curve(folder: Path) -> Curve | None:
@@ -140,7 +141,7 @@ def read_history(path: Path, manifest: Manifest) -> History:
         manifest: manifest of the task.
 
     Raises:
-        StoreError: if it is not the certified one.
+        StoreError: if it is not the one that was certified.
     """
     what = f"task {manifest.task!r}"
     try:

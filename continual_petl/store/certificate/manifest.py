@@ -68,7 +68,7 @@ class SplitScores(FrozenModel):
 
     num_examples: Index
     scores: dict[str, float]
-    """By name, as computed by torchmetrics."""
+    """Scores by name, as computed by torchmetrics."""
     predictions: str
     """Digest of the predictions, row by row."""
 
@@ -98,7 +98,7 @@ class Manifest(PlanFields):
     files: dict[str, Digest]
     """SHA-256 of the bytes of bank.safetensors, probe.safetensors, history.json and, if there is one, router.safetensors."""
     scores: dict[str, SplitScores]
-    """By split: validation, and test if there is one."""
+    """Scores by split: validation, and test if there is one."""
     data: dict[str, str]
     """Digest of each split's content."""
     notices: tuple[str, ...]

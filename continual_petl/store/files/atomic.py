@@ -1,4 +1,4 @@
-"""Atomic writes: a kill at any instant leaves the old state or the new one, never a mixture.
+"""Atomic writes: a process killed at any moment leaves the old state or the new one, never a mixture.
 
 A write that fails (full disk, failed fsync) also leaves the old state, whichever step fails: a replaced file gets its old
 content back, a new folder is removed, appended lines are cut off. A failed fsync of the folder counts too, since the last
@@ -124,7 +124,7 @@ def remove_unfinished(folder: Path, *, links: bool = True) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it exists, in one step: anything left by a kill or an error has a different name.
+    """Remove a folder, if it exists, in one step: anything left by a killed process or an error has a different name.
 
     Raises:
         StoreError: if that step fails; anything that cannot be deleted afterwards is left to `remove_unfinished`.
@@ -156,7 +156,7 @@ def make_folder(path: Path) -> None:
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append JSON lines and flush them to disk. A torn last line, left by a kill, is cut off first.
+    """Append JSON lines and flush them to disk. A torn last line, left by a killed process, is cut off first.
 
     Raises:
         StoreError: if any step fails; the file is then unchanged.

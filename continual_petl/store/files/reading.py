@@ -120,7 +120,8 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a regular file without newlines; the last item, normally empty, is the rest after the last newline.
+    """Yield the lines of a regular file without newlines; the last item, normally empty, is everything after the last
+    newline.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -185,7 +186,7 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
 
 
 def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
-    """Return the last complete line of a regular file without its newline (None if there is none), and the rest after it.
+    """Return the last complete line of a regular file without its newline (None if there is none), and the bytes after it.
 
     Only the end of the file is read.
 

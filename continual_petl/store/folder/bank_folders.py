@@ -46,7 +46,7 @@ class BankFolders:
 
     Args:
         folder: the run folder.
-        max_manifests: how many manifests are kept in memory.
+        max_manifests: number of manifests that are kept in memory.
         indexed: whether the index may be used; without it, every manifest is read and checked.
     """
 
@@ -97,7 +97,8 @@ class BankFolders:
         seal = self.link(task).seal
         if all(self.tombstone(path).removed.seal != seal for path in self.tombstone_files()):
             return True
-        # A bank with a tombstone was left by a kill, or put back. Whether the tombstone counts depends on the other banks.
+        # A bank with a tombstone was left by a killed process, or put back. Whether the tombstone counts depends on the
+        # other banks.
         return any(link.seal == seal for link in self.live())
 
     def names(self) -> list[str]:
@@ -170,7 +171,7 @@ class BankFolders:
         """Record that a bank has changed."""
 
     def note(self, task: str) -> None:
-        """Add a newly committed bank to the index, and any others missing from it.
+        """Add a newly committed bank to the index, and any other banks missing from it.
 
         Raises:
             StoreError: if its certificate cannot be read.

@@ -40,16 +40,16 @@ _KEYS = {"version", "release", "task", "index", "certificate", "predecessor", "s
 
 
 class Summary(FrozenModel, strict=True):
-    """The often-needed part of a task's manifest: small, unlike the manifest."""
+    """The often-needed part of a task's manifest, and much smaller."""
 
     kind: str
     metric: str
     score: float | None
-    """On the reported split, just after the task was learned; None if undefined."""
+    """Score on the reported split, just after the task was learned; None if undefined."""
     split: Literal["validation", "test"]
     """The reported split."""
     parameters: dict[str, int]
-    """By part."""
+    """Number of parameters by part."""
     digest: str
     """Digest of the bank's tensors."""
     preset: str | None
@@ -110,7 +110,7 @@ def read_index(path: Path) -> Entries:
 
 def add_to_index(path: Path, entry: Entry) -> None:
     """Append a bank's entry to the index."""
-    # The leading newline ends a line that a kill may have torn.
+    # The leading newline ends a line that a killed process may have left torn.
     _write(path, b"\n" + _line(entry), os.O_APPEND)
 
 

@@ -1,7 +1,8 @@
 """``position.json``: the progress and training time of a half-learned task, for display only.
 
-It is written right before its checkpoint appears, and names it by its seal. After a kill in between, it does not match the
-checkpoint in the folder: its seconds still count, since they were spent, but its step does not.
+It is written right before its checkpoint appears, and identifies it by its seal. If the process is killed between the two
+writes, the file does not match the checkpoint in the folder: its seconds still count, since that time was spent, but its
+step does not.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class Position(FrozenModel):
 
     @property
     def in_steps(self) -> str:
-        """As text: ``step 120 of 800``."""
+        """The step as text: ``step 120 of 800``."""
         return _of("step", self.step, self.num_steps)
 
     @property
     def in_epochs(self) -> str:
-        """As text: ``epoch 3 of 20``."""
+        """The epoch as text: ``epoch 3 of 20``."""
         return _of("epoch", self.epoch, self.num_epochs)
 
 

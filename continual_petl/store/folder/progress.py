@@ -1,8 +1,8 @@
 """The files of a half-learned task, each with a digest inside, so that damage is reported and training never resumes from it.
 
 torch verifies no checksums when it reads a checkpoint, so a flipped bit would go unnoticed. The digest is in the file
-itself: a separate file could be out of step with it after a kill. torch, like all readers of zip files, searches for the
-end of the archive from the back, and so skips the line after it.
+itself: a separate file could be out of step with it if the process were killed. torch, like all readers of zip files,
+searches for the end of the archive from the back, and so skips the line after it.
 """
 
 from __future__ import annotations

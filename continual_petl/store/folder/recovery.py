@@ -1,4 +1,4 @@
-"""Clean up after a kill: half-written folders, banks that have a tombstone, interrupted replacements."""
+"""Clean up after a killed process: half-written folders, banks that have a tombstone, interrupted replacements."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def clean(store: BankFolders) -> None:
         stone = interrupted_replacement(store)
         if stone is not None:
             _put_back(store, stone)
-        # The folders of older ones are gone; anything with their name now was put there since, and is not deleted.
+        # The folders of older ones are gone; anything that has their name now was put there later, and is not deleted.
         forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
         for stone in forgotten:
             if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:
-                # In one step, since a kill could otherwise leave a bank without a certificate.
+                # In one step, since a killed process could otherwise leave a bank without a certificate.
                 store.bank_folder(stone.name).rename(store.banks / f".{stone.name}.{os.getpid()}.old.new")
                 sync_folder(store.banks)
         progress = store.folder / ".progress"
@@ -39,7 +39,7 @@ def clean(store: BankFolders) -> None:
 
 
 def interrupted_replacement(store: BankFolders) -> Tombstone | None:
-    """Return the tombstone of a replacement, if a kill came before the new bank was written."""
+    """Return the tombstone of a replacement, if the process was killed before the new bank was written."""
     files = store.tombstone_files()
     newest = store.tombstone(files[-1]) if files else None
     if newest is None or newest.why != "replaced" or any(link.index > newest.index for link in store.live()):

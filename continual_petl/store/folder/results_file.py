@@ -42,7 +42,7 @@ class Cell(FrozenModel):
 
 
 class RoutedCell(FrozenModel):
-    """What became of a task's rows when no task was named."""
+    """How a task's rows were predicted when no task was named."""
 
     task: Name
     """The task that the rows belong to."""
@@ -50,17 +50,17 @@ class RoutedCell(FrozenModel):
     """The task's position in the chain."""
     split: Literal["validation", "test"]
     num_examples: Index
-    """Number of rows; of many, a sample is read."""
+    """Number of rows; if there are many, a sample is read."""
     chosen: dict[Name, Index]
     """Number of rows for which each task was the most probable one, in descending order."""
     unknown: Index
-    """Number of rows that were unlike the rows of every task."""
+    """Number of rows that did not resemble the rows of any task."""
     correct: Index | None
-    """Number of right predictions if the most probable task always predicts; None for kinds without right and wrong."""
+    """Number of correct predictions if the most probable task always predicts; None for kinds that have none."""
     correct_own: Index | None
-    """How many of these were predicted by the rows' own task."""
+    """Number of these correct predictions that came from the rows' own task."""
     correct_known: Index | None
-    """How many of these are left if unknown rows get no prediction."""
+    """Number of correct predictions that remain if unknown rows get no prediction."""
 
 
 class RowLine(FrozenModel):
@@ -72,7 +72,7 @@ class RowLine(FrozenModel):
     """Position of ``after`` in the chain."""
     cells: tuple[Cell, ...]
     routed: tuple[RoutedCell, ...] = ()
-    """The same for rows that name no task, of the tasks that were measured."""
+    """The measured tasks' results for rows that name no task."""
 
 
 class TaskLine(FrozenModel):
@@ -95,7 +95,7 @@ _LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="type
 
 
 def append_results(path: Path, lines: Sequence[Line]) -> None:
-    """Append lines, flushed to disk. A torn last line, left by a kill, is cut off first.
+    """Append lines, flushed to disk. A torn last line, left by a killed process, is cut off first.
 
     Raises:
         StoreError: if the file is damaged.
@@ -150,7 +150,7 @@ def was_committed(path: Path, index: int) -> bool:
 
 
 def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
-    """Return the learned tasks without a `TaskLine`: a kill came after their commit but before they were finished."""
+    """Return the learned tasks without a `TaskLine`: the run ended after their commit but before they were finished."""
     done = {(line.task, line.index) for line in lines if isinstance(line, TaskLine)}
     return [link.task for link in links if (link.task, link.index) not in done]
 

@@ -1,4 +1,4 @@
-"""Check the inputs of a stored probe before they reach the model: valid token ids, and no more of them than the model takes.
+"""Check the inputs of a stored probe before they reach the model: valid token ids, and no more tokens than the model takes.
 
 The file is untrusted: out-of-range ids would index beyond a table, and long rows would exhaust memory.
 """

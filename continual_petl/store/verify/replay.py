@@ -65,7 +65,7 @@ def decode_probe(
 ) -> dict[str, Tensor]:
     """Return the token ids that a generative task generates for a probe, at most eight per row; empty for other tasks.
 
-    They are found by search even if the task samples: random draws would prove nothing about the bank. Stop texts are
+    They are found by search even if the task samples: random draws would prove nothing about the bank. Stop strings are
     ignored: they need a tokenizer, which a certificate does not have.
 
     Shape:

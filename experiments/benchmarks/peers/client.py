@@ -116,7 +116,7 @@ class Peer:
             try:
                 stream.close()
             except OSError:
-                continue  # the rest of the output is not read any more
+                continue  # the remaining output is not read
         self._errors.close()
 
     def _read(self) -> None:

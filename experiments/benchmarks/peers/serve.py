@@ -1,7 +1,7 @@
 """The loop of a worker: read requests as lines of JSON and write replies as lines of JSON, until the input ends.
 
 A request is ``{"do": NAME, ...arguments}``, a reply ``{"answer": ...}`` or ``{"error": "...", "trace": "..."}``. Only the
-standard library is used: this runs in environments in which this project is not installed.
+standard library is used: this runs in environments where this project is not installed.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ GROUPS = {
     "embeddings": ("embedding", "index_select", "gather", "embedding_dense_backward"),
     "optimizer": ("_fused_adamw_", "_foreach", "lerp_", "addcdiv_", "addcmul_", "sqrt", "Optimizer"),
 }
-"""Operations by purpose; all other operations form the rest."""
+"""Operations by purpose; all other operations are in `REST`."""
 REST, PYTHON = "other operations", "outside of operations"
 PLAIN, LIGHTNING = "a step without the profiler", "a step through Lightning"
 
 
 def measure(bench: Bench) -> Measured:
-    """Profile our step, and measure it without the profiler, in turns."""
+    """Profile our step, and measure it without the profiler, alternately."""
     options = bench.options
     batch = ours.random_batch(bench.shape, options.batch, options.length, device=options.device)
     bank = {"preset": "houlsby", "bottleneck": options.bottleneck}

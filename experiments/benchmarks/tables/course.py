@@ -69,16 +69,16 @@ def body(result: Result) -> str:
         for name, line in zip(_NAMES, found.values(), strict=True):
             lines.append(
                 f"* {name.partition(',')[0]}, from task {first} to {count}: the line rises by {percent(line['share'])} of "
-                f"the mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is within "
-                f"{percent(TARGET)}: {'met' if abs(line['share']) <= TARGET else 'missed'}."
+                f"the mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most "
+                f"{percent(TARGET)} up or down: {'met' if abs(line['share']) <= TARGET else 'missed'}."
             )
     last, opened = result.facts["last"], result.facts["open_seconds"]
     lines.append(
-        f"* The last task of the stream, after which the certificates of all {count} others are checked instead of "
+        f"* The last task of the stream, after which the certificates of all {count} other tasks are checked instead of "
         f"{SAMPLE}, took {number(last['seconds'])} s."
     )
     lines.append(
-        f"* The store opens in {number(1000 * opened['many'])} ms, that of the short run in "
+        f"* The store opens in {number(1000 * opened['many'])} ms, the store of the short run in "
         f"{number(1000 * opened['few'])} ms."
     )
     for name, seconds in result.facts["switch_seconds"].items():

@@ -1,4 +1,4 @@
-"""The cache of states below the lowest modified layer: epochs with and without it, in turns.
+"""The cache of states below the lowest modified layer: epochs with and without it, alternately.
 
 The measurements are those of `experiments.benchmarks.prefix`.
 """
@@ -19,7 +19,7 @@ TARGET = 1.5
 
 
 def measure(bench: Bench) -> Measured:
-    """Learn the task in turns with and without cached states.
+    """Learn the task alternately with and without cached states.
 
     Raises:
         InputError: if there are no rows.

@@ -67,7 +67,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _varied(folder: Path) -> Callable[[int], dict[str, Tensor]]:
-    """Return sums for further banks: those of the first, with other means."""
+    """Return sums for further banks: the first bank's sums, with other means."""
     store = Store(folder)
     own = read_sums(store, store.tasks[0])
     assert own is not None

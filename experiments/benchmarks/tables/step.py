@@ -142,7 +142,7 @@ def _verdict(result: Result, best: str | None) -> list[str]:
         theirs = result.medians["ceiling"] / result.medians[best]
         lines.append(
             f"* Ours is {factor(times)} as fast as {best}, the fastest of the peers; the target is {TARGET_FACTOR} x: "
-            f"{_said(times >= TARGET_FACTOR)}. That peer reaches {percent(theirs)} of the ceiling, so no code of this "
+            f"{_said(times >= TARGET_FACTOR)}. That peer reaches {percent(theirs)} of the ceiling, so nothing in this "
             f"arithmetic can be more than {factor(1 / theirs)} as fast."
         )
     return lines

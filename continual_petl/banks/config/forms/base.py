@@ -105,7 +105,7 @@ class FormConfig:
     preset: ClassVar[str]
     """The best-known preset with this form; a bank that matches no preset is trained like this one."""
     size: ClassVar[str | None] = None
-    """Another name of its size besides bottleneck: rank or length."""
+    """Another name for its size besides bottleneck: rank or length."""
     init: ClassVar[str] = "lora"
     """The default initialisation."""
     mergeable: ClassVar[bool] = False
@@ -115,11 +115,11 @@ class FormConfig:
     in_heads: ClassVar[bool] = False
     """Whether it adds keys and values inside attention heads."""
     own_parameters: ClassVar[bool] = False
-    """Whether it has versions of backbone parameters."""
+    """Whether it has its own versions of backbone parameters."""
     fits_by_size: ClassVar[bool] = False
     """Whether it fits any backbone that is at least as wide as its size."""
     copies: ClassVar[bool] = False
-    """Whether these versions are full copies, stored next to the modifications (`Bank.own`)."""
+    """Whether its versions of backbone parameters are full copies, stored next to the modifications (`Bank.own`)."""
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
         """Return the options that change the result of a combination."""
@@ -138,7 +138,7 @@ class FormConfig:
         """Raise `ValueError` if a bank cannot combine this form with its other parts."""
 
     def folds(self, modification: ModificationLike) -> bool:
-        """Return whether it is stored in a different form from the one that is trained."""
+        """Return whether the form that is stored differs from the form that is trained."""
         return modification.reparametrise != "none"
 
     def trained_through(self, modification: ModificationLike) -> str:
