@@ -76,8 +76,8 @@ class Predictor:
         rows, one = as_rows(rows, dict)
         if one:
             raise InputError(
-                f"a single row was given, but a list of {counted(len(tasks), 'task')}: give the name of one task as a string, "
-                "or use predict_all for several tasks on the same row"
+                f"a single row was given, but a list of {counted(len(tasks), 'task')}: give the name of one task as a "
+                "string, or use predict_all for several tasks on the same row"
             )
         if len(tasks) != len(rows):
             raise InputError(
