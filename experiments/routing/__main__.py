@@ -18,6 +18,7 @@ from pathlib import Path
 from continual_petl.errors import InputError
 from experiments.routing.measure import MEASURES
 from experiments.routing.page import page
+from experiments.routing.read import TaskRows
 from experiments.routing.result import HERE, PARTS, Part, Result, made, read_results
 from experiments.routing.streams import CLASSIC, LONG, Scale
 from experiments.studies.trial import data_digest
@@ -50,9 +51,10 @@ def measure(
     """Measure some streams and write their results and the page."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if runs is None else runs
+        known: dict[str, TaskRows] = {}
         for part in parts:
             began = datetime.now(UTC)
-            found = MEASURES[part](data, folder, scale, tell)
+            found = MEASURES[part](data, folder, scale, tell, known)
             result = made(
                 part, found, began=began, settings=_settings(scale), data=_digests(part, data), command=_command(parts)
             )

@@ -2,8 +2,8 @@
 
 A row's three most probable tasks are scored by ``log p(task) + w log max p(label | the task's bank)``. The weight w is chosen
 on one half of the validation rows and judged on the other, and the other way round. Banks and thresholds were chosen on these
-rows too, so the gain is an upper estimate. A bank is not asked about rows for which its task cannot be chosen whatever it says,
-since the probability of its most probable label is at least one over the number of labels.
+rows too, so the gain is an upper estimate. A bank is not asked about rows for which its task cannot be chosen, whatever it
+says: the probability of its most probable label is at least one over the number of labels.
 
 Shape suffixes: N rows, T tasks.
 """
@@ -68,7 +68,7 @@ def _log_probabilities(tasks: Sequence[TaskRows], task: TaskRows) -> Array:
 
 
 def _candidates(log_NT: Array, num_labels: int) -> NDArray[np.bool_]:
-    asked_NT = log_NT >= log_NT.max(1, keepdims=True) - WEIGHTS[-1] * np.log(num_labels)
+    asked_NT: NDArray[np.bool_] = log_NT >= log_NT.max(1, keepdims=True) - WEIGHTS[-1] * np.log(num_labels)
     beyond_NT = np.argsort(-log_NT, axis=1, kind="stable")[:, CANDIDATES:]
     np.put_along_axis(asked_NT, beyond_NT, False, axis=1)
     return asked_NT

@@ -27,10 +27,10 @@ Setting = dict[str, float]
 Scored = Iterator[tuple[Setting, list[Array]]]
 """A setting, and the scores ``(V, C)`` of each group of other rows."""
 
-RIDGES = tuple(10.0**power for power in range(-3, 6))
-GAMMAS = (0.1, 0.3, 1.0, 3.0, 10.0)
-SHRINKAGES = (1e-4, 1e-3, 1e-2, 1e-1)
-DECAYS = tuple(10.0**power for power in range(-6, -1))
+RIDGES = tuple(10.0**power for power in range(-7, 1))
+GAMMAS = (0.03, 0.1, 0.3, 1.0, 3.0)
+SHRINKAGES = (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+DECAYS = tuple(10.0**power for power in range(-6, 0))
 STEPS = 300
 """Of LBFGS, at most."""
 
@@ -53,7 +53,7 @@ def ranpac(train_NF: Array, label_N: Numbers, others: Sequence[Array], size: int
         unit = np.trace(kernel_NN) / len(kernel_NN)
         targets_NC = np.eye(int(label_N.max()) + 1)[label_N]
         for ridge in RIDGES:
-            weight_NC = np.linalg.solve(kernel_NN + ridge * 1e-6 * unit * np.eye(len(kernel_NN)), targets_NC)
+            weight_NC = np.linalg.solve(kernel_NN + ridge * unit * np.eye(len(kernel_NN)), targets_NC)
             yield {"standardised": float(standard), "ridge": ridge}, [kernel_VN @ weight_NC for kernel_VN in kernels]
 
 

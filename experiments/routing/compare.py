@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from continual_petl.router.discriminant import Router
-from continual_petl.router.sums import TaskSums, sums_of
+from continual_petl.router.discriminant import SHRINKAGE
+from continual_petl.router.sums import ONE, TaskSums, shrunk, square, sums_of
 from experiments.routing.classifiers import CLASSIFIERS, Setting
 from experiments.routing.read import Array, Numbers, TaskRows, joined, joined_labels
-from experiments.routing.routes import one_mean, scores_of
+from experiments.routing.routes import one_mean
 
 Tell = Callable[[str], None]
+TRIED = (SHRINKAGE, 0.01, 0.03, 0.1, 0.3)
+"""Shrinkages of the discriminant; the first is the router's."""
 SLOW_TO_SEARCH = ("klda",)
 """Its random features are halved: its covariance is inverted for every setting."""
 
@@ -39,14 +41,11 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, An
 
     found = _others(train_NF, label_N, [rows for rows, _ in parts], share, size, tell)
     for name, sums in (("one_mean", [one_mean(task) for task in tasks]), ("label_means", [t.sums for t in tasks])):
-        router = Router({task.name: own for task, own in zip(tasks, sums, strict=True)})
-        shares = []
-        for part, (states_NF, own_N) in enumerate(parts):
-            scores_NC = np.concatenate(
-                [scores_of(router, tasks, states_NF[own_N == number], pair) for number, pair in enumerate(pair_C)]
-            )
-            shares.append(share(scores_NC, part))
-        found[name] = {"validation": shares[0], "test": shares[1], "setting": {}}
+        tried = []
+        for shrinkage in TRIED:
+            scores = [scores_of_tasks(sums, rows, shrinkage) for rows, _ in parts]
+            tried.append((shrinkage, share(scores[0], 0), share(scores[1], 1)))
+        found |= _discriminants(name, tried)
     return found
 
 
@@ -54,8 +53,7 @@ def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, A
     """Compare on the question which class a row belongs to, of all tasks; no bank takes part.
 
     Returns:
-        As `which_task`, with the share of all rows. ``label_means`` is the discriminant of the router over the classes;
-        ``class_covariances`` are not kept, so it has one covariance.
+        As `which_task`, with the share of all rows. ``label_means`` is the discriminant of the router over the classes.
     """
     names = [label for task in tasks for label in dict.fromkeys(sorted(task.splits["train"].labels))]
     numbers = {name: number for number, name in enumerate(names)}
@@ -67,21 +65,45 @@ def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, A
         return float((scores_NC.argmax(1) == parts[part][1]).mean())
 
     found = _others(train_NF, label_N, [rows for rows, _ in parts], share, size, tell)
-    router = Router({"all": _class_sums(tasks, train_NF, label_N)})
-    shares = [share(_scores_of_means(router, rows), part) for part, (rows, _) in enumerate(parts)]
-    found["label_means"] = {"validation": shares[0], "test": shares[1], "setting": {}}
-    return found
-
-
-def _class_sums(tasks: Sequence[TaskRows], train_NF: Array, label_N: Numbers) -> TaskSums:
     held_out_NF, _ = joined(tasks, "validation")
-    return sums_of(train_NF, tasks[0].sums.layers, held_out_NF, label_N)
+    sums = [sums_of(train_NF, tasks[0].sums.layers, held_out_NF, label_N)]
+    tried = []
+    for shrinkage in TRIED:
+        weight_FM, bias_M = _weights(sums, shrinkage)
+        shares = [share(rows @ weight_FM + bias_M, part) for part, (rows, _) in enumerate(parts)]
+        tried.append((shrinkage, shares[0], shares[1]))
+    return found | _discriminants("label_means", tried)
 
 
-def _scores_of_means(router: Router, states_NF: Array) -> Array:
-    """Return the log-density of each mean with the share of its rows, before a task's means are put together, ``(N, M)``."""
-    scores_NM: Array = states_NF @ router._weight_FM + router._bias_M
-    return scores_NM
+def scores_of_tasks(sums: Sequence[TaskSums], states_NF: Array, shrinkage: float) -> Array:
+    """Return the router's score of each task, ``(N, T)``, with any shrinkage."""
+    weight_FM, bias_M = _weights(sums, shrinkage)
+    first_T = np.cumsum([0, *(len(own.counts_C) for own in sums[:-1])])
+    scores_NT: Array = np.logaddexp.reduceat(states_NF @ weight_FM + bias_M, first_T, axis=1)
+    return scores_NT
+
+
+def _weights(sums: Sequence[TaskSums], shrinkage: float) -> tuple[Array, Array]:
+    """Return the linear function of each mean, as `Router` has them."""
+    num_rows = sum(own.count for own in sums)
+    total_U = np.sum([own.count * own.covariance_U.astype(np.int64) for own in sums], axis=0)
+    means_MF = np.concatenate([own.means_CF for own in sums])
+    weight_FM = np.linalg.solve(shrunk(square(total_U) / (ONE * num_rows), shrinkage), means_MF.T)
+    shares_M = np.concatenate([own.counts_C / own.count for own in sums])
+    return weight_FM, np.log(shares_M) - 0.5 * (means_MF.T * weight_FM).sum(0)
+
+
+def _discriminants(name: str, tried: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+    """Return the discriminant with the router's shrinkage, and with that which finds most validation rows."""
+    best = max(tried, key=lambda each: each[1])
+    found = {
+        key: {"validation": validation, "test": test, "setting": {"shrinkage": shrinkage}}
+        for key, (shrinkage, validation, test) in ((name, tried[0]), (f"{name}_chosen", best))
+    }
+    found[f"{name}_chosen"]["tried"] = [
+        {"shrinkage": shrinkage, "validation": validation} for shrinkage, validation, _ in tried
+    ]
+    return found
 
 
 def _others(

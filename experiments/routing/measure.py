@@ -18,11 +18,14 @@ from experiments.routing.routes import cells_after, equal_bit_for_bit, in_order,
 from experiments.routing.streams import CLASSIC, LONG, ORDERS, Scale, class_stream, learned, long_stream
 from experiments.routing.unknown import told_apart
 
+Known = dict[str, TaskRows]
+"""Tasks of the long stream that were read for an earlier part."""
 
-def classic(data: Path, runs: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
+
+def classic(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
     """Measure the classic five tasks, in three orders."""
     run = learned(long_stream(data, scale, CLASSIC), runs / "long")
-    tasks = _answered(run, CLASSIC)
+    tasks = _answered(run, CLASSIC, known)
     by_name = {task.name: task for task in tasks}
     orders = [[by_name[name] for name in order] for order in ORDERS]
     found = [in_order(order, by_label=False) for order in orders]
@@ -42,13 +45,13 @@ def classic(data: Path, runs: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
     }
 
 
-def long(data: Path, runs: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
+def long(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
     """Measure the long stream, and rows of its later tasks for a router that knows only the classic five."""
     run = learned(long_stream(data, scale, LONG), runs / "long")
-    tasks = _answered(run, LONG)
+    tasks = _answered(run, LONG, known)
     found = in_order(tasks, by_label=False)
     tell("long: routed")
-    known = [task for task in tasks if task.name in CLASSIC]
+    first = [task for task in tasks if task.name in CLASSIC]
     others = [task for task in tasks if task.name not in CLASSIC]
     finder = task_finder(run.session.models)
     firsts = {
@@ -63,11 +66,11 @@ def long(data: Path, runs: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
         "same_as_measured": _same(run, found),
         "validation": _validation(tasks, by_label=False),
         "which_task": which_task(tasks, scale.features, tell),
-        "unknown": told_apart(known, others, firsts),
+        "unknown": told_apart(first, others, firsts),
     }
 
 
-def classes(data: Path, runs: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
+def classes(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
     """Measure CLINC150 as tasks of some classes each."""
     run = learned(class_stream(data, scale), runs / "classes")
     names = tuple(run.store.tasks)
@@ -92,9 +95,10 @@ def classes(data: Path, runs: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
 MEASURES = {"classic": classic, "long": long, "classes": classes}
 
 
-def _answered(run: Run, names: Sequence[str]) -> list[TaskRows]:
-    """Read tasks; let each predict its own validation and test rows."""
-    tasks = read_tasks(run, names)
+def _answered(run: Run, names: Sequence[str], known: Known) -> list[TaskRows]:
+    """Read tasks, unless they are known; let each predict its own validation and test rows."""
+    known |= {task.name: task for task in read_tasks(run, [name for name in names if name not in known])}
+    tasks = [known[name] for name in names]
     for task in tasks:
         predicted(run, task, "validation", [task.name])
         predicted(run, task, "test", [task.name])
@@ -110,7 +114,6 @@ def _of_tasks(tasks: Sequence[TaskRows], found: RoutedResults) -> list[dict[str,
             "means": len(task.sums.counts_C),
             "scores": task.scores,
             "named": _named(task),
-            "seconds": task.seconds,
             **cells[task.name].model_dump(include={"chosen", "unknown", "correct", "correct_own", "correct_known"}),
         }
         for task in tasks

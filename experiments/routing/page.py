@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.benchmarks.markdown import grid
 from experiments.routing.result import Part, Result
-from experiments.routing.targets import targets
+from experiments.routing.targets import limits, targets
 from experiments.routing.words import INTRODUCTION, METHODS, NOTES, TITLES, percent, points
 
 
@@ -15,7 +15,7 @@ def page(results: Mapping[Part, Result]) -> str:
     """Return the page as Markdown."""
     parts = [INTRODUCTION]
     if results:
-        parts += ["## Targets", targets(results)]
+        parts += ["## Targets", targets(results), limits(results)]
     if (result := results.get("classic")) is not None:
         parts += _classic(result)
     if (result := results.get("long")) is not None:
@@ -218,10 +218,9 @@ def _routing_after(order: dict[str, Any], count: int) -> float:
 def _circumstances(result: Result) -> str:
     machine = result.machine
     software = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
-    seconds = sum(task["seconds"] for task in result.found["tasks"])
     changed = " with changes" if result.changed else ""
     return (
         f"* {TITLES[result.part]}: `{result.command}`, {result.began} UTC, commit {result.commit[:12]}{changed}, seed "
-        f"{result.seed}. Learning took {seconds:.0f} s. {machine.processor}, {machine.threads} "
+        f"{result.seed}. {machine.processor}, {machine.threads} "
         f"{'thread' if machine.threads == 1 else 'threads'}. {software}."
     )

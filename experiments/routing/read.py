@@ -57,8 +57,6 @@ class TaskRows:
     sums: TaskSums
     scores: dict[str, float]
     """Of its own bank on its test rows, by metric."""
-    seconds: float
-    """Of learning."""
     splits: dict[str, Split]
 
 
@@ -87,7 +85,6 @@ def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
         graded=manifest.kind == "classification",
         sums=TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()}),
         scores=dict(manifest.scores["test"].scores),
-        seconds=float(run.results.seconds.get(manifest.task, {}).get("train", 0.0)),
         splits=splits,
     )
 

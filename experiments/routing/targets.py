@@ -8,13 +8,24 @@ from typing import Any
 
 from experiments.benchmarks.markdown import grid
 from experiments.routing.result import Part, Result
-from experiments.routing.words import percent, points
+from experiments.routing.words import METHODS, percent, points
 
 Row = tuple[str, str, str, bool, str]
+"""What, the target, what was found, whether it is met, and what limits it."""
 
 
 def targets(results: Mapping[Part, Result]) -> str:
     """Return the table of targets."""
+    shown = [[text, wanted, found, "met" if met else "**missed**"] for text, wanted, found, met, _ in _rows(results)]
+    return grid(["", "target", "found", ""], shown)
+
+
+def limits(results: Mapping[Part, Result]) -> str:
+    """Return what limits each of the numbers, as a list."""
+    return "What limits them:\n\n" + "\n".join(f"* {text}: {why}." for text, _, _, _, why in _rows(results))
+
+
+def _rows(results: Mapping[Part, Result]) -> list[Row]:
     rows: list[Row] = []
     if (classic := results.get("classic")) is not None:
         rows += _classic(classic.found)
@@ -22,8 +33,7 @@ def targets(results: Mapping[Part, Result]) -> str:
         rows += _long(long.found)
     if (classes := results.get("classes")) is not None:
         rows += _classes(classes.found)
-    shown = [[text, wanted, found, "met" if met else "**missed**", why] for text, wanted, found, met, why in rows]
-    return grid(["", "target", "found", "", "what limits it"], shown)
+    return rows
 
 
 def _classic(found: dict[str, Any]) -> list[Row]:
@@ -31,7 +41,10 @@ def _classic(found: dict[str, Any]) -> list[Row]:
     rows = [_routing("routing accuracy, classic five", end["routing"], 0.985, found)]
     for name, text in (("nearest", "most probable task"), ("reject", "unknown rows get no prediction")):
         loss = end["named"] - end[name]
-        why = "rows that find another task" if name == "nearest" else "rows that find another task, and unknown rows"
+        astray, count = _astray(found)
+        why = f"{astray} of {count} rows find another task"
+        if name == "reject":
+            why += f", and {sum(task['unknown'] for task in found['tasks'])} count as unknown"
         rows.append((f"accuracy below named, {text}", "1.0 points", points(loss), loss <= 0.01, why))
     return rows
 
@@ -70,7 +83,18 @@ def _routing(text: str, reached: float, wanted: float, found: dict[str, Any]) ->
         for other, count in task["chosen"].items():
             if other != task["task"]:
                 confused[min(task["task"], other), max(task["task"], other)] += count
-    total = sum(confused.values())
-    worst = [f"{first} and {second} {count}" for (first, second), count in confused.most_common(2) if count]
-    why = f"{total} rows find another task: {', '.join(worst)}" if total else "nothing"
+    total, count = _astray(found)
+    worst = [f"{first} and {second} {number}" for (first, second), number in confused.most_common(3)]
+    why = f"{total} of {count} rows find another task" + (f", mostly between {', '.join(worst)}" if worst else "")
+    best = max((name for name in METHODS if name in found["which_task"]), key=lambda name: _test(found, name))
+    why += f"; the best classifier on the same states, {METHODS[best]}, finds {percent(_test(found, best))}"
     return text, percent(wanted), percent(reached), reached >= wanted, why
+
+
+def _astray(found: dict[str, Any]) -> tuple[int, int]:
+    count = sum(task["rows"]["test"] for task in found["tasks"])
+    return count - sum(task["chosen"].get(task["task"], 0) for task in found["tasks"]), count
+
+
+def _test(found: dict[str, Any], name: str) -> float:
+    return float(found["which_task"][name]["test"])

@@ -28,6 +28,8 @@ TITLES: dict[Part, str] = {
 METHODS = {
     "label_means": "discriminant, label means (the router)",
     "one_mean": "discriminant, one mean per task",
+    "label_means_chosen": "discriminant, label means, shrinkage chosen",
+    "one_mean_chosen": "discriminant, one mean per task, shrinkage chosen",
     "ncm": "nearest class mean, cosine",
     "ranpac": "RanPAC",
     "klda": "KLDA",
@@ -38,9 +40,9 @@ NOTES = """\
 Rows are sub-sampled, so scores are not comparable with published ones. All settings were chosen on validation rows: the epoch
 of each bank, and for each classifier the setting that finds most validation rows. The router has no setting that was chosen
 here. Only the joint linear probe needs all rows at once; RanPAC and KLDA add up sums, but their setting was chosen on the
-validation rows of all tasks, and states are standardised by the rows of all tasks where the setting says so. RanPAC's ridge is
-in millionths of the mean squared length of a row's features; KLDA's gamma is relative to the median squared distance of two
-rows. Other jobs shared the machine, so times are upper bounds."""
+validation rows of all tasks, and states are standardised by the rows of all tasks where the setting says so. The ridge of
+RanPAC is relative to the mean squared length of a row's features, KLDA's gamma to the median squared distance of two rows,
+every shrinkage to the mean variance."""
 
 
 def percent(share: float | None) -> str:
