@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,11 @@ class TaskRows:
     scores: dict[str, float]
     """Of its own bank on its test rows, by metric."""
     splits: dict[str, Split]
+
+    @cached_property
+    def precision_FF(self) -> Array:
+        """The inverse of the task's own covariance."""
+        return self.sums.precision()
 
 
 def read_tasks(run: Run, tasks: Sequence[str]) -> list[TaskRows]:

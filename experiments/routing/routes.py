@@ -45,7 +45,7 @@ def nearness(tasks: Sequence[TaskRows], states_NF: Array, chosen_N: NDArray[np.i
         own = tasks[number].sums
         which_N = chosen_N == number
         threshold = np.interp(KNOWN, QUANTILES, own.distances_Q)
-        found_N[which_N] = own.distances(states_NF[which_N], own.precision()) / threshold
+        found_N[which_N] = own.distances(states_NF[which_N], tasks[number].precision_FF) / threshold
     return found_N
 
 
