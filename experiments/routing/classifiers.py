@@ -29,7 +29,7 @@ Scored = Iterator[tuple[Setting, list[Array]]]
 
 RIDGES = tuple(10.0**power for power in range(-7, 1))
 GAMMAS = (0.03, 0.1, 0.3, 1.0, 3.0)
-SHRINKAGES = (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+SHRINKAGES = (1e-2, 3e-2, 1e-1, 3e-1)
 DECAYS = tuple(10.0**power for power in range(-6, 0))
 STEPS = 300
 """Of LBFGS, at most."""

@@ -24,8 +24,14 @@ SLOW_TO_SEARCH = ("klda",)
 """Its random features are halved: its covariance is inverted for every setting."""
 
 
-def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, Any]:
+def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = True) -> dict[str, Any]:
     """Compare on the question which task a row belongs to; of those that take rows of its type.
+
+    Args:
+        tasks: the tasks.
+        size: random features, at most.
+        tell: is told of each classifier.
+        others: whether to compare with more than other discriminants.
 
     Returns:
         By method: ``test`` and ``validation``, the mean over tasks of the share of rows that find their task; ``setting``.
@@ -39,7 +45,7 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, An
         chosen_N = np.where(allowed[part], scores_NC, -np.inf).argmax(1)
         return _mean_share(chosen_N == parts[part][1], parts[part][1])
 
-    found = _others(train_NF, label_N, [rows for rows, _ in parts], share, size, tell)
+    found = _others(train_NF, label_N, [rows for rows, _ in parts], share, size, tell) if others else {}
     for name, sums in (("one_mean", [one_mean(task) for task in tasks]), ("label_means", [t.sums for t in tasks])):
         tried = []
         for shrinkage in TRIED:

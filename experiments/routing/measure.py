@@ -86,7 +86,7 @@ def classes(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> d
         "routed": found.to_json(),
         "same_as_measured": _same(run, found),
         "validation": _validation(tasks, by_label=True),
-        "which_task": which_task(tasks, scale.features, tell),
+        "which_task": which_task(tasks, scale.features, tell, others=False),
         "which_class": which_class(tasks, scale.features, tell),
         "with_banks": joined_with_banks(tasks, by_label=True),
     }

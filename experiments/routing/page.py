@@ -110,7 +110,7 @@ def _classes(result: Result) -> list[str]:
         _compared(
             found["which_class"], ("router and banks", end["accuracy_of_all_rows"], found["validation"]["nearest"])
         ),
-        "### Which task: other classifiers on the same states",
+        "### Which task: other discriminants",
         _compared(found["which_task"]),
         "### With the confidence of banks",
         _with_banks(found["with_banks"]),
