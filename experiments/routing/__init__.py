@@ -1,0 +1,1 @@
+"""How well rows find their task by themselves, and what that costs in accuracy."""

@@ -1,0 +1,102 @@
+"""The command: ``python -m experiments.routing --data FOLDER [--only PART ...] [--runs FOLDER] [--out FOLDER]``.
+
+Learns three streams, measures how rows find their task, and writes raw results and the page. ``pages`` writes the page again.
+With ``--runs``, the run folders are kept: what they have is not learned again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from experiments.routing.measure import MEASURES
+from experiments.routing.page import page
+from experiments.routing.read import TaskRows
+from experiments.routing.result import HERE, PARTS, Part, Result, made, read_results
+from experiments.routing.streams import CLASSIC, LONG, Scale
+from experiments.studies.trial import data_digest
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.routing", description=__doc__, allow_abbrev=False)
+    parser.add_argument("pages", nargs="?", choices=["pages"], help="write the page again from the raw results")
+    parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="measure only these streams")
+    parser.add_argument("--runs", type=Path, help="folder that keeps the run folders")
+    parser.add_argument(
+        "--out", type=Path, default=HERE, help="folder of page and results; default: experiments/routing"
+    )
+    given = parser.parse_args(arguments)
+    if given.pages is None and given.data is None:
+        parser.error("--data: missing; give the folder with a folder of rows for every task, or write pages")
+    return given
+
+
+def measure(
+    data: Path,
+    out: Path,
+    scale: Scale,
+    parts: list[Part],
+    runs: Path | None = None,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Measure some streams and write their results and the page."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if runs is None else runs
+        known: dict[str, TaskRows] = {}
+        for part in parts:
+            began = datetime.now(UTC)
+            found = MEASURES[part](data, folder, scale, tell, known)
+            result = made(
+                part, found, began=began, settings=_settings(scale), data=_digests(part, data), command=_command(parts)
+            )
+            result.write(out / "results")
+            write_page(out)
+
+
+def write_page(out: Path) -> dict[Part, Result]:
+    """Write the page of the results that a folder has."""
+    results = read_results(out / "results")
+    (out / "README.md").write_text(page(results), encoding="utf-8")
+    return results
+
+
+def _settings(scale: Scale) -> dict[str, object]:
+    return asdict(scale) | {"backbone": scale.backbone if scale.backbone == "minilm" else "other"}
+
+
+def _digests(part: Part, data: Path) -> dict[str, str]:
+    names = {"classic": CLASSIC, "long": LONG, "classes": ("clinc150",)}[part]
+    return {name: data_digest(data, name) for name in names}
+
+
+def _command(parts: list[Part]) -> str:
+    only = [] if set(parts) == set(PARTS) else ["--only", *parts]
+    return " ".join(["python -m experiments.routing --data FOLDER", *only])
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return 2 if the input is invalid."""
+    given = parse(arguments)
+    try:
+        if given.pages:
+            write_page(given.out)
+        else:
+            tell = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+            measure(given.data, given.out, Scale(), given.only, given.runs, tell)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

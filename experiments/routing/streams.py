@@ -1,0 +1,96 @@
+"""The three streams of the study, as stream files have them, and how they are learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from continual_petl.engine.learn import learn
+from continual_petl.engine.run import Run
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream import TaskStream
+from experiments.studies.learning import QUIET
+from experiments.studies.trial import TASKS
+
+SEED = 13
+CLASSIC = ("agnews", "yelp", "amazon", "dbpedia", "yahoo")
+LONG = (*CLASSIC, "clinc150", "trec", "sst2", "cola", "rte", "mrpc", "stsb")
+ORDERS = (CLASSIC, ("dbpedia", "yahoo", "agnews", "amazon", "yelp"), ("yelp", "yahoo", "amazon", "dbpedia", "agnews"))
+"""In which the classic five tasks arrive: that of the stream, and two of the usual ones (de Masson d'Autume et al. 2019)."""
+FAR = 10**9
+"""Steps between two checkpoints: only at the ends of epochs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is learned."""
+
+    backbone: str = "minilm"
+    max_length: int = 128
+    limits: tuple[int, int, int] | None = (500, 200, 300)
+    """Rows of train, validation and test of each task of the long stream."""
+    epochs: int = 3
+    class_length: int = 64
+    class_epochs: int = 15
+    classes_per_task: int = 15
+    features: int = 10_000
+    """Of RanPAC's projection, at most; half of KLDA's are cosines, half are sines."""
+
+
+def long_stream(data: Path, scale: Scale, tasks: tuple[str, ...]) -> TaskStream:
+    """Return the stream of some tasks of the long stream; a bank is the same in each of these streams."""
+    tree = _tree("long", data, scale.backbone, scale.max_length, scale.epochs)
+    return _stream(tree | {"tasks": [_entry(name, data, scale) for name in tasks]})
+
+
+def class_stream(data: Path, scale: Scale) -> TaskStream:
+    """Return CLINC150, cut into tasks by its classes."""
+    tree = _tree("classes", data, scale.backbone, scale.class_length, scale.class_epochs)
+    entry = {
+        "name": "clinc150",
+        "kind": "classification",
+        "data": "clinc150",
+        "labels": "clinc150/labels.json",
+        "split": {"classes_per_task": scale.classes_per_task, "seed": 0},
+    }
+    return _stream(tree | {"protocol": "class", "tasks": [entry]})
+
+
+def learned(stream: TaskStream, folder: Path) -> Run:
+    """Learn what the run folder does not have yet."""
+    L.seed_everything(SEED, verbose=False)
+    return learn(stream, folder, trainer=QUIET, progress=False)
+
+
+def _tree(name: str, data: Path, backbone: str, max_length: int, epochs: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "seed": SEED,
+        "data_dir": str(data.resolve()),
+        "backbone": {"name": backbone, "max_length": max_length},
+        "bank": "houlsby",
+        "routing": "full",
+        "training": {"epochs": epochs, "checkpoint_every": FAR},
+    }
+
+
+def _entry(name: str, data: Path, scale: Scale) -> dict[str, Any]:
+    if not (data / name).is_dir():
+        raise InputError(f"--data: {data} has no folder {name}; it needs one for each of {', '.join(LONG)}")
+    known = TASKS[name]
+    entry: dict[str, Any] = {"name": name, "kind": known.kind, "data": name, "metric": known.metric}
+    if known.pair:
+        entry["columns"] = {"text_pair": "text_pair"}
+    if known.kind == "classification":
+        entry["labels"] = f"{name}/labels.json"
+    if scale.limits is not None:
+        entry["limits"] = dict(zip(("train", "validation", "test"), scale.limits, strict=True))
+    return entry
+
+
+def _stream(tree: dict[str, Any]) -> TaskStream:
+    return TaskStream(StreamSpec.model_validate(tree))
