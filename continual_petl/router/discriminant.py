@@ -1,12 +1,16 @@
-"""The router: a linear discriminant over the means of all tasks, with one covariance that they share.
+"""The router: two linear discriminants, one over the means of all labels and one over the means of all tasks.
 
-The rows of each label are assumed to be normally distributed around their mean m, with one covariance S for all labels. The
-log-density of a row is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and
-Statistical Pattern Recognition, section 3.1). That of a task is the mixture of its labels, weighed by their numbers of rows.
-All tasks have the same prior probability. S is the mean over all rows of the tasks' covariances, mixed with a scaled
-identity.
+Rows are taken to be distributed normally around their mean m, with one covariance S for all means. The log-density of a row
+is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and Statistical Pattern
+Recognition, section 3.1). Over labels, a task is the mixture of its labels, weighed by their numbers of rows, and S is the
+covariance around the means of labels; over tasks, S is the covariance around the means of tasks. The score of a task is the
+mean of both log-densities: labels are better where tasks share their texts, such as parts of one data set, and tasks where
+each has its own texts. All tasks have the same prior probability.
 
-Shape suffixes: N rows, F numbers per row, T tasks, M means of all tasks.
+S is mixed with a scaled identity. Its weight falls with the square of the number of rows, a rule that was chosen on
+validation rows: ``(F / N)^2 / 2``, within `SHRINKAGES`.
+
+Shape suffixes: N rows, F numbers of a row, T tasks, M means of labels.
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ import numpy as np
 from continual_petl.router.sums import ONE, QUANTILES, Array, TaskSums, shrunk, square
 from continual_petl.router.totals import Totals
 
-SHRINKAGE = 0.003
-"""Weight of the scaled identity in the shared covariance."""
+SHRINKAGES = (0.001, 0.3)
+"""Smallest and largest weight of the scaled identity in a shared covariance."""
 KNOWN = 0.99
 """Share of a task's validation rows that are nearer than its threshold; a row farther away is unknown."""
 MAX_PRECISIONS = 32
@@ -41,17 +45,25 @@ class Router:
         self.layers = totals.layers
         self._sums_of = sums_of
         self._known: OrderedDict[str, tuple[TaskSums, Array]] = OrderedDict()
-        covariance_FF = shrunk(square(totals.total_U) / (ONE * totals.num_rows), SHRINKAGE)
-        means_MF = np.concatenate([totals.means[task][1] for task in self.tasks])
         counts = [totals.means[task][0] for task in self.tasks]
-        self._weight_FM = np.linalg.solve(covariance_FF, means_MF.T)
-        shares_M = np.concatenate([counts_C / counts_C.sum() for counts_C in counts])
-        self._bias_M = np.log(shares_M) - 0.5 * (means_MF.T * self._weight_FM).sum(0)
+        counts_M, means_MF = np.concatenate(counts), np.concatenate([totals.means[task][1] for task in self.tasks])
         self._first_T = np.cumsum([0, *map(len, counts[:-1])])
+        task_M = np.repeat(np.arange(len(counts)), [len(counts_C) for counts_C in counts])
+        count_T = np.add.reduceat(counts_M, self._first_T)
+        means_TF = np.add.reduceat(counts_M[:, None] * means_MF, self._first_T) / count_T[:, None]
+        within_FF = square(totals.total_U) / (ONE * totals.num_rows)
+        apart_MF = means_MF - means_TF[task_M]
+        between_FF = (counts_M[:, None] * apart_MF).T @ apart_MF / totals.num_rows
+        weight = shrinkage(totals.num_rows, means_MF.shape[1])
+        self._weight_FM = np.linalg.solve(shrunk(within_FF, weight), means_MF.T)
+        self._bias_M = np.log(counts_M / count_T[task_M]) - 0.5 * (means_MF.T * self._weight_FM).sum(0)
+        self._weight_FT = np.linalg.solve(shrunk(within_FF + between_FF, weight), means_TF.T)
+        self._bias_T = -0.5 * (means_TF.T * self._weight_FT).sum(0)
 
     def scores(self, states_NF: Array) -> Array:
         """Return the log-probability of each task, up to a constant per row: ``(N, T)``, in the order of `tasks`."""
-        found_NT: Array = np.logaddexp.reduceat(states_NF @ self._weight_FM + self._bias_M, self._first_T, axis=1)
+        labels_NT = np.logaddexp.reduceat(states_NF @ self._weight_FM + self._bias_M, self._first_T, axis=1)
+        found_NT: Array = (labels_NT + states_NF @ self._weight_FT + self._bias_T) / 2
         return found_NT
 
     def is_unknown(self, states_NF: Array, task: str) -> list[bool]:
@@ -69,6 +81,17 @@ class Router:
         own, precision_FF = self._known[task]
         threshold = float(np.interp(KNOWN, QUANTILES, own.distances_Q))
         return [bool(far) for far in own.distances(states_NF, precision_FF) > threshold]
+
+
+def shrinkage(num_rows: int, width: int) -> float:
+    """Return the weight of the scaled identity in a covariance of so many rows.
+
+    Example:
+        >>> shrinkage(2_304, 1_152), shrinkage(1_000_000, 1_152), shrinkage(100, 1_152)
+        (0.125, 0.001, 0.3)
+    """
+    least, most = SHRINKAGES
+    return min(most, max(least, (width / num_rows) ** 2 / 2))
 
 
 def probabilities(scores_NT: Array) -> Array:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
 from continual_petl.errors import InputError
-from continual_petl.router.discriminant import SHRINKAGE, Router, probabilities
+from continual_petl.router.discriminant import Router, probabilities, shrinkage
 from continual_petl.router.sums import (
     MIN_ROWS_PER_LABEL,
     ONE,
@@ -61,7 +61,7 @@ def test_scores_are_log_probabilities_of_normal_distributions_up_to_a_constant_p
     scores_NT = router_of(ALL).scores(rows := _states(9))
     states = {name: _states(seed, 40 + 10 * seed) for seed, name in enumerate(NAMES)}
     centred = torch.from_numpy(np.concatenate([own - own.mean(0) for own in states.values()]))
-    covariance = torch.from_numpy(shrunk((centred.T @ centred / len(centred)).numpy(), SHRINKAGE))
+    covariance = torch.from_numpy(shrunk((centred.T @ centred / len(centred)).numpy(), shrinkage(len(centred), 6)))
     expected = torch.stack(
         [
             _log_prob(MultivariateNormal(torch.from_numpy(own.mean(0)), covariance), torch.from_numpy(rows))
@@ -95,25 +95,25 @@ def _labelled(seed: int, num_rows: int = 60) -> tuple[Array, NDArray[np.int64]]:
     return moved / np.linalg.norm(moved, axis=1, keepdims=True), labels
 
 
-def test_a_task_with_labels_is_the_mixture_of_their_normal_distributions() -> None:
+def test_score_is_the_mean_of_the_mixture_of_labels_and_the_normal_distribution_of_the_task() -> None:
     rows, tasks = _states(9), {name: _labelled(seed) for seed, name in enumerate("ab")}
     sums = {name: sums_of(states, (2,), states, labels) for name, (states, labels) in tasks.items()}
     assert all(own.counts_C.tolist() == [20, 20, 20] for own in sums.values())
     means = {
         name: np.stack([states[labels == c].mean(0) for c in range(3)]) for name, (states, labels) in tasks.items()
     }
+    weight = shrinkage(120, 6)
     around = np.concatenate([states - means[name][labels] for name, (states, labels) in tasks.items()])
-    covariance = torch.from_numpy(shrunk(around.T @ around / len(around), SHRINKAGE))
+    within = torch.from_numpy(shrunk(around.T @ around / 120, weight))
+    centred = np.concatenate([states - states.mean(0) for states, _ in tasks.values()])
+    total = torch.from_numpy(shrunk(centred.T @ centred / 120, weight))
+    equal = Categorical(torch.full((3,), 1 / 3, dtype=torch.float64))
+    of_labels = [MixtureSameFamily(equal, MultivariateNormal(torch.from_numpy(means[name]), within)) for name in "ab"]
+    of_tasks = [MultivariateNormal(torch.from_numpy(tasks[name][0].mean(0)), total) for name in "ab"]
     expected = torch.stack(
         [
-            _log_prob(
-                MixtureSameFamily(
-                    Categorical(torch.full((3,), 1 / 3, dtype=torch.float64)),
-                    MultivariateNormal(torch.from_numpy(means[name]), covariance),
-                ),
-                torch.from_numpy(rows),
-            )
-            for name in "ab"
+            (_log_prob(labels, torch.from_numpy(rows)) + _log_prob(task, torch.from_numpy(rows))) / 2
+            for labels, task in zip(of_labels, of_tasks, strict=True)
         ],
         dim=1,
     )
