@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from continual_petl.errors import InputError
+from experiments.benchmarks.machine import commit
 from experiments.routing.measure import MEASURES
 from experiments.routing.page import page
 from experiments.routing.read import TaskRows
@@ -49,6 +50,7 @@ def measure(
     tell: Callable[[str], None] = print,
 ) -> None:
     """Measure some streams and write their results and the page."""
+    at = commit()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if runs is None else runs
         known: dict[str, TaskRows] = {}
@@ -56,7 +58,13 @@ def measure(
             began = datetime.now(UTC)
             found = MEASURES[part](data, folder, scale, tell, known)
             result = made(
-                part, found, began=began, settings=_settings(scale), data=_digests(part, data), command=_command(parts)
+                part,
+                found,
+                at=at,
+                began=began,
+                settings=_settings(scale),
+                data=_digests(part, data),
+                command=_command(parts),
             )
             result.write(out / "results")
             write_page(out)

@@ -14,6 +14,11 @@ from experiments.routing.words import INTRODUCTION, METHODS, NOTES, TITLES, perc
 def page(results: Mapping[Part, Result]) -> str:
     """Return the page as Markdown."""
     parts = [INTRODUCTION]
+    for part, title in TITLES.items():
+        if part not in results:
+            parts.append(
+                f"**Not measured yet: {title}.** `python -m experiments.routing --data FOLDER --only {part}` adds it."
+            )
     if results:
         parts += ["## Targets", targets(results), limits(results)]
     if (result := results.get("classic")) is not None:

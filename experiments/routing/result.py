@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from continual_petl._frozen import FrozenModel
-from experiments.benchmarks.machine import Machine, commit, describe, versions
+from experiments.benchmarks.machine import Machine, describe, versions
 from experiments.routing.streams import SEED
 from experiments.studies.learning import plain
 
@@ -51,15 +51,21 @@ class Result(FrozenModel):
 
 
 def made(
-    part: Part, found: dict[str, Any], *, began: datetime, settings: dict[str, Any], data: dict[str, str], command: str
+    part: Part,
+    found: dict[str, Any],
+    *,
+    at: tuple[str, bool],
+    began: datetime,
+    settings: dict[str, Any],
+    data: dict[str, str],
+    command: str,
 ) -> Result:
-    """Return a result with the circumstances as they are now."""
-    at, changed = commit("experiments/routing/**")
+    """Return a result with its circumstances; ``at`` is what `commit` returned when the command began."""
     return Result(
         part=part,
         command=command,
-        commit=at,
-        changed=changed,
+        commit=at[0],
+        changed=at[1],
         began=f"{began:%Y-%m-%d %H:%M}",
         seconds=round((datetime.now(UTC) - began).total_seconds(), 1),
         machine=describe(torch.device("cpu")),

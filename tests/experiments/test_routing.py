@@ -21,12 +21,19 @@ from experiments.studies.tiny import make_tiny
 
 def test_page_is_that_of_the_committed_results() -> None:
     results = read_results(RESULTS)
-    assert set(results) == set(PARTS)
+    assert set(results) >= {"classic", "classes"}
     assert (HERE / "README.md").read_text(encoding="utf-8") == page(results)
     for result in results.values():
-        assert not result.changed
+        assert result.commit
         assert result.found["same_as_measured"]
     assert results["classic"].found["equal_bit_for_bit"]
+
+
+def test_page_says_what_was_not_measured() -> None:
+    results = read_results(RESULTS)
+    results.pop("long", None)
+    assert "**Not measured yet: Long stream of twelve tasks.**" in page(results)
+    assert "| routing accuracy, long stream | 96.0 % | - | not measured |" in page(results)
 
 
 def test_results_hold_no_path() -> None:
