@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from continual_petl.router.discriminant import SHRINKAGE
+from continual_petl.router.discriminant import shrinkage as router_shrinkage
 from continual_petl.router.sums import ONE, TaskSums, shrunk, square, sums_of
 from experiments.routing.classifiers import CLASSIFIERS, Setting
 from experiments.routing.read import Array, Numbers, TaskRows, joined, joined_labels
-from experiments.routing.routes import one_mean
+from experiments.routing.routes import one_mean, router_of
 
 Tell = Callable[[str], None]
-TRIED = (SHRINKAGE, 0.01, 0.03, 0.1, 0.3)
-"""Shrinkages of the discriminant; the first is the router's."""
+TRIED = (0.003, 0.01, 0.03, 0.1, 0.3)
+"""Further shrinkages of the discriminant, beside that of the router."""
 SLOW_TO_SEARCH = ("klda",)
 """Its random features are halved: its covariance is inverted for every setting."""
 
@@ -46,9 +46,14 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = 
         return _mean_share(chosen_N == parts[part][1], parts[part][1])
 
     found = _others(train_NF, label_N, [rows for rows, _ in parts], share, size, tell) if others else {}
+    own = router_shrinkage(len(train_NF), train_NF.shape[1])
+    router = router_of(tasks)
+    columns = [router.tasks.index(task.name) for task in tasks]
+    whole = [router.scores(rows)[:, columns] for rows, _ in parts]
+    found["router"] = {"validation": share(whole[0], 0), "test": share(whole[1], 1), "setting": {"shrinkage": own}}
     for name, sums in (("one_mean", [one_mean(task) for task in tasks]), ("label_means", [t.sums for t in tasks])):
         tried = []
-        for shrinkage in TRIED:
+        for shrinkage in (own, *TRIED):
             scores = [scores_of_tasks(sums, rows, shrinkage) for rows, _ in parts]
             tried.append((shrinkage, share(scores[0], 0), share(scores[1], 1)))
         found |= _discriminants(name, tried)
@@ -59,7 +64,7 @@ def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, A
     """Compare on the question which class a row belongs to, of all tasks; no bank takes part.
 
     Returns:
-        As `which_task`, with the share of all rows. ``label_means`` is the discriminant of the router over the classes.
+        As `which_task`, with the share of all rows. ``label_means`` is the first discriminant of the router.
     """
     names = [label for task in tasks for label in dict.fromkeys(sorted(task.splits["train"].labels))]
     numbers = {name: number for number, name in enumerate(names)}
@@ -74,7 +79,7 @@ def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, A
     held_out_NF, _ = joined(tasks, "validation")
     sums = [sums_of(train_NF, tasks[0].sums.layers, held_out_NF, label_N)]
     tried = []
-    for shrinkage in TRIED:
+    for shrinkage in (router_shrinkage(len(train_NF), train_NF.shape[1]), *TRIED):
         weight_FM, bias_M = _weights(sums, shrinkage)
         shares = [share(rows @ weight_FM + bias_M, part) for part, (rows, _) in enumerate(parts)]
         tried.append((shrinkage, shares[0], shares[1]))
@@ -82,7 +87,7 @@ def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, A
 
 
 def scores_of_tasks(sums: Sequence[TaskSums], states_NF: Array, shrinkage: float) -> Array:
-    """Return the router's score of each task, ``(N, T)``, with any shrinkage."""
+    """Return the score of each task by its means alone, ``(N, T)``."""
     weight_FM, bias_M = _weights(sums, shrinkage)
     first_T = np.cumsum([0, *(len(own.counts_C) for own in sums[:-1])])
     scores_NT: Array = np.logaddexp.reduceat(states_NF @ weight_FM + bias_M, first_T, axis=1)
@@ -90,7 +95,7 @@ def scores_of_tasks(sums: Sequence[TaskSums], states_NF: Array, shrinkage: float
 
 
 def _weights(sums: Sequence[TaskSums], shrinkage: float) -> tuple[Array, Array]:
-    """Return the linear function of each mean, as `Router` has them."""
+    """Return the linear function of each mean."""
     num_rows = sum(own.count for own in sums)
     total_U = np.sum([own.count * own.covariance_U.astype(np.int64) for own in sums], axis=0)
     means_MF = np.concatenate([own.means_CF for own in sums])

@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 from continual_petl.report.routed_results import RoutedResults, routed_results
 from continual_petl.router.discriminant import KNOWN, Router
 from continual_petl.router.sums import QUANTILES, TaskSums, sums_of
+from continual_petl.router.totals import Totals
 from continual_petl.store.folder.results_file import RoutedCell
 from experiments.routing.read import Array, Split, TaskRows
 
 
 def router_of(tasks: Sequence[TaskRows]) -> Router:
     """Return the router over some tasks, in the order in which they are given."""
-    return Router({task.name: task.sums for task in tasks})
+    return router_from({task.name: task.sums for task in tasks})
+
+
+def router_from(sums: Mapping[str, TaskSums]) -> Router:
+    """Return the router over the sums of some tasks."""
+    totals = Totals()
+    for name, own in sums.items():
+        totals.add(name, name, own)
+    return Router(totals, sums.__getitem__)
 
 
 def one_mean(task: TaskRows) -> TaskSums:
