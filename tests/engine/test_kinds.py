@@ -169,8 +169,8 @@ def test_truncated_words_are_reported_not_silently_untagged(learned: dict[str, P
 @pytest.mark.parametrize(
     ("family", "kind", "row", "wanted"),
     [
-        ("bart", "token-classification", "", "words: a list of them, or a text with spaces"),
-        ("bart", "token-classification", ["w1", 2], "words: a list of them, or a text with spaces"),
+        ("bart", "token-classification", "", "a list of words, or a text with spaces"),
+        ("bart", "token-classification", ["w1", 2], "a list of words, or a text with spaces"),
         ("bart", "seq2seq", ("w1", "w2"), "one text"),
         ("bart", "multilabel", ["w1"], "one text"),
         ("vit", "image-classification", ("a.png", "b.png"), "one image"),
