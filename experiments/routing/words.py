@@ -38,14 +38,15 @@ METHODS = {
 }
 
 NOTES = """\
-Rows are sub-sampled, so scores are not comparable with published ones. All settings were chosen on validation rows: the epoch
-of each bank, and for each classifier the setting that finds most validation rows. The router has no setting that is chosen
-for a stream, but how it is built was: that it joins the means of labels and of tasks, and the rule for its shrinkage, were chosen
-on validation rows of these tasks, after an earlier router (label means alone, shrinkage 0.003) had been measured on their test
-rows, where it found the task of 96.9 % of the classic five and of 94.6 % of CLINC150. Only the joint linear probe needs all rows at once; RanPAC and KLDA add up sums, but their setting was chosen on the
-validation rows of all tasks, and states are standardised by the rows of all tasks where the setting says so. The ridge of
-RanPAC is relative to the mean squared length of a row's features, KLDA's gamma to the median squared distance of two rows,
-every shrinkage to the mean variance."""
+Rows are sub-sampled, so scores are not comparable with published ones. All settings were chosen on validation rows: the
+epoch of each bank, and for each classifier the setting that finds most validation rows. The router has no setting that is
+chosen for a stream, but how it is built was: that it joins the means of labels and of tasks, and the rule for its
+shrinkage, were chosen on validation rows of these tasks, after an earlier router (label means alone, shrinkage 0.003) had
+been measured on their test rows, where it found the task of 96.9 % of the classic five and of 94.6 % of CLINC150. Only
+the joint linear probe needs all rows at once; RanPAC and KLDA add up sums, but their setting was chosen on the validation
+rows of all tasks, and states are standardised by the rows of all tasks where the setting says so. The ridge of RanPAC is
+relative to the mean squared length of a row's features, KLDA's gamma to the median squared distance of two rows, every
+shrinkage to the mean variance."""
 
 
 def percent(share: float | None) -> str:
