@@ -18,7 +18,7 @@ from continual_petl.report.misread import MisreadRows
 from continual_petl.report.results import Results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Curve, History
-from continual_petl.store.certificate.manifest import PARTS, Manifest
+from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
 from continual_petl.store.certificate.pin import Pin
 from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.position import Position
@@ -54,7 +54,8 @@ class TaskFacts:
     parameters: Mapping[str, int]
     """Parameters that it added, by part of the bank."""
     bytes_by_part: Mapping[str, int]
-    """Bytes on disk by part of the bank, as certified, and ``certificate``: everything else in the task's folder."""
+    """Bytes on disk by part of the bank, as certified; ``routing``: the sums from which its rows are recognised;
+    ``certificate``: everything else in the task's folder."""
     precision: str
     """Precision in which it was learned."""
     data: Mapping[str, str]
@@ -109,7 +110,7 @@ class TaskFacts:
             training=sys.intern(training_in_words(manifest.training)),
             scope=manifest.bank.scope,
             parameters=manifest.parameters,
-            bytes_by_part=_bytes_by_part(manifest, sum(files.values())),
+            bytes_by_part=_bytes_by_part(manifest, sum(files.values()), files.get(ROUTER, 0)),
             precision=manifest.environment.precision,
             data=manifest.data,
             seed=manifest.seed,
@@ -157,12 +158,12 @@ def training_in_words(training: ResolvedTraining) -> str:
     return f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size}"
 
 
-def _bytes_by_part(manifest: Manifest, num_bytes: int) -> dict[str, int]:
+def _bytes_by_part(manifest: Manifest, num_bytes: int, routing: int) -> dict[str, int]:
     found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
     for name, entry in manifest.tensors.items():
         found[name.split(".", 1)[0]] += entry_bytes(entry)
     # A truncated bank is smaller than its tensors; its check reports that.
-    return {**found, "certificate": max(0, num_bytes - found.total())}
+    return {**found, "routing": routing, "certificate": max(0, num_bytes - routing - found.total())}
 
 
 @dataclass(frozen=True, kw_only=True)
