@@ -70,7 +70,7 @@ class LearningCurve(StreamCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         batches = trainer.num_training_batches * (trainer.max_epochs or 1)
         self._stretch = max(1, math.ceil(batches / MAX_LOSSES)) if math.isfinite(batches) else 1
-        if self._losses or self._scores:  # a killed fit may have written later points than the checkpoint
+        if self._losses or self._scores:  # a killed fit may have written points that are newer than the checkpoint
             self._write_so_far(trainer)
 
     @override

@@ -73,7 +73,8 @@ class LiveProgress(Progress):
                 auto_refresh=False,
                 transient=True,
                 get_renderable=self.renderable,
-                # Standard output is for results: the output of other code stays there, unless it is a terminal.
+                # Standard output is reserved for results. If it is redirected, whatever other code prints is left on it; only
+                # if it is a terminal does the display capture that output.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._tried(self._live.start)

@@ -132,7 +132,8 @@ def loggers_notice(kinds: Sequence[str]) -> list[str]:
         return []
     if is_disabled():
         return [
-            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it set logs the missing tasks."
+            "W&B: WANDB_MODE is set to 'disabled', so nothing is logged to W&B; the missing tasks will be logged by a later "
+            "run without that setting."
         ]
     if goes_online() is False:
         return [

@@ -156,7 +156,8 @@ def load_backbone(
         remote_code: whether Python code that comes with the model is executed; it can do whatever this process can.
 
     Raises:
-        InputError: if the backbone cannot be found, has no anatomy or incomplete weights, or needs code that may not run.
+        InputError: if the backbone cannot be found, no anatomy is registered for its family, its weights are incomplete, or
+            it needs custom code that you have not allowed to run.
     """
     model, sites, generates, facts = _load_frozen(name, revision, attention, remote_code)
     digests = checkpoint_digests(model)

@@ -17,11 +17,11 @@ def given_limits(arguments: argparse.Namespace, tasks: Sequence[LimitsSpec] = ()
     """Return the limits set by options; other limits are the largest among the given tasks, or the defaults.
 
     Raises:
-        InputError: if an option is not a number above 0.
+        InputError: if an option is not a finite number greater than 0.
     """
     options = {key: value for key in SIZES if (value := getattr(arguments, f"limits.{key}")) is not None}
     for key, value in options.items():
         if not 0 < value < math.inf:
-            raise InputError(f"--limits.{key}: got {value:g}; allowed are numbers above 0")
+            raise InputError(f"--limits.{key}: got {value:g}; it must be a finite number greater than 0")
     known = {key: max(getattr(task, key) for task in tasks) for key in SIZES} if tasks else {}
     return LimitsSpec(**(known | options))

@@ -15,7 +15,8 @@ def when_stopped(how: str, arguments: argparse.Namespace) -> str:
 
     Args:
         how: its first words, such as ``stopped``.
-        arguments: of the command; `learn_and_show` adds ``all_learned``, and `run` the folder that it learns into.
+        arguments: the arguments of the command; `learn_and_show` adds ``all_learned``, and `run` the folder that it learns
+            into.
     """
     if getattr(arguments, "all_learned", False):
         return f"{how} after all tasks were learned and saved; the same command shows the result"

@@ -1,4 +1,4 @@
-"""``continual-petl streams``: the streams of the package, one line each."""
+"""``continual-petl streams``: list the streams that come with the package, one per line."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class StopRequest:
 
         Args:
             where: where the run stops.
-            again: what the same command then does.
+            again: what the same command will do when it is run again.
         """
         if self.signal_number is not None:
             raise Interrupted(f"stopped {where}; the same command {again}", self.signal_number)

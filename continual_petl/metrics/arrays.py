@@ -45,7 +45,7 @@ def vector(values_T: Tensor | Array, name: str, length: int | None = None) -> Ar
     """
     wanted = "(T,) with T >= 1" if length is None else f"({length},), one value per task of R_TT"
     if values_T.ndim != 1 or values_T.shape[0] == 0 or (length is not None and values_T.shape[0] != length):
-        raise ValueError(f"{name} has shape {tuple(values_T.shape)}; allowed is {wanted}")
+        raise ValueError(f"{name} has shape {tuple(values_T.shape)}, but must have shape {wanted}")
     return _finite(values_T, name)
 
 
@@ -58,7 +58,7 @@ def check_positive(values: Array, name: str, *, zero: bool = False) -> None:
     wrong = values < 0 if zero else values <= 0
     if wrong.any():
         where = np.argwhere(wrong)[0].tolist()
-        raise ValueError(f"{name}{where} is {values[tuple(where)].item()}; allowed is {'>=' if zero else '>'} 0")
+        raise ValueError(f"{name}{where} is {values[tuple(where)].item()}, but must be {'>=' if zero else '>'} 0")
 
 
 def mean(values: Array) -> float:

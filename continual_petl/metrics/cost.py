@@ -58,7 +58,7 @@ def sss(memory_T: Scores, data_memory: float) -> Scores:
     kept_T = vector(memory_T, "memory_T")
     check_positive(kept_T, "memory_T", zero=True)
     if not data_memory > 0:
-        raise ValueError(f"data_memory is {data_memory}; allowed is > 0, the size of all tasks' examples")
+        raise ValueError(f"data_memory is {data_memory}, but must be > 0: it is the size of all tasks' examples")
     return like(memory_T, 1 - _at_most_1(kept_T / data_memory))
 
 
@@ -86,7 +86,7 @@ def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
     check_positive(pass_T, "pass_ops_T", zero=True)
     check_positive(learn_T, "learn_ops_T", zero=True)
     if not epsilon > 0:
-        raise ValueError(f"epsilon is {epsilon}; allowed is > 0")
+        raise ValueError(f"epsilon is {epsilon}, but must be > 0")
     return like(pass_ops_T, _at_most_1(epsilon * pass_T / (1 + learn_T)))
 
 
@@ -143,8 +143,8 @@ def _at_most_1(values_T: Array) -> float:
 def _weights(weights_C: Tensor | Array, length: int) -> Array:
     found_C = vector(weights_C, "weights_C")
     if len(found_C) != length:
-        raise ValueError(f"weights_C has shape {found_C.shape}; allowed is ({length},), one per criterion")
+        raise ValueError(f"weights_C has shape {found_C.shape}, but must have shape ({length},), one per criterion")
     check_positive(found_C, "weights_C", zero=True)
     if not abs(found_C.sum() - 1) <= 1e-9:
-        raise ValueError(f"weights_C add up to {found_C.sum().item()}; allowed is 1: divide them by their sum")
+        raise ValueError(f"weights_C add up to {found_C.sum().item()}, but must add up to 1: divide them by their sum")
     return found_C

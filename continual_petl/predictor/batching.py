@@ -1,7 +1,8 @@
 """Group tasks whose rows can share batches, and divide the rows into batches.
 
 Tasks share a group if their backbones have the same precision and their banks can share a forward pass (`banks.sharing`).
-Generative tasks, and banks that cannot share with any other, have their own group. Kinds, poolings and lengths may differ.
+Each generative task, and each bank that cannot share with any other, is a group of its own. Kinds, poolings and lengths may
+differ.
 
 Shape suffixes: N rows of all tasks of a group.
 """

@@ -17,7 +17,7 @@ _STRONG, _SLIGHT = -0.1, -0.01
 
 
 def headline(ablation: Ablation) -> str:
-    """Describe the numbers of the table."""
+    """Describe the numbers in the table."""
     what = f"{ablation.split} {ablation.metric}"
     if ablation.is_relative:
         return f"Change in {what}, in % of the full bank's {ablation.full:.4f}, without the layers FIRST to LAST"

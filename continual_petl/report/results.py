@@ -226,7 +226,8 @@ class Results:
     def to_pandas(self, *, tidy: bool = False) -> pd.DataFrame:
         """Return R as a pandas table: a row and a column for each task, by name; NaN if a score is unknown.
 
-        The row of a task has the scores after it was learned. For many tasks the table takes a lot of memory, as does ``R``.
+        A task's row holds the scores after that task was learned. With many tasks, the table takes a lot of memory, as does
+        ``R``.
 
         Args:
             tidy: return one row for each known score instead, with the columns ``after``, ``task``, ``score``, ``metric``,

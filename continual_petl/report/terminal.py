@@ -189,7 +189,7 @@ def print_report(
     checks: Sequence[TaskCheck] | None = None,
     half: Mapping[str, Position | None] | None = None,
 ) -> None:
-    """Print the report; ``half`` has the half-learned tasks, which are named if no task is learned."""
+    """Print the report; ``half`` contains the half-learned tasks, which are listed if no task has been learned yet."""
     if not results.tasks:
         problems = problems_in(checks or ())
         for line in problems or [nothing_yet_line(half or {})]:

@@ -35,7 +35,7 @@ class Router:
     """Scores rows for each of some tasks.
 
     Args:
-        totals: the total of the tasks' sums; at least one task has sums.
+        totals: the sums of the tasks, added together; they must cover at least one task with sums.
         sums_of: returns the sums of one task, which are only needed to tell whether a row is unknown.
     """
 

@@ -43,7 +43,8 @@ class Inspection:
 
     def _scan(self) -> None:
         self.unreadable.clear()
-        # Results first: tasks committed in the meantime then have no line, and every line has its bank.
+        # Read the results first: a task committed during the scan may then have a bank but no line yet, whereas a line never
+        # lacks its bank.
         self.lines = self._read("(results.jsonl)", self._results) or []
         stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
         self._store.read_index()

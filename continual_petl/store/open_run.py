@@ -59,7 +59,7 @@ def check_can_route(store: Store) -> None:
     """Raise `InputError` unless the router can find at least one learned task."""
     if not any(ROUTER in store.manifest(task).files for task in store.tasks):
         raise InputError(
-            f"task: none was named, and no learned task of {store.folder} can be found without its name: name the task (on "
-            "the command line: --task or --task-column). With `routing: full` in the stream file, tasks learned from then "
-            "on can be found without their names."
+            f"task: none was named, and no task of {store.folder} was learned with routing, so the task of a row cannot be "
+            "found: name the task (on the command line: --task or --task-column). With `routing: full` in the stream file, "
+            "tasks learned from then on can be found without their names."
         )

@@ -214,7 +214,7 @@ class Store(BankFolders):
         """Return a task's learning curves and a summary of its bank's predictions.
 
         Raises:
-            StoreError: if it is not the one that was certified.
+            StoreError: if the history file is not the one that was certified.
         """
         return self.consistently(lambda: read_history(self.history_file(task), self.manifest(task)), task)
 

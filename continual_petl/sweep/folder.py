@@ -37,7 +37,7 @@ _MAX_LISTED = 8
 
 
 def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
-    """Write the settings of a new sweep, or compare them with the settings that it was started with.
+    """Write the settings of a new sweep; if the folder already holds a sweep, compare them with those it was started with.
 
     Raises:
         InputError: if it was started with different settings; the message lists them.

@@ -60,12 +60,15 @@ class TaskChoice:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean: standard deviation (n - 1) divided by the root of n seeds; None for one seed."""
+        """Standard error of the mean: standard deviation (n - 1) divided by the square root of n seeds; None for one seed."""
         return statistics.stdev(self.scores) / math.sqrt(len(self.scores)) if len(self.scores) > 1 else None
 
     @property
     def best_seed(self) -> int | None:
-        """The seed with the highest validation score, the first if several tie: `run chosen.yaml --seed` learns its bank."""
+        """The seed with the highest validation score, the first if several tie.
+
+        ``run chosen.yaml --seed SEED`` learns its bank.
+        """
         found = max(
             self.seeds, key=lambda record: (record.score, -record.number * (record.role == "seed")), default=None
         )

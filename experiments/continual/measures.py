@@ -33,7 +33,8 @@ def permuted(R_TT: Tensor, tasks: Sequence[str], order: Sequence[str]) -> Tensor
         order: the same tasks in another order.
 
     Raises:
-        ValueError: if the tasks differ, or a column changes: it could then change differently in another order.
+        ValueError: if the two orders have different tasks, or if a task's score changes after it was learned: the scores in
+            another order then cannot be derived from these.
     """
     if sorted(tasks) != sorted(order):
         raise ValueError(f"order: got {', '.join(order)}; it has to have the tasks {', '.join(tasks)}")

@@ -1,8 +1,8 @@
 """Tuned methods: choose a learning rate on validation rows with the first seed, then run all seeds at that rate.
 
 The protocol of Houlsby et al. 2019, section 3.1, scaled down to two cores: where the paper searches a grid of sizes, rates
-and epochs and repeats the best with five seeds, a method here has a few rates and a fixed number of epochs. Ties go to the
-lower rate. No choice is made on test rows; each study states which settings were fixed beforehand.
+and epochs and repeats the best with five seeds, here, each method is tried at a few rates, for a fixed number of epochs.
+Ties go to the lower rate. No choice is made on test rows; each study states which settings were fixed beforehand.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class CacheFiles:
                 f"it could not be removed either ({error.strerror or error}), so it is computed in every run: remove it"
             )
         else:
-            what = "it was removed, and is computed again"
+            what = "it was removed, and its content will be recomputed"
         self._notice(f"the cache file {path} was not used, since {why}; {what}.")
 
     def _path(self, key: str) -> Path:

@@ -78,7 +78,7 @@ def _repeated(tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple
             more = f"; and of {len(shared) - _SHOWN} more tasks" if len(shared) > _SHOWN else ""
             text = (
                 f"it has labels of earlier tasks ({listed}{more}), but with protocol: class each label belongs to one task: "
-                "rename them, or write protocol: revisit, where labels may come back"
+                "rename them, or set `protocol: revisit`, which allows labels to reappear in later tasks"
             )
             found.append((number, text))
     return found

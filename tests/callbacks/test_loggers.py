@@ -122,7 +122,7 @@ def test_without_an_account_wandb_stays_on_disk_and_says_so(nobody: Path, monkey
     assert loggers.goes_online() is None
     assert Dashboard(["wandb"]).notices() == []
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert "WANDB_MODE is disabled, so nothing is logged there" in Dashboard(["wandb"]).notices()[0]
+    assert "WANDB_MODE is set to 'disabled', so nothing is logged to W&B" in Dashboard(["wandb"]).notices()[0]
 
 
 class FakeRun:

@@ -131,8 +131,12 @@ def test_predict_uses_the_limits_of_the_task(bench: Bench, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("command", "option", "says"),
     [
-        ("init", ["--limits.ratio", "0"], "--limits.ratio: got 0; allowed are numbers above 0"),
-        ("predict", ["--limits.cell_mb", "nan"], "--limits.cell_mb: got nan; allowed are numbers above 0"),
+        ("init", ["--limits.ratio", "0"], "--limits.ratio: got 0; it must be a finite number greater than 0"),
+        (
+            "predict",
+            ["--limits.cell_mb", "nan"],
+            "--limits.cell_mb: got nan; it must be a finite number greater than 0",
+        ),
         ("predict", ["--limits.unpacked_gb", "inf"], "--limits.unpacked_gb: got inf"),
         ("init", ["--rows", "0"], "--rows: got 0; allowed are whole numbers from 1"),
     ],

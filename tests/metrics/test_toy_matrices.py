@@ -156,17 +156,17 @@ def test_invalid_reference_is_refused(name: str, wrong_T: Tensor, fragments: lis
 
 
 def test_invalid_costs_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"memory_T\[1\] is 0.0; allowed is > 0"):
+    with pytest.raises(ValueError, match=r"memory_T\[1\] is 0.0, but must be > 0"):
         metrics.ms(_f64(1, 0))
-    with pytest.raises(ValueError, match=r"memory_T\[0\] is -1.0; allowed is >= 0"):
+    with pytest.raises(ValueError, match=r"memory_T\[0\] is -1.0, but must be >= 0"):
         metrics.sss(_f64(-1), 1.0)
-    with pytest.raises(ValueError, match="data_memory is 0; allowed is > 0"):
+    with pytest.raises(ValueError, match="data_memory is 0, but must be > 0"):
         metrics.sss(_f64(1), 0)
     with pytest.raises(ValueError, match=r"learn_ops_T has shape \(1,\); pass_ops_T has \(2,\)"):
         metrics.ce(_f64(1, 2), _f64(1), epsilon=1.0)
-    with pytest.raises(ValueError, match="epsilon is nan; allowed is > 0"):
+    with pytest.raises(ValueError, match="epsilon is nan, but must be > 0"):
         metrics.ce(_f64(1), _f64(1), epsilon=NAN)
-    with pytest.raises(ValueError, match=r"weights_C add up to 1.5; allowed is 1"):
+    with pytest.raises(ValueError, match=r"weights_C add up to 1.5, but must add up to 1"):
         metrics.cl_score(_f64(1, 1), _f64(1, 0.5))
-    with pytest.raises(ValueError, match=r"weights_C has shape \(1,\); allowed is \(2,\)"):
+    with pytest.raises(ValueError, match=r"weights_C has shape \(1,\), but must have shape \(2,\)"):
         metrics.cl_stability(_f64(1, 1), _f64(1))

@@ -119,7 +119,7 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
 
 def test_a_run_without_sums_says_how_to_get_them(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [labelled_task("low")], routing="off"), tmp_path / "run")
-    with pytest.raises(InputError, match=r"no learned task of .* can be found without its name.*routing: full"):
+    with pytest.raises(InputError, match=r"no task of .* was learned with routing, so .*routing: full"):
         run.predict("w1")
 
 

@@ -61,7 +61,8 @@ def test_class_refuses_labels_of_earlier_tasks(tmp_path: Path) -> None:
     (told,) = problems(tmp_path, "class", *tasks)
     assert told == (
         "7: key tasks.2.labels (task t2): it has labels of earlier tasks ('v' of task 't1'; '1' of task 't0'), but with "
-        "protocol: class each label belongs to one task: rename them, or write protocol: revisit, where labels may come back"
+        "protocol: class each label belongs to one task: rename them, or set `protocol: revisit`, which allows labels to "
+        "reappear in later tasks"
     )
     assert problems(tmp_path, "revisit", *tasks) == []
 

@@ -172,7 +172,10 @@ def test_hostile_file_with_a_valid_digest_is_rebuilt(what: str, cache: CacheFile
     (path,) = cache.folder.iterdir()
     _rewritten(path, cache, **HOSTILE[what])
     assert np.array_equal(_encode(tokenizer, cache).ids, right.ids)
-    assert "since it does not hold the tokens of these texts; it was removed, and is computed again" in cache.notices[0]
+    assert (
+        "since it does not hold the tokens of these texts; it was removed, and its content will be recomputed"
+        in cache.notices[0]
+    )
     assert np.array_equal(_encode(tokenizer, cache).ids, right.ids)
     assert len(cache.notices) == 1
 

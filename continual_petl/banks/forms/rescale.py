@@ -29,7 +29,7 @@ class Rescale(Delta):
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
-        """Set all factors to one; nothing is drawn."""
+        """Set all factors to one; no random numbers are drawn."""
         self.vector.fill_(1.0)
 
     def delta(self, x_I: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ that the task was learned from (its `columns` in the stream.yaml of RUN), or in 
 Predictions, one line per row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
 (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6 significant digits,
 a probability 4 decimals; --json and files have all digits.
---json: a list of, with the standard names, whatever the columns of the file are called; .jsonl: one per line,
+--json prints a list of records, .jsonl has one record per line. Both use the standard key names, whatever the columns of the
+input file are called:
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
   {"text": ..., "answer": 3.2}                                                       regression
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel

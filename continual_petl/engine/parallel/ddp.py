@@ -3,8 +3,8 @@
 Lightning's launchers do not suit a run: ``ddp`` executes the whole command again in each process, lock and commits included,
 and ``ddp_spawn`` has to pickle the backbone with its hooks. So the run starts the processes, as Lightning documents for
 externally launched processes (``LOCAL_RANK`` and the like; `LightningEnvironment`). Each process holds the whole bank and is
-reused for all tasks. They only fit: the first one writes the checkpoint and the best bank into the progress folder;
-prediction, scoring and committing stay in this process.
+reused for all tasks. These processes only run the fit: the first one writes the checkpoint and the best bank into the
+progress folder. Prediction, scoring and committing stay in the run's own process.
 """
 
 from __future__ import annotations

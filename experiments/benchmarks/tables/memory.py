@@ -1,6 +1,6 @@
 """Memory needed to train one bank, in multiples of the backbone: `experiments.benchmarks.memory`, in fresh processes.
 
-Only with the real MiniLM on the CPU, where torch reports every block that it allocates.
+This is measured only with the real MiniLM on the CPU, where torch reports every block that it allocates.
 """
 
 from __future__ import annotations
