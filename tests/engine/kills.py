@@ -126,6 +126,7 @@ class Kills:
                 "bank.safetensors",
                 "history.json",
                 "probe.safetensors",
+                "router.safetensors",
             ]:
                 self.wrong.append(f"kill {sum(self.phases.values())}: half a bank of {task!r}")
             if store.manifest(task).digest != self._whole[task]:
