@@ -42,7 +42,7 @@ def forget_task(store: Store, task: str) -> Tombstone:
     if problems:
         raise StoreError(" ".join(problems))
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    # Before the tombstone is written: later, this progress could not be told from that of the task learned afresh.
+    # Before the tombstone is written: later, this progress would look like that of the task learned afresh.
     remove_folder(progress)
     return _write(store, task, "forgotten", removed, aside=aside)
 

@@ -30,7 +30,7 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = 
     Args:
         tasks: the tasks.
         size: random features, at most.
-        tell: is told of each classifier.
+        tell: called with a line about each classifier.
         others: whether to compare with more than other discriminants.
 
     Returns:

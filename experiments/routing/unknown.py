@@ -1,4 +1,4 @@
-"""How well rows of tasks that were never learned are told from those of learned tasks: AUROC of distance over threshold.
+"""How well rows of unlearned tasks are distinguished from those of learned tasks: AUROC of distance over threshold.
 
 A run without tasks on pairs of texts refuses pairs, so there is nothing to find out about them. Their first texts, which it
 takes, are added to a second figure.

@@ -1,4 +1,4 @@
-"""Streams whose tasks use different words, so that rows can be told apart, or the same words, so that they cannot."""
+"""Streams whose tasks use different words, so that their rows can be distinguished, or the same words."""
 
 from __future__ import annotations
 
