@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
 from continual_petl.backbones import families as families  # registers the anatomies
 from continual_petl.backbones.anatomy import Anatomy, find_anatomy
 from continual_petl.backbones.files import CONFIG, source_of
-from continual_petl.engine.checks.mistakes import named_mistakes
+from continual_petl.engine.checks.mistakes import is_missing, named_mistakes
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.errors import InputError
-from continual_petl.streams.schema.data_spec import DataSpec, Rows, is_near
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
@@ -40,24 +38,8 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
     Raises:
         InputError: with all problems; their keys start at the top of the stream.
     """
-    if any(_is_missing(spec.resolved_data(task)) for task in new) and _model_agrees(spec, new):
+    if any(is_missing(spec.resolved_data(task)) for task in new) and _model_agrees(spec, new):
         named_mistakes(spec, [(key_of(spec, task), task) for task in new]).raise_all()
-
-
-def _is_missing(data: str | DataSpec | Rows) -> bool:
-    paths = map(os.path.expanduser, _named(data)) if is_near(data) else ()
-    return any(not os.path.exists(path) and not (has_magic(path) and glob(path, recursive=True)) for path in paths)
-
-
-def _named(data: str | DataSpec | Rows) -> list[str]:
-    if isinstance(data, str):
-        return [data]
-    if not isinstance(data, DataSpec) or data.path == "embedded":
-        return []
-    if data.local is not None or data.data_files is None:
-        return [data.local or data.data_dir or data.path]
-    given = data.data_files.values() if isinstance(data.data_files, Mapping) else [data.data_files]
-    return [path for each in given for path in ([each] if isinstance(each, str) else each)]
 
 
 def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:

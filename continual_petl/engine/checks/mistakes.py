@@ -7,7 +7,9 @@ read the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from glob import glob, has_magic
 from pathlib import Path
 
 from continual_petl.backbones.available import MissingBackboneError, check_available
@@ -15,8 +17,9 @@ from continual_petl.engine.checks.problems import Problems
 from continual_petl.errors import InputError, Key, StoreError, StreamFileError, about
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.backbone_spec import BackboneSpec
-from continual_petl.streams.schema.data_spec import is_near
+from continual_petl.streams.schema.data_spec import DataSpec, Rows, is_near
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.sources.read import read_splits
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
@@ -71,13 +74,32 @@ def named_mistakes(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]]) -> P
 
 def _check_near(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problems: Problems) -> None:
     near = [each for each in tasks if is_near(spec.resolved_data(each[1]))]
-    if not near:
-        return
-    from continual_petl.streams.preparation.prepare import check_data  # imports numpy
-
     for key, task in near[:CHECKED_TASKS]:
         with problems.collected(key):
+            data = spec.resolved_data(task)
+            if is_missing(data):
+                with about("data"):
+                    read_splits(task.name, data, task.columns, kind=task.kind, limits=task.limits, light=True)
+            from continual_petl.streams.preparation.prepare import check_data  # imports numpy
+
             check_data(spec, task, light=True)
+
+
+def is_missing(data: str | DataSpec | Rows) -> bool:
+    """Return whether files that a task's data names are missing."""
+    paths = map(os.path.expanduser, _named(data)) if is_near(data) else ()
+    return any(not os.path.exists(path) and not (has_magic(path) and glob(path, recursive=True)) for path in paths)
+
+
+def _named(data: str | DataSpec | Rows) -> list[str]:
+    if isinstance(data, str):
+        return [data]
+    if not isinstance(data, DataSpec) or data.path == "embedded":
+        return []
+    if data.local is not None or data.data_files is None:
+        return [data.local or data.data_dir or data.path]
+    given = data.data_files.values() if isinstance(data.data_files, Mapping) else [data.data_files]
+    return [path for each in given for path in ([each] if isinstance(each, str) else each)]
 
 
 def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
