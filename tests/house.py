@@ -57,6 +57,8 @@ INSIDE = {
         {"verify", "ablation"},
         {"parallel"},
         {"task"},
+        {"transfer"},
+        {"task_run"},
         {"scoring", "checks"},
         {"session", "trainers"},
         {"signals"},

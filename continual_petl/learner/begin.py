@@ -6,6 +6,7 @@ import os
 
 from continual_petl.backbones.backbone import Backbone, load_tokenizer
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
 from continual_petl.learner.plan import check_kind, plan_task
@@ -69,6 +70,11 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
     name = plan.bank.start_from
     if name is None:
         return None
+    if name == AUTO or isinstance(name, tuple):
+        raise InputError(
+            f"task {plan.name!r}, bank.start_from: got {name}; with your own Trainer, allowed is the name of one task: "
+            "`continual_petl.learn` tries several starting points and learns the weights of an average."
+        )
     if name not in learner.plans:
         raise InputError(
             f"task {plan.name!r}, bank.start_from: the learner has no bank of task {name!r} in memory; banks in "

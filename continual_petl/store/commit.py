@@ -30,6 +30,7 @@ from continual_petl.store.certificate.manifest import (
     TensorEntry,
     write_manifest,
 )
+from continual_petl.store.certificate.start import Start
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
@@ -56,6 +57,7 @@ class Evidence:
     history: History
     """Learning curves and a summary of the bank's predictions; for display."""
     parent: Parent | None = None
+    start: Start | None = None
     router: Mapping[str, Tensor] | None = None
     """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
 
@@ -130,6 +132,7 @@ def _manifest(
         index=0 if newest is None else newest.index + 1,
         predecessor=None if newest is None else newest.seal,
         parent=evidence.parent,
+        start=evidence.start,
         **plan.plan_fields(),
         max_length=evidence.max_length,
         backbone=backbone.digest,

@@ -173,7 +173,7 @@ def _bound(spec: StreamSpec, task: TaskSpec) -> str:
     bank = task.bank or spec.bank
     if bank.start_from is not None:
         return (
-            f"task {task.name!r} starts from the bank of {bank.start_from!r}, and a sweep learns each task alone: sweep the "
+            f"task {task.name!r} has start_from: {bank.start_from}, and a sweep learns each task alone: sweep the "
             "others with --task, or take start_from out of the stream"
         )
     if not bank.inherits and bank.resolve().scope == "shared":

@@ -8,7 +8,7 @@ Shape legend: N rows, T tokens in all rows together, S target tokens in all rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -80,6 +80,26 @@ class TokenisedRows:
         """Number of target tokens of each row, ``(N,)``; 0 without targets."""
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
 
+    def take(self, numbers: Sequence[int]) -> TokenisedRows:
+        """Return some of the rows, in the given order. Numbers of truncated rows are not carried over."""
+        rows = np.asarray(numbers, dtype=np.int64)
+        tokens, offsets = _spans(self.offsets, rows)
+        targets: dict[str, Any] = {}
+        if self.target_ids is not None and self.target_offsets is not None:
+            own, targets["target_offsets"] = _spans(self.target_offsets, rows)
+            targets["target_ids"] = self.target_ids[own]
+        per_token = self.first_piece is not None
+        return TokenisedRows(
+            ids=self.ids[tokens],
+            offsets=offsets,
+            token_types=None if self.token_types is None else self.token_types[tokens],
+            labels=None if self.labels is None else self.labels[tokens if per_token else rows],
+            first_piece=None if self.first_piece is None else self.first_piece[tokens],
+            references=None if self.references is None else tuple(self.references[row] for row in rows),
+            pixels=None if self.pixels is None else self.pixels[rows],
+            **targets,
+        )
+
     def row(self, index: int) -> TokenisedRow:
         """Return row ``index``.
 
@@ -97,6 +117,12 @@ class TokenisedRows:
         if self.target_ids is not None and self.target_offsets is not None:
             target = self.target_ids[self.target_offsets[index] : self.target_offsets[index + 1]]
         return TokenisedRow(self.ids[span], None if self.token_types is None else self.token_types[span], label, target)
+
+
+def _spans(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the positions of the tokens of some rows, and the offsets of these rows among them."""
+    spans = [np.arange(offsets[row], offsets[row + 1]) for row in rows]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *spans]), offsets_of(len(span) for span in spans)
 
 
 def offsets_of(lengths: Iterable[int]) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -65,13 +66,22 @@ def _span(counts: list[int]) -> str:
 
 
 def limited(spec: StreamSpec, task: TaskSpec, name: str, split: Checked) -> Checked:
-    """Keep as many rows as the limit of split ``name`` allows, chosen by hash, in their original order."""
-    limit: int | None = getattr(task.limits, name)
-    if limit is None or limit >= len(split):
+    """Keep as many rows as the limits of split ``name`` allow, chosen by hash, in their original order."""
+    limit: int = getattr(task.limits, name) or len(split)
+    per_label = task.limits.per_label if name == "train" else None
+    if limit >= len(split) and per_label is None:
         return split
     whole = [f"{key}\t{answer}" for key, answer in zip(split.keys, split.names, strict=True)]
-    ranks = _ranks(whole, derive_seed(spec.seed, task.name, "limit", name))
-    return split.take(np.sort(np.argsort(ranks, kind="stable")[:limit]))
+    order = np.argsort(_ranks(whole, derive_seed(spec.seed, task.name, "limit", name)), kind="stable")
+    if per_label is not None:
+        counts: Counter[str] = Counter()
+        kept = []
+        for row in order:
+            counts[split.names[row]] += 1
+            if counts[split.names[row]] <= per_label:
+                kept.append(row)
+        order = np.array(kept)
+    return split.take(np.sort(order[:limit]))
 
 
 def few_notice(task: TaskSpec, splits: Mapping[str, Checked]) -> str | None:

@@ -64,7 +64,8 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
         if not isinstance(name, str):
             continue
         bank = _mapping(_mapping(task).get("bank", tree.get("bank")))
-        if bank.get("start_from") == name:
+        start = bank.get("start_from")
+        if name == start or (isinstance(start, list | tuple) and name in start):
             problems.append((("tasks", number, "bank", "start_from"), _ITSELF))
         if name.casefold() in seen:
             first, other = seen[name.casefold()]

@@ -14,6 +14,9 @@ class LimitsSpec(FrozenModel):
 
     train: Count | None = None
     """Rows of the training split; null means all."""
+    per_label: Count | None = None
+    """Rows of each label in the training split, for studies with few rows; null means all. If `train` is given too, it applies
+    afterwards."""
     validation: Count | None = None
     """Rows of the validation split; null means all."""
     test: Count | None = None

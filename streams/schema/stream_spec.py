@@ -132,6 +132,14 @@ class TaskSpec(FrozenModel):
             raise ValueError(only_for(kinds, info.data["kind"]))
         return value
 
+    @field_validator("limits")
+    @classmethod
+    def _limits_fit_kind(cls, value: LimitsSpec, info: ValidationInfo) -> LimitsSpec:
+        kind = info.data.get("kind", "classification")
+        if value.per_label is not None and kind not in JUDGED_BY_LABEL:
+            misplaced("limits", [("per_label", value.per_label, only_for(JUDGED_BY_LABEL, kind))])
+        return value
+
     @field_validator("training")
     @classmethod
     def _training_fits_kind(cls, value: TrainingOverride, info: ValidationInfo) -> TrainingOverride:

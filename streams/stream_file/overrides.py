@@ -11,6 +11,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import did_you_mean, known_names
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -155,8 +156,8 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: P
         if isinstance(child, str) and part in _BARE and (depth == 0 or here[0] == "tasks"):
             child = {_BARE[part]: child}
         elif child is None:
-            # A bank that starts from another bank takes its settings from there, not from the defaults.
-            whole = depth == 0 and path[-1] != "start_from"
+            # A bank that starts from named banks takes its settings from there, not from the defaults.
+            whole = depth == 0 and (path[-1] != "start_from" or value == AUTO)
             child = dict(_DEFAULTS.get(str(part), {})) if whole else {}
             places.replace(here, option)
         if not isinstance(child, dict | list):

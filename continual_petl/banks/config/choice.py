@@ -20,8 +20,9 @@ from continual_petl.banks.config.spec import (
     Number,
     Reparametrisation,
     Size,
-    TaskName,
+    StartFrom,
     default_of,
+    named_parents,
 )
 
 _SIZES = ("rank", "length")
@@ -81,9 +82,11 @@ class BankChoice(FrozenModel):
     """all, 6, 6-11 or 0,2,4-5 (0-based), or top-3."""
     scope: Literal["task", "shared"] | None = None
     """task: a fresh bank for every task (default). shared: one bank for all tasks."""
-    start_from: TaskName | None = None
-    """An earlier task whose bank is copied as the starting point; that task's bank is not changed. The head is copied too if
-    kind and labels are the same. Without preset and modifications, all settings are taken from that task's bank."""
+    start_from: StartFrom | None = None
+    """Where the bank starts; the banks named here are not changed. An earlier task: its bank is copied, and its head too if
+    kind and labels are the same; without preset and modifications, all settings are taken from that bank. A list of earlier
+    tasks: a weighted average of their banks, with weights learned on this task's rows. auto: the most similar earlier banks,
+    their average and a fresh bank are each trained briefly, and the best on this task's validation rows is taken."""
 
     @model_validator(mode="before")
     @classmethod
@@ -109,7 +112,7 @@ class BankChoice(FrozenModel):
     @property
     def inherits(self) -> bool:
         """Whether all settings are taken from the bank that this one starts from; see `resolve_bank`."""
-        return self.start_from is not None and self.preset is None and self.modifications is None
+        return bool(named_parents(self.start_from)) and self.preset is None and self.modifications is None
 
     def resolve(self) -> BankSpec:
         """Return the full specification, or raise `ValueError` naming the option that does not fit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec, named_parents
 from continual_petl.errors import InputError, did_you_mean
 
 Learned = Callable[[str], BankSpec | None]
@@ -35,8 +35,8 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         return choices[task].resolve()
     visited = [task]
     while True:
-        parent = choices[visited[-1]].start_from
-        assert parent is not None
+        # Averaged banks all have the settings of the first.
+        parent = named_parents(choices[visited[-1]].start_from)[0]
         if parent in visited:
             raise InputError(starts_from_itself(task, [*visited, parent]))
         found = learned(parent)

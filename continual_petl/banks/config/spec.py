@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.config.forms import FORMS
@@ -29,7 +36,36 @@ MAX_MODIFICATIONS = 64
 Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=MAX_DEPTH)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+MAX_AVERAGED = 8
+
+
+def _two_or_more(value: Any) -> Any:
+    """Check the number of tasks in a list, and that each is there once."""
+    if not isinstance(value, list | tuple):
+        return value
+    if not 2 <= len(value) <= MAX_AVERAGED:
+        raise ValueError(f"got a list of {len(value)} tasks; allowed: one name, or a list of 2 to {MAX_AVERAGED} names")
+    if AUTO in value or len(set(map(str, value))) < len(value):
+        raise ValueError(f"got {list(value)}; allowed: different names of tasks")
+    return tuple(value)
+
+
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
+AUTO = "auto"
+"""The value of ``start_from`` that tries earlier banks and a fresh one."""
+StartFrom = Annotated[TaskName | tuple[TaskName, ...], BeforeValidator(_two_or_more)]
+
+
+def named_parents(start_from: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the tasks that a value of ``start_from`` names.
+
+    Example:
+        >>> named_parents("sst2"), named_parents(("sst2", "yelp")), named_parents("auto"), named_parents(None)
+        (('sst2',), ('sst2', 'yelp'), (), ())
+    """
+    if isinstance(start_from, tuple):
+        return start_from
+    return () if start_from in (None, AUTO) else (start_from,)
 
 
 class Modification(FrozenModel):
@@ -163,8 +199,8 @@ class BankSpec(FrozenModel):
     """all, 6, 6-11, 0,2,4-5 (0-based, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
     """task: a fresh bank for every task. shared: one bank is trained on all tasks in turn (the forgetting baseline)."""
-    start_from: TaskName | None = None
-    """The task whose bank this one is initialised from."""
+    start_from: StartFrom | None = None
+    """The task whose bank this one is initialised from, several whose banks are averaged, or auto."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -176,7 +212,7 @@ class BankSpec(FrozenModel):
     def _fits_together(self) -> BankSpec:
         if self.scope == "shared" and self.start_from is not None:
             raise ValueError(
-                f"scope shared continues the newest shared bank, so it cannot start from {self.start_from!r}: remove "
+                "scope shared continues the newest shared bank, so start_from has no effect: remove "
                 "start_from, or write scope: task"
             )
         for config in {m.config: None for m in self.modifications}:
@@ -191,6 +227,13 @@ class BankSpec(FrozenModel):
                 "when a task is learned: use scope task, or reparametrise none"
             )
         return self
+
+    def why_not_averaged(self) -> str | None:
+        """Return why banks like this one cannot be averaged; None if they can."""
+        other = next((m.form for m in self.modifications if not m.config.averages), None)
+        if other is not None:
+            return f"only bottleneck and low-rank forms can be averaged, and this bank has the form {other}"
+        return None if self.modifications else "this bank has no modifications that could be averaged"
 
     @property
     def num_prompt_vectors(self) -> int:

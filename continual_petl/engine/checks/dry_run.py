@@ -42,8 +42,8 @@ class TaskFacts:
     task: str
     kind: str
     metric: str
-    start_from: str | None
-    """The task whose bank this one starts from."""
+    start_from: str | tuple[str, ...] | None
+    """The task whose bank this one starts from, several whose banks are averaged, or auto."""
     labels: tuple[str, ...] | None
     splits: dict[str, SplitFacts]
     """Empty for a learned task whose data is missing."""

@@ -1,10 +1,11 @@
-"""Check ``start_from``: a task's bank is initialised with a copy of another task's learned bank."""
+"""Check ``start_from``: a task's bank is initialised from the learned banks of other tasks."""
 
 from __future__ import annotations
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.inherit import unknown_parent
+from continual_petl.banks.config.spec import named_parents
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import TaskPlan
@@ -14,53 +15,68 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 def check_parent(session: Session, task: TaskSpec) -> None:
-    """Check, before anything is learned, that the task whose bank this one starts from is learned before it.
+    """Check, before anything is learned, that the tasks whose banks this one starts from are learned before it.
 
     Raises:
-        InputError: if it is unknown or comes later in the stream.
+        InputError: if one is unknown or comes later in the stream.
     """
-    parent = (task.bank or session.spec.bank).start_from
-    if parent is None or session.store.has(parent):
-        return
-    names = [
-        each.name for each in session.spec.tasks
-    ]  # never the task itself: such a stream is rejected when it is read
-    if parent not in names:
-        raise InputError(unknown_parent(task.name, parent, dict.fromkeys([*session.store.tasks, *names])))
-    if names.index(parent) > names.index(task.name):
-        raise InputError(
-            f"task {task.name!r}, bank.start_from: {parent!r} comes later in the stream and is not learned yet: move it "
-            "before this task, or start from another one"
-        )
+    # Never the task itself: such a stream is rejected when it is read.
+    names = [each.name for each in session.spec.tasks]
+    for parent in named_parents((task.bank or session.spec.bank).start_from):
+        if session.store.has(parent):
+            continue
+        if parent not in names:
+            raise InputError(unknown_parent(task.name, parent, dict.fromkeys([*session.store.tasks, *names])))
+        if names.index(parent) > names.index(task.name):
+            raise InputError(
+                f"task {task.name!r}, bank.start_from: {parent!r} comes later in the stream and is not learned yet: move it "
+                "before this task, or start from another one"
+            )
 
 
 def check_copies(session: Session, plan: TaskPlan, backbone: Backbone) -> None:
-    """Check that a task's bank can start as a copy of its parent's; see `check_start`."""
-    if plan.bank.start_from is not None:
-        check_start(plan, _plan_of(session, plan.bank.start_from), backbone)
+    """Check that a task's bank can start as a copy or an average of its parents' banks; see `check_start`."""
+    parents = named_parents(plan.bank.start_from)
+    if len(parents) > 1 and (why := plan.bank.why_not_averaged()) is not None:
+        raise InputError(f"task {plan.name!r}, bank.start_from: {why}: name one task, or choose another preset")
+    for parent in parents:
+        check_start(plan, _plan_of(session, parent), backbone)
 
 
 def parent_bank(session: Session, plan: TaskPlan, backbone: Backbone) -> tuple[TaskPlan, Bank] | None:
-    """Return the task whose bank this one starts from, with that bank as it was committed.
+    """Return the task whose bank is copied, with that bank as it was committed; None unless one task is named.
 
     Raises:
         InputError: if that bank does not fit.
         StoreError: if it is damaged.
     """
-    name = plan.bank.start_from
-    if name is None:
+    parents = named_parents(plan.bank.start_from)
+    if len(parents) != 1:
         return None
     check_copies(session, plan, backbone)
+    return learned_bank(session, plan, parents[0], backbone)
+
+
+def learned_bank(session: Session, plan: TaskPlan, parent: str, backbone: Backbone) -> tuple[TaskPlan, Bank]:
+    """Return the plan and the committed bank of a task that another one starts from.
+
+    Raises:
+        StoreError: if the bank is damaged.
+    """
     try:
-        return session.store.plan(name), session.store.load_bank(name, backbone)
+        return session.store.plan(parent), session.store.load_bank(parent, backbone)
     except StoreError as error:
-        raise StoreError(f"task {plan.name!r} starts from the bank of {name!r}: {error}") from error
+        raise StoreError(f"task {plan.name!r} starts from the bank of {parent!r}: {error}") from error
 
 
-def parent_of(session: Session, plan: TaskPlan) -> Parent | None:
-    """Return the certificate's record of the bank that a task's bank starts from."""
-    name = plan.bank.start_from
-    return None if name is None else Parent(task=name, digest=session.store.manifest(name).digest)
+def parents_of(session: Session, plan: TaskPlan) -> tuple[Parent, ...]:
+    """Return the certificate's records of the banks that the stream names as starting points."""
+    return tuple(certified_parent(session, name) for name in named_parents(plan.bank.start_from))
+
+
+def certified_parent(session: Session, task: str) -> Parent:
+    """Return the certificate's record of a learned bank that another one starts from."""
+    return Parent(task=task, digest=session.store.manifest(task).digest)
 
 
 def _plan_of(session: Session, task: str) -> TaskPlan:

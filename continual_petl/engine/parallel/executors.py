@@ -17,7 +17,7 @@ from continual_petl.engine.parallel.ray_workers import RayWorkers, check_ray
 from continual_petl.engine.parallel.scheduler import Workers
 from continual_petl.engine.parallel.worker import Brief, brief_of
 from continual_petl.engine.session import Session
-from continual_petl.engine.task.task_run import Ranks
+from continual_petl.engine.task_run import Ranks
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError
 

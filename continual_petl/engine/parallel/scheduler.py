@@ -14,6 +14,7 @@ from typing import Protocol
 
 import lightning as L
 
+from continual_petl.banks.config.spec import AUTO, named_parents
 from continual_petl.engine.parallel.processes import WorkerDied
 from continual_petl.engine.parallel.staging import commit_staged
 from continual_petl.engine.parallel.worker import Report
@@ -96,14 +97,17 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from another task's bank waits for that task, if it comes earlier. A task with a shared bank waits for
-    the previous task that shares it: such tasks are learned one after the other, in parallel with all other tasks.
+    A task that starts from other tasks' banks waits for those tasks, if they come earlier; with ``auto``, for all. A task
+    with a shared bank waits for the previous task that shares it: such tasks are learned one after the other, in parallel
+    with all other tasks.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
     for task in tasks:
         choice = task.bank or session.spec.bank
-        needs[task.name] = {choice.start_from} & needs.keys() if choice.start_from is not None else set()
+        # With auto, every earlier bank may be the one it starts from.
+        starts = needs.keys() if choice.start_from == AUTO else named_parents(choice.start_from)
+        needs[task.name] = needs.keys() & starts
         if session.bank(task).scope == "shared":
             needs[task.name] |= shared
             shared = {task.name}

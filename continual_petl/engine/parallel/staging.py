@@ -16,7 +16,7 @@ import lightning as L
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import commit_bank, learn_task, notify_start
-from continual_petl.engine.task.task_run import TrainedBank
+from continual_petl.engine.task_run import TrainedBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.commit import Evidence, commit_task
@@ -76,6 +76,7 @@ def commit_staged(
         max_length=manifest.max_length,
         preparation=manifest.preparation,
         parent=manifest.parent,
+        start=manifest.start,
         history=staged.history(task.name),
         router=None if (sums := staged.router_sums(task.name)) is None else as_tensors(sums),
     )

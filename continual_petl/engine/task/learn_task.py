@@ -13,7 +13,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.callbacks import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.digests import combined_digest, tensor_digests
-from continual_petl.engine.checks.warm_start import parent_of
+from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.scoring.answer_summary import answered
 from continual_petl.engine.scoring.evaluate import outputs_of, score
 from continual_petl.engine.session import Session
@@ -23,11 +23,11 @@ from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.task.state_cache_files import open_state_cache
-from continual_petl.engine.task.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
+from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
 from continual_petl.engine.trainers import fitting_trainer, quiet
+from continual_petl.engine.transfer.choose import decide_start
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner import TaskPlan
-from continual_petl.router.task_sums import task_sums
 from continual_petl.store.certificate.history import Answered
 from continual_petl.store.certificate.manifest import SplitScores
 from continual_petl.store.commit import Evidence, commit_task
@@ -85,6 +85,9 @@ def learn_bank(
     clock.credit("train", seconds_so_far(run.folder))
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
+    start = decide_start(run)
+    clock.lap("start")
+
     lost = (*data.remarks, *data.cache_notices, *dropped, *cache_notices)
     notify_start(session, plan.name, callbacks, (*data.notices, *lost))
     if ranks is None:
@@ -97,6 +100,7 @@ def learn_bank(
     clock.lap("train")
     scores, answers = _answer_splits(run)
     request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
+    parents = parents_of(session, plan) if start is None else start.taken.parents
     evidence = Evidence(
         probe=_probe(run),
         scores=scores,
@@ -104,7 +108,8 @@ def learn_bank(
         notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
         max_length=run.backbone.max_length,
         preparation=session.models.preparation,
-        parent=parent_of(session, plan),
+        parent=next(iter(parents), None) if len(parents) == 1 else None,
+        start=start,
         history=history_of(run.folder, plan, answers),
         router=_router(run),
     )
@@ -121,6 +126,7 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
         Digest of the final bank, which has to be the same in all of them.
     """
     run = TaskRun.begin(session, task, callbacks, request)
+    decide_start(run)  # already decided by the process that started this one
     run.clock.credit("train", seconds_so_far(run.folder))
     _fit(run, None)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in run.bank.tensors().items()}
@@ -171,17 +177,7 @@ def _router(run: TaskRun) -> dict[str, Tensor] | None:
     routing = run.session.spec.resolved_routing(run.task)
     if routing == "off":
         return None
-    data, models = run.data, run.session.models
-    sums = task_sums(
-        run.backbone,
-        data.train,
-        data.validation,
-        routing=routing,
-        pad_token_id=models.pad_token_id,
-        seed=run.plan.seed,
-        has_labels=run.plan.kind in ("classification", "image-classification"),
-    )
-    return {name: torch.from_numpy(array.copy()) for name, array in sums.to_arrays().items()}
+    return {name: torch.from_numpy(array.copy()) for name, array in run.sums(routing).to_arrays().items()}
 
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:

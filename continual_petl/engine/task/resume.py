@@ -9,13 +9,16 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+from continual_petl.banks.config.spec import AUTO
 from continual_petl.digests import combined_digest
 from continual_petl.engine.checks.shared_bank import shared_digest
-from continual_petl.engine.checks.warm_start import parent_of
+from continual_petl.engine.checks.warm_start import parents_of
+from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.engine.task.state_cache import StateCache
-from continual_petl.engine.task.task_run import TaskRun
+from continual_petl.engine.task_run import TaskRun
 from continual_petl.errors import StoreError
+from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.folder.position import POSITION, place_of, read_position
@@ -61,7 +64,6 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
     """Return everything that determines the learned bank, by user-facing name."""
     session, plan, backbone = run.session, run.plan, run.backbone
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
-    parent = parent_of(session, plan)
     return {
         "kind": plan.kind,
         "labels": list(plan.labels or ()),
@@ -70,7 +72,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "max_target_length": plan.max_target_length,
         "bank": plan.bank.model_dump(mode="json"),
         "the shared bank": shared_digest(session, plan),
-        **({} if parent is None else {"the bank it starts from": parent.model_dump(mode="json")}),
+        **_starts_from(session, plan),
         **{f"training.{key}": value for key, value in training.items()},
         "pooling": plan.pooling,
         "metric": plan.metric,
@@ -83,6 +85,14 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "attention": backbone.attention,
         **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
+
+
+def _starts_from(session: Session, plan: TaskPlan) -> dict[str, Any]:
+    """Return the banks that this one starts from; with ``auto``, any earlier bank may be one."""
+    if plan.bank.start_from == AUTO:
+        return {"the earlier banks": [link.seal for link in session.store.links() if link.task != plan.name]}
+    parents = [parent.model_dump(mode="json") for parent in parents_of(session, plan)]
+    return {"the bank it starts from": parents[0] if len(parents) == 1 else parents} if parents else {}
 
 
 def _check(folder: Path) -> None:

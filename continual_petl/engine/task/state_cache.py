@@ -19,7 +19,7 @@ from torch import Tensor
 
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
 from continual_petl.engine.session import Session
-from continual_petl.engine.task.task_run import TaskRun
+from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner import TaskPlan

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
 from continual_petl.engine.task.state_cache import KeptSplit, StateCache, device_of
-from continual_petl.engine.task.task_run import TaskRun
+from continual_petl.engine.task_run import TaskRun
 from continual_petl.learner.answer import backbone_inputs
 from continual_petl.learner.memory import oom_reported
 from continual_petl.store.certificate.environment import current_environment

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import PrivateAttr, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
+from continual_petl.store.certificate.start import Digest as Digest
+from continual_petl.store.certificate.start import Index as Index
+from continual_petl.store.certificate.start import Parent as Parent
+from continual_petl.store.certificate.start import Start
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""SHA-256, in hexadecimal digits."""
-Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
-"""A count, or a position in the chain, small enough for every JSON reader."""
 PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
 HISTORY = "history.json"
@@ -55,14 +55,6 @@ class TensorEntry(FrozenModel):
     digest: Digest
 
 
-class Parent(FrozenModel):
-    """The bank that another one was initialised from."""
-
-    task: Name
-    digest: Digest
-    """Digest of all its tensors together."""
-
-
 class SplitScores(FrozenModel):
     """Scores on one split, with the predictions they are based on."""
 
@@ -83,7 +75,9 @@ class Manifest(PlanFields):
     predecessor: Digest | None
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
-    """The bank that this one was initialised from, if any."""
+    """The bank that this one is a copy of at the start, if any."""
+    start: Start | None = None
+    """The starting points that were tried, with ``start_from: auto``, or the weights of an average."""
     max_length: Index
     """Maximum tokens per row; 0 if the backbone reads images."""
     backbone: str
@@ -128,6 +122,11 @@ class Manifest(PlanFields):
         if set(self.files) - {ROUTER} != set(FILES):
             raise ValueError(f"files: expected {', '.join(FILES)}, and optionally {ROUTER}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return tree if self.start is not None else {key: value for key, value in tree.items() if key != "start"}
 
     def plan(self) -> TaskPlan:
         """Return the plan that the task was learned with."""

@@ -108,6 +108,8 @@ class FormConfig:
     """Another name for its size besides bottleneck: rank or length."""
     init: ClassVar[str] = "lora"
     """The default initialisation."""
+    averages: ClassVar[bool] = False
+    """Whether a weighted average of several banks' tensors is a useful starting point."""
     mergeable: ClassVar[bool] = False
     """Whether it can be merged into the weights of a copy of the backbone."""
     outside: ClassVar[bool] = False

@@ -13,3 +13,4 @@ class DecomposedConfig(LowRankConfig):
     rows = (Combination("decomposed", PROJECTIONS, "parallel", ("add", "scaled")),)
     preset = "dora"
     fits_by_size = False
+    averages = False

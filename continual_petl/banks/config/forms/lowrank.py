@@ -13,5 +13,6 @@ class LowRankConfig(FormConfig):
     options = frozenset({"bottleneck", "init", "init_scale", "dropout"})
     preset = "lora"
     fits_by_size = True
+    averages = True
     size = "rank"
     mergeable = True

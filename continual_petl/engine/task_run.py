@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import lightning as L
 
@@ -17,6 +17,8 @@ from continual_petl.engine.checks.warm_start import parent_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.router.sums import TaskSums
+from continual_petl.router.task_sums import task_sums
 from continual_petl.store.commit import Evidence
 from continual_petl.store.store import Store
 from continual_petl.streams.preparation.prepare import TaskData
@@ -59,6 +61,7 @@ class TaskRun:
     callbacks: Sequence[L.Callback]
     request: StopRequest
     clock: Clock
+    _sums: dict[str, TaskSums] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest) -> TaskRun:
@@ -104,6 +107,20 @@ class TaskRun:
     def bank(self) -> Bank:
         """The task's bank."""
         return self.learner.active_bank
+
+    def sums(self, routing: Literal["full", "small"] = "full") -> TaskSums:
+        """Return the sums by which the router recognises the task's rows; they are computed once."""
+        if routing not in self._sums:
+            self._sums[routing] = task_sums(
+                self.backbone,
+                self.data.train,
+                self.data.validation,
+                routing=routing,
+                pad_token_id=self.session.models.pad_token_id,
+                seed=self.plan.seed,
+                has_labels=self.plan.kind in ("classification", "image-classification"),
+            )
+        return self._sums[routing]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
+
+Each is trained for a few steps and scored on validation rows; the best score wins, and a fresh bank wins ties. What was
+learned in the trials is discarded: the bank is then trained exactly as if the stream had named the starting point. The
+choice is saved before training begins, so a resumed task keeps it.
+
+Which tasks came before makes a difference here: with ``auto``, the order of the stream may change a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from continual_petl.banks.config.spec import AUTO
+from continual_petl.engine.checks.warm_start import certified_parent, learned_bank
+from continual_petl.engine.task_run import TaskRun
+from continual_petl.engine.transfer.average import LearnWeights, combine
+from continual_petl.engine.transfer.trial import fit_briefly, num_trial_steps, scored_rows, trial_score
+from continual_petl.errors import DivergedError, InputError
+from continual_petl.learner.start import check_start, copy_bank
+from continual_petl.router.similarity import distances
+from continual_petl.router.totals import totals_of
+from continual_petl.seeding import derive_seed
+from continual_petl.store.certificate.start import Parent, Start, StartCandidate
+from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
+
+FILE = "start.json"
+MAX_PARENTS = 3
+"""Number of earlier banks that are tried."""
+_SHORTLIST = 10
+"""Number of nearest tasks whose banks are looked at until that many fit."""
+_VERSION = {"format_version": 1}
+
+
+def decide_start(run: TaskRun) -> Start | None:
+    """Initialise a task's bank from where it starts, and return the record for the certificate.
+
+    Returns:
+        None if the task does not ask for ``auto`` or an average.
+
+    Raises:
+        InputError: if the weights of a named average diverge.
+        StoreError: if a bank that it starts from, or the saved choice, is damaged.
+    """
+    named = run.plan.bank.start_from
+    if named != AUTO and not isinstance(named, tuple):
+        return None
+    start = _saved(run)
+    if start is None:
+        parents = [certified_parent(run.session, task) for task in named] if isinstance(named, tuple) else None
+        start = _averaged(run, parents) if parents is not None else _chosen(run)
+        write_sealed(run.folder / FILE, {**_VERSION, **start.model_dump(mode="json")})
+    initialise(run, start.taken)
+    return start
+
+
+def initialise(run: TaskRun, candidate: StartCandidate) -> None:
+    """Initialise a task's bank: fresh, as a copy, or as an average."""
+    run.bank.initialise(run.backbone.model, derive_seed(run.plan.seed, "init"))
+    found = [learned_bank(run.session, run.plan, parent.task, run.backbone) for parent in candidate.parents]
+    if len(found) == 1:
+        copy_bank(run.plan, run.bank, *found[0])
+    elif found:
+        run.bank.copy_body(combine([bank.body() for _, bank in found], candidate.weights))
+
+
+def _averaged(run: TaskRun, parents: Sequence[Parent]) -> Start:
+    """Return the record of an average that the stream names."""
+    try:
+        candidate = _average(run, parents, num_trial_steps(run))
+    except DivergedError as error:
+        names = ", ".join(parent.task for parent in parents)
+        raise InputError(
+            f"task {run.plan.name!r}, bank.start_from: the average of {names} diverged while its weights were learned: "
+            "name other tasks, or lower training.learning_rate"
+        ) from error
+    return Start(num_steps=num_trial_steps(run), num_rows=0, candidates=(candidate,), chosen=0)
+
+
+def _chosen(run: TaskRun) -> Start:
+    """Try the starting points and return the record, with the best one chosen."""
+    parents = _fitting(run)
+    if not parents:
+        return Start(num_steps=0, num_rows=0, candidates=(StartCandidate(),), chosen=0)
+    num_steps = num_trial_steps(run)
+    candidates = [StartCandidate(), *(StartCandidate(parents=(parent,)) for parent in parents)]
+    if len(parents) > 1 and run.plan.bank.why_not_averaged() is None:
+        with suppress(DivergedError):  # the other starting points remain
+            candidates.append(_average(run, parents, num_steps))
+    tried: list[StartCandidate] = []
+    for candidate in candidates:
+        run.request.stop_here(f"before task {run.plan.name!r} was learned, while its starting point was chosen")
+        initialise(run, candidate)
+        tried.append(candidate.model_copy(update={"score": trial_score(run, num_steps)}))
+    scores = [float("-inf") if each.score is None else each.score for each in tried]
+    # The first of equal scores, and the fresh bank comes first.
+    return Start(
+        num_steps=num_steps,
+        num_rows=len(scored_rows(run)),
+        candidates=tuple(tried),
+        chosen=scores.index(max(scores)),
+    )
+
+
+def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCandidate:
+    """Learn the weights of an average of earlier banks."""
+    initialise(run, StartCandidate())
+    bodies = [learned_bank(run.session, run.plan, parent.task, run.backbone)[1].body() for parent in parents]
+    weights = LearnWeights(run.bank, bodies)
+    fit_briefly(run, num_steps, [weights])
+    return StartCandidate(parents=tuple(parents), weights=tuple(weights.weights))
+
+
+def _fitting(run: TaskRun) -> list[Parent]:
+    """Return the banks nearest to the task's rows that its bank could be a copy of."""
+    store = run.store
+    ranked = [task for task in distances(totals_of(store), run.sums()) if task != run.plan.name]
+    found: list[Parent] = []
+    for task in ranked[:_SHORTLIST]:
+        try:
+            check_start(run.plan, store.plan(task), run.backbone)
+        except InputError:
+            continue  # a bank of another shape
+        found.append(certified_parent(run.session, task))
+        if len(found) == MAX_PARENTS:
+            break
+    return found
+
+
+def _saved(run: TaskRun) -> Start | None:
+    """Return the choice that was made before the task was interrupted.
+
+    Raises:
+        StoreError: if it is damaged.
+    """
+    path = run.folder / FILE
+    if not path.exists():
+        return None
+    raw, _ = read_sealed(path, _VERSION["format_version"], f"task {run.plan.name!r}")
+    try:
+        return Start.model_validate({key: value for key, value in raw.items() if key not in _VERSION})
+    except ValidationError as error:
+        raise invalid(path, error) from error

@@ -1,0 +1,71 @@
+"""A short fit of a task's bank from some starting point, to compare it with others; everything it changes is discarded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import lightning as L
+import numpy as np
+
+from continual_petl.engine.scoring.evaluate import outputs_of, score
+from continual_petl.engine.signals import KeepSignals
+from continual_petl.engine.task_run import TaskRun
+from continual_petl.engine.trainers import fitting_trainer, quiet
+from continual_petl.errors import DivergedError
+from continual_petl.heads.kinds import GENERATIVE
+
+SHARE = 0.025
+"""Optimizer steps of a trial as a share of the task's own steps."""
+MIN_ROWS = 500
+"""A trial sees at least this many training rows, some of them repeatedly, unless the task itself sees fewer."""
+MAX_SCORED = 500
+"""Maximum number of validation rows that a trial is scored on."""
+MAX_GENERATED = 50
+"""The same for tasks that generate text, where each row takes much longer."""
+_KEPT = ("accelerator", "deterministic")
+"""Settings of the stream's trainer that also apply to a trial, which always runs in one process."""
+
+
+def num_trial_steps(run: TaskRun) -> int:
+    """Return the number of optimizer steps of a trial."""
+    training = run.plan.training
+    batches = run.session.loaders(run.data, training).num_batches
+    whole = math.ceil(batches / training.accumulate) * training.epochs
+    rows_per_step = max(1.0, len(run.data.train) * training.accumulate / batches)
+    return max(1, round(SHARE * whole), min(whole, math.ceil(MIN_ROWS / rows_per_step)))
+
+
+def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = ()) -> None:
+    """Train the active bank for a few steps, with the task's own settings and a schedule of this length.
+
+    Raises:
+        DivergedError: if the loss is not finite.
+    """
+    training = run.plan.training
+    arguments = {key: value for key, value in run.session.spec.trainer.items() if key in _KEPT}
+    arguments |= {"devices": 1, "max_steps": num_steps, "limit_val_batches": 0}
+    with quiet():
+        trainer = fitting_trainer(training, arguments, [*callbacks, KeepSignals(run.request)], run.session.folder)
+        trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
+
+
+def trial_score(run: TaskRun, num_steps: int) -> float | None:
+    """Train the active bank briefly and return the task's metric on validation rows; None if it diverged.
+
+    The validation rows are the same in every trial of a task.
+    """
+    try:
+        fit_briefly(run, num_steps)
+    except DivergedError:
+        return None
+    rows, models, session = run.data.validation.take(scored_rows(run)), run.session.models, run.session
+    found = outputs_of(run.learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
+    return score(run.learner, rows, found).scores.get(run.plan.metric)
+
+
+def scored_rows(run: TaskRun) -> list[int]:
+    """Return the indices of the validation rows that trials are scored on, evenly spaced."""
+    most = MAX_GENERATED if run.plan.kind in GENERATIVE else MAX_SCORED
+    count = len(run.data.validation)
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()})

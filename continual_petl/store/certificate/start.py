@@ -1,0 +1,75 @@
+"""The part of a certificate that says where a bank started, if it was chosen or averaged from earlier banks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.streams.schema.field_types import Name
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""SHA-256, in hexadecimal digits."""
+Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+"""A count, or a position in the chain, small enough for every JSON reader."""
+
+
+class Parent(FrozenModel):
+    """The bank that another one was initialised from."""
+
+    task: Name
+    digest: Digest
+    """Digest of all its tensors together."""
+
+
+class StartCandidate(FrozenModel):
+    """One of the starting points that were tried."""
+
+    parents: tuple[Parent, ...] = ()
+    """The bank that is copied, or the banks that are averaged; empty for a fresh bank."""
+    weights: tuple[float, ...] = ()
+    """Weight of each averaged bank."""
+    score: float | None = None
+    """The task's metric on validation rows after the trial; None if it is undefined, or nothing was tried."""
+
+    @model_validator(mode="after")
+    def _weighs_parents(self) -> StartCandidate:
+        if len(self.weights) != (len(self.parents) if len(self.parents) > 1 else 0):
+            raise ValueError(f"weights: got {len(self.weights)} for {len(self.parents)} parents")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What it starts from, for the user."""
+        names = [repr(parent.task) for parent in self.parents]
+        return f"average of {', '.join(names)}" if len(names) > 1 else names[0] if names else "fresh"
+
+
+class Start(FrozenModel):
+    """Where a bank started: the starting points that were tried, and the one that was taken."""
+
+    num_steps: Index
+    """Optimizer steps that each of them was trained for."""
+    num_rows: Index
+    """Number of validation rows that they were scored on."""
+    candidates: Annotated[tuple[StartCandidate, ...], Field(min_length=1)]
+    chosen: Index
+    """Position in `candidates`."""
+
+    @model_validator(mode="after")
+    def _has_chosen(self) -> Start:
+        if self.chosen >= len(self.candidates):
+            raise ValueError(f"chosen: got {self.chosen}, with {len(self.candidates)} candidates")
+        return self
+
+    @property
+    def taken(self) -> StartCandidate:
+        """The starting point that was taken."""
+        return self.candidates[self.chosen]
+
+    @property
+    def gain(self) -> float | None:
+        """Score of the starting point that was taken minus that of a fresh bank, both after the trial."""
+        fresh = next((each.score for each in self.candidates if not each.parents), None)
+        return None if fresh is None or self.taken.score is None else self.taken.score - fresh

@@ -1,0 +1,67 @@
+"""The command: ``python -m experiments.transfer --data FOLDER [--bank BANK] [--size SIZE ...] [--draw N ...] [--runs FOLDER]``.
+
+Learns later tasks from every starting point and adds a line to the ledger for each; what the ledger has is not learned
+again. ``pages`` writes the page again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from experiments.transfer.ledger import HERE, Ledger, Line
+from experiments.transfer.measure import case, sequential
+from experiments.transfer.page import page
+from experiments.transfer.streams import BANKS, DRAWS, SIZES, STREAMS
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.transfer", description=__doc__, allow_abbrev=False)
+    parser.add_argument("pages", nargs="?", choices=["pages"], help="write the page again from the ledger")
+    parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
+    parser.add_argument("--bank", choices=tuple(BANKS), default="houlsby", help="the bank of all tasks")
+    parser.add_argument("--stream", nargs="+", choices=tuple(STREAMS), default=list(STREAMS), help="only these streams")
+    parser.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES), help="only these numbers of rows")
+    parser.add_argument("--draw", nargs="+", type=int, choices=DRAWS, default=list(DRAWS), help="only these draws")
+    parser.add_argument("--sequential", action="store_true", help="also learn each stream with one bank for all tasks")
+    parser.add_argument("--runs", type=Path, help="folder that keeps the runs with the earlier tasks")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of page and ledger; default: experiments/transfer")
+    given = parser.parse_args(arguments)
+    if given.pages is None and given.data is None:
+        parser.error("--data: missing; give the folder with a folder of rows for every task, or write pages")
+    return given
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return the exit code."""
+    given = parse(arguments)
+    ledger = Ledger(given.out / "results" / "cases.jsonl")
+    if given.pages is None:
+        with ExitStack() as stack:
+            runs = given.runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _measure(given, ledger, runs)
+    (given.out / "README.md").write_text(page(ledger.lines()), encoding="utf-8")
+    return 0
+
+
+def _measure(given: argparse.Namespace, ledger: Ledger, runs: Path) -> None:
+    for size in given.size:
+        for draw in given.draw:
+            for stream in given.stream:
+                for number in (1, 2):
+                    key = Line.key_of(stream, STREAMS[stream][number], size, draw, given.bank)
+                    if ledger.has(key):
+                        continue
+                    found = case(stream, number, size, draw, given.data, BANKS[given.bank], runs, print)
+                    ledger.add(stream, STREAMS[stream][number], size, draw, given.bank, found)
+    for stream in given.stream if given.sequential else ():
+        if not ledger.has(Line.key_of(stream, "all tasks", "all", 1, "sequential")):
+            ledger.add(stream, "all tasks", "all", 1, "sequential", sequential(stream, given.data, runs))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""The ledger of the study: one line of JSON for each case, with the circumstances in which it was measured."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continual_petl._frozen import FrozenModel
+from experiments.benchmarks.machine import Machine, commit, describe, versions
+from experiments.studies.learning import plain
+
+HERE = Path(__file__).parent
+Key = tuple[str, str, str, int, str]
+
+
+class Line(FrozenModel):
+    """What was measured for one later task."""
+
+    stream: str
+    task: str
+    size: str
+    """Rows: 20 or 200 of each label, or all."""
+    draw: int
+    bank: str
+    found: dict[str, Any]
+    commit: str
+    changed: bool
+    """Whether files differed from the commit."""
+    ended: str
+    """UTC."""
+    machine: Machine
+    versions: dict[str, str]
+
+    @staticmethod
+    def key_of(stream: str, task: str, size: str, draw: int, bank: str) -> Key:
+        """Return what identifies a case."""
+        return stream, task, size, draw, bank
+
+    @property
+    def key(self) -> Key:
+        """What identifies the case."""
+        return self.key_of(self.stream, self.task, self.size, self.draw, self.bank)
+
+
+class Ledger:
+    """The lines of a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._at = commit()
+
+    def lines(self) -> list[Line]:
+        """Return all lines; none if there is no file."""
+        if not self.file.is_file():
+            return []
+        return [Line.model_validate_json(text) for text in self.file.read_text(encoding="utf-8").splitlines()]
+
+    def has(self, key: Key) -> bool:
+        """Return whether a case has been measured."""
+        return any(line.key == key for line in self.lines())
+
+    def add(self, stream: str, task: str, size: str, draw: int, bank: str, found: dict[str, Any]) -> None:
+        """Add a line."""
+        line = Line(
+            stream=stream,
+            task=task,
+            size=size,
+            draw=draw,
+            bank=bank,
+            found=plain(found),
+            commit=self._at[0],
+            changed=self._at[1],
+            ended=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+            machine=describe(torch.device("cpu")),
+            versions=versions(),
+        )
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line.model_dump(mode="json")) + "\n")

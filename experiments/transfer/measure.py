@@ -1,0 +1,128 @@
+"""Learn a later task from every starting point, and let the run choose one; each result is a line of the ledger."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from continual_petl.engine.learn import learn
+from continual_petl.engine.run import Run
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task_run import TaskRun
+from continual_petl.engine.transfer.choose import decide_start
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.files.atomic import make_folder
+from continual_petl.store.store import Store
+from continual_petl.streams.stream import TaskStream
+from experiments.studies.learning import QUIET
+from experiments.transfer.streams import SEED, STREAMS, Size, entry_of, spec_of, stream_of
+
+Tell = Callable[[str], None]
+
+
+def parents_run(stream: str, count: int, data: Path, bank: dict[str, Any], folder: Path) -> Path:
+    """Learn the first tasks of a stream, on all rows; return their run folder."""
+    names = STREAMS[stream][:count]
+    spec = spec_of(stream_of(stream, data, bank), [entry_of(name, data) for name in names])
+    run = folder / f"{stream}-{bank['preset']}-{count}"
+    if count > 1 and not run.exists():
+        shutil.copytree(parents_run(stream, count - 1, data, bank, folder), run)
+    _learned(TaskStream(spec), run)
+    return run
+
+
+def case(
+    stream: str, number: int, size: Size, draw: int, data: Path, bank: dict[str, Any], folder: Path, tell: Tell
+) -> dict[str, Any]:
+    """Measure one later task: its test score from each starting point, and what ``start_from: auto`` chooses.
+
+    Args:
+        stream: one of `STREAMS`.
+        number: position of the later task in it.
+        size: how many rows it has.
+        draw: number of the draw.
+        data: the folder with the rows.
+        bank: the bank of all tasks.
+        folder: keeps the runs with the earlier tasks.
+        tell: reports progress.
+    """
+    parents = STREAMS[stream][:number]
+    earlier = parents_run(stream, number, data, bank, folder)
+    entry = entry_of(STREAMS[stream][number], data, size, draw)
+    before = [entry_of(name, data) for name in parents]
+    tree = stream_of(stream, data, bank)
+
+    def with_start(start_from: Any) -> TaskStream:
+        own = bank if start_from is None else bank | {"start_from": start_from}
+        return TaskStream(spec_of(tree, [*before, entry | {"bank": own}]))
+
+    found: dict[str, Any] = {}
+    starts: dict[str, Any] = {"fresh": None} | {name: name for name in parents}
+    if len(parents) > 1:
+        starts["average"] = list(parents)
+    for name, start_from in starts.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            run = _learned(with_start(start_from), Path(shutil.copytree(earlier, Path(scratch) / "run")))
+            found[name] = _outcome(run.store.manifest(entry["name"]), run)
+        tell(f"{entry['name']} from {name}: {found[name]['test']}")
+    with tempfile.TemporaryDirectory() as scratch:
+        copied = Path(shutil.copytree(earlier, Path(scratch) / "run"))
+        chosen = _choice(with_start("auto"), copied)
+    tell(f"{entry['name']}: auto takes {chosen['taken']}")
+    return {"starts": found, "auto": chosen}
+
+
+def sequential(stream: str, data: Path, folder: Path) -> dict[str, Any]:
+    """Learn a stream with one LoRA bank for all tasks; return the score of each task right after it and at the end."""
+    bank = {"preset": "lora", "scope": "shared"}
+    tree = stream_of(stream, data, bank) | {"evaluate": "all"}
+    names = STREAMS[stream]
+    run = _learned(TaskStream(spec_of(tree, [entry_of(name, data) for name in names])), folder / f"{stream}-sequential")
+    rows = run.results.R
+    return {
+        "learned": {name: float(rows[number, number]) for number, name in enumerate(names)},
+        "at the end": {name: float(rows[-1, number]) for number, name in enumerate(names)},
+    }
+
+
+def _learned(stream: TaskStream, folder: Path) -> Run:
+    L.seed_everything(SEED, verbose=False)
+    return learn(stream, folder, trainer=QUIET, progress=False)
+
+
+def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
+    line = next(line for line in run.store.results() if getattr(line, "task", "") == manifest.task and hasattr(line, "seconds"))
+    average = manifest.start.taken if manifest.start is not None else None
+    return {
+        "validation": manifest.scores["validation"].scores.get(manifest.metric),
+        "test": manifest.scores["test"].scores.get(manifest.metric),
+        "seconds": round(line.seconds["train"], 1),
+        **({} if average is None else {"weights": average.weights}),
+    }
+
+
+def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
+    """Return what ``auto`` would start from, with the seconds that choosing took. The bank learned from there would be
+    the one that naming the start gives, bit for bit, so it is not learned again."""
+    session = Session(stream.spec, Store(folder))
+    L.seed_everything(SEED, verbose=False)
+    run = TaskRun.begin(session, stream.spec.tasks[-1], [], StopRequest())
+    make_folder(run.folder)
+    began = time.perf_counter()
+    start = decide_start(run)
+    assert start is not None
+    names = [" + ".join(parent.task for parent in each.parents) or "fresh" for each in start.candidates]
+    return {
+        "taken": names[start.chosen],
+        "scores": {name: each.score for name, each in zip(names, start.candidates, strict=True)},
+        "steps": start.num_steps,
+        "rows": start.num_rows,
+        "seconds": round(time.perf_counter() - began, 1),
+    }

@@ -1,0 +1,81 @@
+"""The four streams of the study: two tasks each that come later, learned from few rows or many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from experiments.studies.trial import TASKS
+
+SEED = 13
+Size = Literal["20", "200", "all"]
+SIZES: tuple[Size, ...] = ("20", "all", "200")
+DRAWS = (1, 2, 3)
+STREAMS = {
+    "reviews": ("sst2", "yelp", "amazon"),
+    "topics": ("agnews", "yahoo", "dbpedia"),
+    "pairs": ("mrpc", "rte", "stsb"),
+    "domains": ("banking", "cards", "travel"),
+}
+DOMAINS = {
+    "banking": "transfer transactions balance freeze_account pay_bill bill_balance bill_due interest_rate routing "
+    "min_payment order_checks pin_change report_fraud account_blocked spending_history",
+    "cards": "credit_score report_lost_card credit_limit rewards_balance new_card application_status card_declined "
+    "international_fees apr redeem_rewards credit_limit_change damaged_card replacement_card_duration "
+    "improve_credit_score expiration_date",
+    "travel": "plug_type travel_notification translate flight_status international_visa timezone exchange_rate "
+    "travel_suggestion travel_alert vaccines lost_luggage book_flight book_hotel carry_on car_rental",
+}
+"""Three domains of CLINC150, 15 labels each (Larson et al. 2019)."""
+EPOCHS: dict[Size, int] = {"20": 10, "200": 6, "all": 4}
+MOST = {"train": 1500, "validation": 300, "test": 500}
+"""Maximum rows of each split."""
+FEW_VALIDATION = 100
+"""Validation rows of a task with 20 rows a label."""
+BANKS: dict[str, dict[str, Any]] = {"houlsby": {"preset": "houlsby"}, "lora": {"preset": "lora"}}
+
+
+def stream_of(stream: str, data: Path, bank: dict[str, Any], backbone: str = "minilm") -> dict[str, Any]:
+    """Return the keys of a stream file, without tasks."""
+    return {
+        "name": f"transfer-{stream}",
+        "seed": SEED,
+        "data_dir": str(data.resolve()),
+        "backbone": {"name": backbone, "max_length": 64},
+        "bank": bank,
+        "evaluate": "certified",
+        "training": {"checkpoint_every": 10**9},
+    }
+
+
+def entry_of(task: str, data: Path, size: Size = "all", draw: int = 0) -> dict[str, Any]:
+    """Return a task's entry; the draw is part of its name, so each draw has its own rows, initial values and order."""
+    folder = "clinc150" if task in DOMAINS else task
+    if not (data / folder).is_dir():
+        raise InputError(f"--data: {data} has no folder {folder}")
+    known = TASKS[folder]
+    entry: dict[str, Any] = {
+        "name": f"{task}-{size}-{draw}" if draw else task,
+        "kind": known.kind,
+        "data": folder,
+        "metric": known.metric,
+        "limits": dict(MOST),
+        "training": {"epochs": EPOCHS[size]},
+    }
+    if known.pair:
+        entry["columns"] = {"text_pair": "text_pair"}
+    if task in DOMAINS:
+        entry |= {"labels": sorted(DOMAINS[task].split()), "all_labels": "clinc150/labels.json"}
+    if size == "20":
+        entry["limits"]["validation"] = FEW_VALIDATION
+    if size != "all":
+        one_label = known.kind == "classification"
+        entry["limits"] |= {"per_label": int(size)} if one_label else {"train": 2 * int(size)}
+    return entry
+
+
+def spec_of(tree: dict[str, Any], tasks: list[dict[str, Any]]) -> StreamSpec:
+    """Return a stream with these tasks."""
+    return StreamSpec.model_validate(tree | {"tasks": tasks})

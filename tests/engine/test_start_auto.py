@@ -1,0 +1,227 @@
+"""``start_from: auto`` and averages: what is tried and taken, its record, and that earlier banks are only read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import Run, learn
+from continual_petl.digests import tensor_digests
+from continual_petl.engine.transfer import choose, trial
+from continual_petl.engine.transfer.average import combine
+from continual_petl.errors import DivergedError, InputError, StoreError, StreamFileError
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.start import Start
+from continual_petl.store.store import Store
+from tests.streams_in_code import regression_task, stream, task
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 2, "learning_rate": 0.02, "head_dropout": 0.2}
+EARLIER: list[dict[str, Any]] = [
+    task("one", num_rows=24),
+    regression_task("two", num_rows=24),
+    task("three", num_rows=24, bank={"preset": "lora", "rank": 4}),
+    task("four", num_rows=30),
+]
+AUTO = {"preset": "houlsby", "bottleneck": 4, "start_from": "auto"}
+NAMES = ["one", "two", "three", "four"]
+OPTIONS: dict[str, Any] = {
+    "auto": "auto",
+    "one": "one",
+    "two averaged": ["one", "two"],
+    "three averaged": ["four", "one", "two"],
+}
+
+
+@pytest.fixture(scope="module")
+def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with four tasks, one with a bank of another shape; tests take copies."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    learn(stream(backbone_folder(), EARLIER, training=QUICK), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(first: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(first, tmp_path / "run"))
+
+
+def new(start_from: Any = "auto", **more: Any) -> dict[str, Any]:
+    bank = {"preset": "houlsby", "bottleneck": 4} | ({} if start_from is None else {"start_from": start_from})
+    return task("new", num_rows=24, bank=bank) | more
+
+
+def learned(backbone: Path, folder: Path, child: dict[str, Any], **more: Any) -> Run:
+    return learn(stream(backbone, [*EARLIER, child], **({"training": QUICK} | more)), folder)
+
+
+def manifest_of(run: Run | Path, name: str = "new") -> Manifest:
+    return Store(run if isinstance(run, Path) else run.store.folder).manifest(name)
+
+
+def start_of(run: Run | Path, name: str = "new") -> Start:
+    start = manifest_of(run, name).start
+    assert start is not None
+    return start
+
+
+def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(backbone_folder: Folder, folder: Path) -> None:
+    start = start_of(learned(backbone_folder(), folder, new()))
+    fresh, *copies, average = start.candidates
+    assert (fresh.parents, fresh.weights) == ((), ())
+    # The bank of "three" has another shape.
+    assert sorted(parent.task for each in copies for parent in each.parents) == ["four", "one", "two"]
+    assert [parent for each in copies for parent in each.parents] == list(average.parents)
+    assert len(average.weights) == 3
+    assert sum(average.weights) == pytest.approx(1.0)
+    assert all(each.score is not None for each in start.candidates)
+    assert (start.num_steps, start.num_rows) == (6, 16)
+    digests = {name: manifest_of(folder, name).digest for name in NAMES}
+    assert all(parent.digest == digests[parent.task] for parent in average.parents)
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2, 3, 4])
+def test_bank_is_the_one_that_naming_the_start_would_give(
+    backbone_folder: Folder, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
+) -> None:
+    turn = itertools.count()
+    monkeypatch.setattr(choose, "trial_score", lambda run, steps: float(next(turn) == chosen))
+    run = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "auto")), new())
+    taken = start_of(run).taken
+    assert start_of(run).chosen == chosen
+    names = [parent.task for parent in taken.parents]
+    assert manifest_of(run).parent == (taken.parents[0] if len(names) == 1 else None)
+    monkeypatch.undo()
+    named: Any = names if len(names) > 1 else names[0] if names else None
+    other = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "named")), new(named))
+    assert tensor_digests(other.store.tensors("new")) == tensor_digests(run.store.tensors("new"))
+
+
+def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "trial_score", lambda run, steps: 0.5)
+    start = start_of(learned(backbone_folder(), folder, new()))
+    assert (start.chosen, start.gain, start.taken.name) == (0, 0.0, "fresh")
+
+
+def test_start_that_diverges_is_not_taken(
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverges(*args: Any) -> None:
+        raise DivergedError("the loss is not finite")
+
+    monkeypatch.setattr(trial, "fit_briefly", diverges)
+    start = start_of(learned(backbone_folder(), folder, new()))
+    assert [each.score for each in start.candidates] == [None] * 5
+    assert (start.chosen, start.gain) == (0, None)
+
+
+@pytest.mark.parametrize("start_from", OPTIONS.values(), ids=OPTIONS.keys())
+def test_earlier_banks_are_unchanged(backbone_folder: Folder, folder: Path, start_from: Any) -> None:
+    before = {path: path.read_bytes() for path in (folder / "banks").rglob("*") if path.is_file()}
+    run = learned(backbone_folder(), folder, new(start_from))
+    after = {path: path.read_bytes() for path in before}
+    assert after == before
+    assert all(check.ok for check in run.verify(data=True))
+
+
+def test_average_is_the_weighted_sum_of_the_named_banks(backbone_folder: Folder, folder: Path) -> None:
+    still = {"epochs": 1, "optimizer": "sgd", "learning_rate": 1e-30, "weight_decay": 0.0, "select": "last"}
+    run = learned(backbone_folder(), folder, new(["one", "two"]) | {"training": still})
+    start = start_of(run)
+    assert [parent.task for parent in start.taken.parents] == ["one", "two"]
+    assert start.taken.weights != (0.5, 0.5)
+    bodies = [
+        {name: tensor for name, tensor in run.store.tensors(each).items() if not name.startswith("head.")}
+        for each in ("one", "two")
+    ]
+    expected = combine(bodies, start.taken.weights)
+    mine = run.store.tensors("new")
+    assert all(torch.equal(mine[name], tensor) for name, tensor in expected.items())
+
+
+def test_first_task_and_tasks_without_similar_banks_start_fresh(backbone_folder: Folder, tmp_path: Path) -> None:
+    bank = AUTO
+    tasks = [
+        task("one", num_rows=16),
+        task("two", num_rows=16, bank={"preset": "lora", "rank": 4, "start_from": "auto"}),
+    ]
+    run = learn(stream(backbone_folder(), tasks, bank=bank, training=QUICK), tmp_path / "run")
+    for name in ("one", "two"):
+        start = start_of(run, name)
+        assert (len(start.candidates), start.num_steps, start.chosen, start.gain) == (1, 0, 0, None)
+
+
+def test_without_sums_of_earlier_tasks_a_bank_starts_fresh(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("one", num_rows=16), task("new", num_rows=16, bank=AUTO)]
+    run = learn(stream(backbone_folder(), tasks, routing="off", training=QUICK), tmp_path / "run")
+    assert len(start_of(run).candidates) == 1
+    assert run.store.router_sums("new") is None
+
+
+def test_parallel_run_takes_the_same_start(backbone_folder: Folder, first: Path, tmp_path: Path) -> None:
+    given = stream(backbone_folder(), [*EARLIER, new()], training=QUICK)
+    one = learn(given, Path(shutil.copytree(first, tmp_path / "one")))
+    two = learn(given, Path(shutil.copytree(first, tmp_path / "two")), jobs=2)
+    assert start_of(one) == start_of(two)
+    assert tensor_digests(one.store.tensors("new")) == tensor_digests(two.store.tensors("new"))
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "one name in a list": (["one"], "a list of 1 tasks; allowed: one name, or a list of 2 to 8"),
+    "too many": ([f"t{n}" for n in range(9)], "a list of 9 tasks"),
+    "a name twice": (["one", "one"], "allowed: different names of tasks"),
+    "auto in a list": (["auto", "one"], "allowed: different names of tasks"),
+    "unknown": (["one", "tow"], "there is no task 'tow' (did you mean 'two'?)"),
+    "itself": (["one", "new"], "cannot start from its own bank"),
+    "another shape": (["one", "three"], "has a different bank"),
+}
+
+
+@pytest.mark.parametrize(("start_from", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_unusable_list_is_refused(backbone_folder: Folder, folder: Path, start_from: Any, message: str) -> None:
+    with pytest.raises(
+        (InputError, StreamFileError, ValueError), match=message.replace("(", r"\(").replace("?)", r"\?\)")
+    ):
+        learned(backbone_folder(), folder, new(start_from))
+    assert not (folder / "banks" / "new").exists()
+
+
+def test_forms_that_cannot_be_averaged_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task(name, num_rows=16, bank="ia3") for name in ("one", "two")]
+    child = task("new", num_rows=16, bank={"preset": "ia3", "start_from": ["one", "two"]})
+    with pytest.raises(
+        InputError, match="only bottleneck and low-rank forms can be averaged, and this bank has the form"
+    ):
+        learn(stream(backbone_folder(), [*tasks, child], training=QUICK), tmp_path / "run")
+
+
+def test_edited_choice_of_a_half_learned_task_is_reported(
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(*args: Any) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("continual_petl.engine.task.learn_task._fit", stop)
+        with pytest.raises(Stopped):
+            learned(backbone_folder(), folder, new())
+    (path,) = folder.rglob(choose.FILE)
+    content = path.read_text()
+    chosen = json.loads(content)["chosen"]
+    path.write_text(content.replace(f'"chosen": {chosen}', f'"chosen": {chosen + 1}'))
+    with pytest.raises(StoreError, match="does not match its seal"):
+        learned(backbone_folder(), folder, new())
+    # As it was, the choice is kept: nothing is tried again.
+    path.write_text(content)
+    monkeypatch.setattr(choose, "trial_score", stop)
+    assert start_of(learned(backbone_folder(), folder, new())).chosen == chosen
