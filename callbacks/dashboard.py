@@ -178,7 +178,8 @@ class Dashboard(StreamCallback):
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
         """Log the metrics after a newly learned task, without reading earlier rows of R again."""
         self._growth = growth(event.store, self._growth)
-        self._results = joined(self._results, self._cells, event.routed)
+        start = event.store.manifest(event.task).start
+        self._results = joined(self._results, self._cells, event.routed, None if start is None else start.gain)
         values = numbers_after(self._results, event.index + 1) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 

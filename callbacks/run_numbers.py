@@ -18,13 +18,19 @@ MAX_SCORES = 50
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 
-def joined(results: Results, cells: Sequence[Mapping[str, Any]], routed: Sequence[RoutedCell] = ()) -> Results:
+def joined(
+    results: Results,
+    cells: Sequence[Mapping[str, Any]],
+    routed: Sequence[RoutedCell] = (),
+    gain: float | None = None,
+) -> Results:
     """Return the matrix with the row of a further task appended, so that earlier rows are not read again.
 
     Args:
         results: the matrix of the earlier tasks.
         cells: the cells of the row; the last is the cell of the task itself.
         routed: the cells for rows that name no task.
+        gain: the task's gain over a fresh bank, if it tried several starting points.
     """
     own = cells[-1]
     place = {name: number for number, name in enumerate((*results.tasks, own["task"]))}
@@ -43,6 +49,7 @@ def joined(results: Results, cells: Sequence[Mapping[str, Any]], routed: Sequenc
         metrics=(*results.metrics, own["metric"]),
         splits=(*results.splits, own["split"]),
         rows=(*results.rows, row),
+        gains=results.gains if gain is None else {**results.gains, own["task"]: gain},
         routed_rows=(*results.routed_rows, {cell.task: cell for cell in routed}),
     )
 
@@ -55,6 +62,7 @@ def first(results: Results, count: int) -> Results:
         splits=results.splits[:count],
         rows=results.rows[:count],
         seconds={},
+        gains={task: gain for task, gain in results.gains.items() if task in results.tasks[:count]},
         routed_rows=results.routed_rows[:count],
     )
 
@@ -63,7 +71,8 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
     """Return the metrics after a number of tasks.
 
     Returns:
-        ``run/...``, ``score/TASK`` of the first tasks, and ``routed/...`` for rows that name no task; NaN is left out.
+        ``run/...``, ``score/TASK`` of the first tasks, ``transfer/...`` for tasks that tried several starting points, and
+        ``routed/...`` for rows that name no task; NaN is left out.
     """
     row, found = results.rows[count - 1], results.after(count)
     changes = np.abs(row.values - results.own[row.columns])[:-1]
@@ -78,6 +87,8 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
     }
     scores = zip(row.columns, row.values, strict=True)
     numbers |= {f"score/{results.tasks[column]}": value for column, value in scores if column < MAX_SCORES}
+    if (task := results.tasks[count - 1]) in results.gains:
+        numbers |= {"transfer/gain": results.gains[task], "transfer/mean_gain": first(results, count).mean_gain}
     routed = routed_results(results.tasks[:count], results.routed_rows[:count])
     if routed is not None:
         numbers |= {f"routed/{name}": value for name, value in routed.after(len(routed.tasks)).items()}

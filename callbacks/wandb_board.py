@@ -126,7 +126,7 @@ def artifact(store: Store, task: str) -> Artifact:
         "parameters": sum(manifest.parameters.values()),
         "continual-petl": VERSION,
     }
-    how = "a fresh bank" if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
+    how = manifest.started_from if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
     description = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
     made = wandb.Artifact(f"bank-{task}", type="bank", description=description, metadata=metadata)
     made.add_dir(str(store.bank_folder(task)))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import PurePath
 
+from pydantic import ValidationError
+
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.spec import AUTO
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.folder.stream_seal import check_stream
@@ -50,6 +54,8 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
     spec = run.spec
     if arguments.evaluate is not None:
         spec = spec.model_copy(update={"evaluate": arguments.evaluate})
+    if arguments.start_from is not None:
+        task = task.model_copy(update={"bank": _bank_from(arguments.start_from, task, spec)})
     stream = TaskStream(_with_task(spec, task, run, places, arguments))
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
     from continual_petl.engine.checks.missing_files import refuse_missing_files
@@ -61,6 +67,18 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
         return _learned(run, stream, task, replace, arguments)
     except InputError as error:
         raise with_lines(error, places, key_of(stream.spec, task)) from error
+
+
+def _bank_from(text: str, task: TaskSpec, spec: StreamSpec) -> BankChoice:
+    """Return the task's bank with the value of --start-from; a task without one takes the stream's, or the parent's."""
+    names = text.split(",")
+    start_from = names if len(names) > 1 else text
+    bank = task.bank or (spec.bank if text == AUTO else None)
+    known = {} if bank is None else bank.model_dump(exclude_none=True)
+    try:
+        return BankChoice.model_validate(known | {"start_from": start_from})
+    except ValidationError as error:
+        raise InputError(f"--start-from: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
 
 def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], arguments: argparse.Namespace) -> int:

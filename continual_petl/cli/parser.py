@@ -12,7 +12,7 @@ from continual_petl._version import VERSION
 
 COMMANDS = (
     *("init", "run", "learn", "sweep", "forget", "verify", "reevaluate", "predict", "ablate"),
-    *("report", "list", "show", "diff", "doctor", "streams", "schema"),
+    *("report", "list", "show", "similar", "diff", "doctor", "streams", "schema"),
 )
 """In the order of ``--help``."""
 

@@ -37,6 +37,12 @@ def add_remote_code(command: argparse.ArgumentParser) -> None:
     command.add_argument("--remote-code", action="store_true", help=text)
 
 
+def add_start_from(command: argparse.ArgumentParser) -> None:
+    """Add --start-from."""
+    text = "where new banks start: an earlier task, several separated by commas (averaged), or auto (the best is found)"
+    command.add_argument("--start-from", metavar="T", help=text)
+
+
 def add_check(command: argparse.ArgumentParser) -> None:
     """Add the policy for checking earlier tasks during learning."""
     text = "how earlier tasks are checked after each new one (default: probe; full evaluates their test rows again)"

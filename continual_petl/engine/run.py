@@ -294,6 +294,21 @@ class Run:
 
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
 
+    def similar(self, target: str | Sequence[Row]) -> dict[str, float]:
+        """Return the distance of each learned task from a learned task or from rows, nearest first.
+
+        Args:
+            target: a learned task, which is left out of the result, or rows of one type.
+
+        Example::
+
+            run.similar("sst2")  # {"yelp": 21.3, "trec": 34.0}
+            run.similar(["some new text", "and another"])
+        """
+        from continual_petl.predictor.similar import similar_tasks
+
+        return similar_tasks(self.session.models, target)
+
     @overload
     def predict_all(self, rows: OneRow, tasks: Sequence[str], *, batch_size: int = 32) -> dict[str, Answer]: ...
     @overload

@@ -108,7 +108,7 @@ class TaskRun:
         """The task's bank."""
         return self.learner.active_bank
 
-    def sums(self, routing: Literal["full", "small"] = "full") -> TaskSums:
+    def sums(self, routing: Literal["full", "small"]) -> TaskSums:
         """Return the sums by which the router recognises the task's rows; they are computed once."""
         if routing not in self._sums:
             self._sums[routing] = task_sums(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,9 @@ class Results:
     """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
     """Seconds by task: data, training, evaluation, commit and verification."""
+    gains: dict[str, float] = field(default_factory=dict)
+    """By task, the gain over a fresh bank: validation score of the starting point that ``start_from: auto`` took, minus that
+    of a fresh bank, after equally many steps. Only tasks that tried several."""
     routed_rows: tuple[RoutedRow, ...] = ()
     """The measurements after each task with no task named; see `routed`."""
 
@@ -223,6 +226,11 @@ class Results:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
         return self._at_end["forgetting"]
 
+    @property
+    def mean_gain(self) -> float:
+        """Mean of `gains`; NaN if no task tried several starting points."""
+        return mean(np.array(list(self.gains.values())))
+
     def to_pandas(self, *, tidy: bool = False) -> pd.DataFrame:
         """Return R as a pandas table: a row and a column for each task, by name; NaN if a score is unknown.
 
@@ -266,6 +274,7 @@ class Results:
             "forgetting": _number(self.forgetting),
             "certified": self.certified,
             "carried": self.carried,
+            "gains": self.gains,
             "routed": None if self.routed is None else self.routed.to_json(),
             "seconds": self.seconds,
         }
@@ -297,10 +306,13 @@ def results_of(
     rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
     routed: list[RoutedRow] = [{} for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
+    gains: dict[str, float] = {}
     for line in lines:
         if isinstance(line, TaskLine):
             if (line.task, line.index) in place:
                 seconds[line.task] = line.seconds
+                if line.gain is not None:
+                    gains[line.task] = line.gain
             continue
         i = place.get((line.after, line.index))
         for cell in line.cells:
@@ -323,6 +335,7 @@ def results_of(
         splits=tuple(own[task][1] for task in tasks),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
+        gains=gains,
         routed_rows=tuple(routed),
     )
 

@@ -151,7 +151,7 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
     }
     if manifest.max_length:
         lines["tokens"] = f"at most {manifest.max_length} per row"
-    lines["started from"] = "a fresh bank" if manifest.parent is None else f"a copy of {manifest.parent.task!r}"
+    lines["started from"] = manifest.started_from
     return lines
 
 

@@ -93,6 +93,9 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     lines += results.footnotes
+    if results.gains:
+        of = f"{len(results.gains)} of {counted(len(results.tasks), 'task')}"
+        lines.append(f"transfer    {_number(results.mean_gain)}   mean gain over a fresh bank in trials ({of})")
     lines += _routed(results)
     if checks is not None:
         good = [check for check in checks if check.ok]

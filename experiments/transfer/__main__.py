@@ -29,7 +29,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--draw", nargs="+", type=int, choices=DRAWS, default=list(DRAWS), help="only these draws")
     parser.add_argument("--sequential", action="store_true", help="also learn each stream with one bank for all tasks")
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs with the earlier tasks")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of page and ledger; default: experiments/transfer")
+    parser.add_argument(
+        "--out", type=Path, default=HERE, help="folder of page and ledger; default: experiments/transfer"
+    )
     given = parser.parse_args(arguments)
     if given.pages is None and given.data is None:
         parser.error("--data: missing; give the folder with a folder of rows for every task, or write pages")

@@ -98,7 +98,9 @@ def _learned(stream: TaskStream, folder: Path) -> Run:
 
 
 def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
-    line = next(line for line in run.store.results() if getattr(line, "task", "") == manifest.task and hasattr(line, "seconds"))
+    line = next(
+        line for line in run.store.results() if getattr(line, "task", "") == manifest.task and hasattr(line, "seconds")
+    )
     average = manifest.start.taken if manifest.start is not None else None
     return {
         "validation": manifest.scores["validation"].scores.get(manifest.metric),
@@ -110,7 +112,8 @@ def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
 
 def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
     """Return what ``auto`` would start from, with the seconds that choosing took. The bank learned from there would be
-    the one that naming the start gives, bit for bit, so it is not learned again."""
+    the one that naming the start gives, bit for bit, so it is not learned again.
+    """
     session = Session(stream.spec, Store(folder))
     L.seed_everything(SEED, verbose=False)
     run = TaskRun.begin(session, stream.spec.tasks[-1], [], StopRequest())

@@ -116,6 +116,12 @@ def _prices(folder: Path) -> None:
         _write_csv(folder / f"{name}.csv", classification_rows(name, 40))
 
 
+def _earlier_tasks(folder: Path) -> None:
+    """The same, and rows of a task that is not learned yet."""
+    _certificates(folder)
+    _write_csv(folder / "new-rows.csv", [{"text": f"w{number} w30"} for number in range(4)])
+
+
 def _intents(folder: Path) -> None:
     """The data set that docs/how-to/incremental.md cuts into tasks: ten classes, each known by one word."""
     names = ["alarm", "balance", "transfer", "weather", *(f"intent {number}" for number in range(6))]
@@ -146,6 +152,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/certificates.md": _certificates,
     "docs/how-to/ablate.md": _agnews,
     "docs/how-to/deploy.md": _agnews,
+    "docs/how-to/earlier-tasks.md": _earlier_tasks,
     "docs/how-to/everyday.md": _learned,
     "docs/how-to/from-peft.md": _prices,
     "docs/how-to/incremental.md": _intents,

@@ -107,7 +107,7 @@ def test_bank_is_the_one_that_naming_the_start_would_give(
 def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "trial_score", lambda run, steps: 0.5)
     start = start_of(learned(backbone_folder(), folder, new()))
-    assert (start.chosen, start.gain, start.taken.name) == (0, 0.0, "fresh")
+    assert (start.chosen, start.gain, start.taken.in_words) == (0, 0.0, "a fresh bank")
 
 
 def test_start_that_diverges_is_not_taken(

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -110,6 +111,26 @@ def test_limited_rows_keep_their_order(tokenizer: PreTrainedTokenizerFast) -> No
     places = [whole.index(row) for row in limited]
     assert places == sorted(places)
     assert places != list(range(20))
+
+
+@pytest.mark.parametrize("more", [{}, {"train": 9}])
+def test_rows_can_be_limited_per_label(tokenizer: PreTrainedTokenizerFast, more: dict[str, int]) -> None:
+    limits = {"per_label": 5} | more
+    data = _prepare(tokenizer, {"train": TRAIN, "validation": TEST}, limits=limits)
+    assert data.train.labels is not None
+    assert len(data.train) == more.get("train", 10)
+    assert np.bincount(data.train.labels).max() == 5
+    assert len(data.validation) == len(TEST)
+    # The rows depend on the seed, not on their order.
+    again = _prepare(tokenizer, {"train": TRAIN[::-1], "validation": TEST}, limits=limits)
+    other = _prepare(tokenizer, {"train": TRAIN, "validation": TEST}, limits=limits, seed=1)
+    assert sorted(_content(data.train)) == sorted(_content(again.train))
+    assert sorted(_content(data.train)) != sorted(_content(other.train))
+
+
+def test_limit_per_label_needs_one_label_per_row(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match=r"per_label[\s\S]*has no effect on a regression"):
+        _prepare(tokenizer, {"train": TRAIN, "validation": TEST}, kind="regression", limits={"per_label": 5})
 
 
 def test_duplicate_texts_stay_in_one_split(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -10,12 +10,14 @@ from typing import Any, get_args
 import datasets  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
+from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, encode_split, prepare_task
@@ -92,6 +94,20 @@ def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast, kind: Ki
     assert one.labels == other.labels
     for split in ("train", "validation", "test"):
         assert _content(getattr(one, split)) == _content(getattr(other, split))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_taken_give_the_same_batch(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+    data = _prepare(tokenizer, kind, {"train": rows_of(kind, 12), "validation": rows_of(kind, 4)})
+    whole, numbers = data.train, [4, 0, 2, 4]
+    part = whole.take(numbers)
+    for train in (False, True):
+        expected = collate(whole, np.array(numbers), 0, kind, train=train)
+        found = collate(part, np.arange(len(numbers)), 0, kind, train=train)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[name], found[name]) for name in expected if name != "index")
+    assert part.references == (None if whole.references is None else tuple(whole.references[n] for n in numbers))
+    assert len(whole.take([])) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ from continual_petl.cli.shared_options import (
     add_logging,
     add_remote_code,
     add_run,
+    add_start_from,
     add_wait,
 )
 
@@ -21,6 +22,7 @@ examples:
   continual-petl learn runs/mine trec.yaml --dry-run
   continual-petl learn runs/mine trec.yaml
   continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
+  continual-petl learn runs/mine trec.yaml --start-from auto
   continual-petl learn runs/mine trec.yaml --evaluate certified
 """
 
@@ -35,6 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--replace", action="store_true", help=text)
     text = "how to evaluate earlier tasks from now on (default: as set in RUN's stream.yaml)"
     command.add_argument("--evaluate", choices=("auto", "all", "sample", "certified"), help=text)
+    add_start_from(command)
     add_check(command)
     add_wait(command)
     add_logging(command)

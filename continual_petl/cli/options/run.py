@@ -11,6 +11,7 @@ from continual_petl.cli.shared_options import (
     add_jobs,
     add_json_events,
     add_logging,
+    add_start_from,
     add_stream,
     add_wait,
 )
@@ -33,6 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run-dir", metavar="DIR", help=text)
     text = "learn this task again if it has already been learned; may be repeated"
     command.add_argument("--replace", metavar="TASK", action="append", default=[], help=text)
+    add_start_from(command)
     add_check(command)
     add_jobs(
         command,

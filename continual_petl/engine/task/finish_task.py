@@ -72,8 +72,14 @@ def finish_task(
     # Not earlier: it holds the training time, which would be lost if the run ended between the commit and here.
     remove_folder(store.progress_folder(task))
     link = store.link(task)
+    choice = store.manifest(task).start
     done = TaskLine(
-        task=task, index=link.index, certificate=link.seal, seconds=spent, checks=dict(sorted(checks.items()))
+        task=task,
+        index=link.index,
+        certificate=link.seal,
+        seconds=spent,
+        checks=dict(sorted(checks.items())),
+        gain=None if choice is None else choice.gain,
     )
     store.append_results([done])
     keep_totals(store)

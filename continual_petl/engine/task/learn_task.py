@@ -85,8 +85,8 @@ def learn_bank(
     clock.credit("train", seconds_so_far(run.folder))
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
-    start = decide_start(run)
-    clock.lap("start")
+    if (start := decide_start(run)) is not None:
+        clock.lap("start")
 
     lost = (*data.remarks, *data.cache_notices, *dropped, *cache_notices)
     notify_start(session, plan.name, callbacks, (*data.notices, *lost))

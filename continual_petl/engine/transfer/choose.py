@@ -22,6 +22,7 @@ from continual_petl.engine.transfer.trial import fit_briefly, num_trial_steps, s
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner.start import check_start, copy_bank
 from continual_petl.router.similarity import distances
+from continual_petl.router.task_sums import NUM_LAYERS
 from continual_petl.router.totals import totals_of
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.start import Parent, Start, StartCandidate
@@ -117,8 +118,15 @@ def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCa
 def _fitting(run: TaskRun) -> list[Parent]:
     """Return the banks nearest to the task's rows that its bank could be a copy of."""
     store = run.store
-    ranked = [task for task in distances(totals_of(store), run.sums()) if task != run.plan.name]
     found: list[Parent] = []
+    try:
+        totals = totals_of(store)
+    except InputError:
+        return found  # earlier tasks stored sums of different layers, which cannot be compared
+    if not totals.layers:
+        return found
+    sums = run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
+    ranked = [task for task in distances(totals, sums.counts_C, sums.means_CF) if task != run.plan.name]
     for task in ranked[:_SHORTLIST]:
         try:
             check_start(run.plan, store.plan(task), run.backbone)

@@ -12,6 +12,7 @@ from continual_petl.report.run_facts import RunFacts
 
 PHASES = {
     "data": "reading data",
+    "start": "choosing where to start",
     "train": "training",
     "evaluate": "evaluating",
     "commit": "saving",

@@ -122,7 +122,7 @@ def _settings(task: TaskFacts) -> Table:
         "batch size": f"{training.batch_size:,}",
         "seed of the task": str(task.seed),
         "precision": task.precision,
-        "started from": "a fresh bank" if manifest.parent is None else f"the bank of {manifest.parent.task!r}",
+        "started from": manifest.started_from,
         "backbone (digest)": manifest.backbone[:16],
     }
     return Table(

@@ -133,6 +133,13 @@ class Manifest(PlanFields):
         return TaskPlan(name=self.task, **self.plan_fields())
 
     @property
+    def started_from(self) -> str:
+        """Where the bank started, for the user."""
+        if self.start is not None:
+            return self.start.in_words
+        return "a fresh bank" if self.parent is None else f"a copy of {self.parent.task!r}"
+
+    @property
     def counted_split(self) -> Literal["validation", "test"]:
         """The split that is reported: test if there is one."""
         return "test" if "test" in self.scores else "validation"

@@ -40,10 +40,12 @@ class StartCandidate(FrozenModel):
         return self
 
     @property
-    def name(self) -> str:
+    def in_words(self) -> str:
         """What it starts from, for the user."""
         names = [repr(parent.task) for parent in self.parents]
-        return f"average of {', '.join(names)}" if len(names) > 1 else names[0] if names else "fresh"
+        if len(names) > 1:
+            return "an average of " + ", ".join(f"{n} ({w:.2f})" for n, w in zip(names, self.weights, strict=True))
+        return f"a copy of {names[0]}" if names else "a fresh bank"
 
 
 class Start(FrozenModel):
@@ -73,3 +75,13 @@ class Start(FrozenModel):
         """Score of the starting point that was taken minus that of a fresh bank, both after the trial."""
         fresh = next((each.score for each in self.candidates if not each.parents), None)
         return None if fresh is None or self.taken.score is None else self.taken.score - fresh
+
+    @property
+    def in_words(self) -> str:
+        """Where the bank started, and what was tried, for the user."""
+        if len(self.candidates) == 1:
+            return self.taken.in_words
+        scores = ", ".join(
+            f"{each.in_words} {'diverged' if each.score is None else f'{each.score:.4f}'}" for each in self.candidates
+        )
+        return f"{self.taken.in_words}; validation scores after {self.num_steps:,} steps: {scores}"

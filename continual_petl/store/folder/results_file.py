@@ -85,9 +85,12 @@ class TaskLine(FrozenModel):
     certificate: Digest
     """Seal of its certificate."""
     seconds: dict[str, float]
-    """Seconds by phase: data, train, evaluate, commit, measure, verify."""
+    """Seconds by phase: data, start, train, evaluate, commit, measure, verify."""
     checks: dict[str, int] = Field(default_factory=dict)
     """Number of earlier certificates checked after it, by depth: digests, probe, full."""
+    gain: float | None = None
+    """Validation score of the starting point that was taken minus that of a fresh bank, after the trials of
+    ``start_from: auto``."""
 
 
 Line = RowLine | TaskLine

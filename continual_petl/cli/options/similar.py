@@ -1,0 +1,27 @@
+"""The options of ``continual-petl similar``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+
+HELP = "rank learned tasks by how much their rows are like those of a task or a file"
+EPILOG = """Compares means that each task stored when it was learned; no old data is read. The first tasks are those that
+`start_from: auto` tries. Distances are relative to how much rows of the same label differ.
+
+examples:
+  continual-petl similar runs/mine sst2
+  continual-petl similar runs/mine new-rows.csv --top 3
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    command.add_argument("target", metavar="TASK|FILE", help="a learned task, or a file with rows as for predict")
+    command.add_argument(
+        "--top", metavar="N", type=int, default=10, help="show the N nearest (default: 10; --json: all)"
+    )
+    add_remote_code(command)
+    add_json(command)

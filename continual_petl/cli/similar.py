@@ -1,0 +1,45 @@
+"""``continual-petl similar``: the learned tasks whose rows are most like those of a task or a file."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from pathlib import Path
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.cli.rows_in import read_unnamed_rows
+from continual_petl.errors import InputError, did_you_mean
+from continual_petl.store.open_run import check_can_route
+
+MAX_ROWS = 1000
+"""Number of rows of a file that are read."""
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    from continual_petl.engine.run import Run
+
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    check_can_route(run.store)  # before anything heavy is imported
+    known, target = run.store.tasks, arguments.target
+    if target not in known and not Path(target).is_file():
+        raise InputError(
+            f"{target}: it is neither a learned task{did_you_mean(target, known)} nor a file with rows; give one of the two"
+        )
+    rows = None if target in known else [row for row, _ in islice(read_unnamed_rows(Path(target)), MAX_ROWS)]
+    found = run.similar(target if rows is None else rows)
+    ranked = [
+        {"task": task, "distance": distance, "kind": run.store.manifest(task).kind} for task, distance in found.items()
+    ]
+    if arguments.json:
+        print_json(ranked)
+        return 0
+    from rich.table import Table
+
+    table = Table("task", "distance", "kind")
+    for each in ranked[: arguments.top]:
+        table.add_row(str(each["task"]), f"{each['distance']:.2f}", str(each["kind"]))
+    out().print(table if ranked else "there is no other task to compare with")
+    if len(ranked) > arguments.top:
+        out().print(f"and {len(ranked) - arguments.top:,} more: --top {len(ranked)} shows all")
+    return 0

@@ -1,0 +1,44 @@
+"""The learned tasks whose rows are most like those of a task, or like given rows, from stored sums alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from continual_petl.errors import InputError
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.row_checks import accepts
+from continual_petl.predictor.task_finder import task_finder
+from continual_petl.router.similarity import distances
+from continual_petl.router.totals import read_sums
+from continual_petl.store.model_cache import ModelCache
+
+
+def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, float]:
+    """Return the distance of each learned task, nearest first; see `continual_petl.router.similarity`.
+
+    Args:
+        models: the run's backbone and banks.
+        target: a learned task, which is left out of the result, or rows of one type.
+
+    Raises:
+        InputError: if no task, or not this one, stored sums; or no task takes rows of this type.
+    """
+    finder = task_finder(models)
+    if isinstance(target, str):
+        sums = read_sums(models.store, target)
+        if sums is None:
+            raise InputError(
+                f"task {target!r} was learned with routing: off and stored no sums: give a file with some of its rows"
+            )
+        found = distances(finder.totals, sums.counts_C, sums.means_CF)
+        return {task: distance for task, distance in found.items() if task != target}
+    group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in target)), None)
+    if not target or group is None:
+        raise InputError(
+            f"rows: got {len(target)} rows; needed: at least one, all of a type that one learned task takes (texts, pairs of "
+            "texts, lists of words, or images)"
+        )
+    states_NF = np.stack(list(finder.states(models, target)[group].values()))
+    return distances(finder.totals, np.array([len(states_NF)]), states_NF.mean(0, keepdims=True))

@@ -1,0 +1,32 @@
+"""What earlier banks gave later tasks: the gain over a fresh bank in the trials of ``start_from: auto``."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from continual_petl.errors import counted
+from continual_petl.report.figures.bars import in_words, task_bars
+from continual_petl.report.figures.registry import run_figure
+from continual_petl.report.formatting import number
+from continual_petl.report.run_facts import RunFacts
+
+
+def _words(facts: RunFacts) -> str:
+    results = facts.results
+    helped = sum(gain > 0 for gain in results.gains.values())
+    return (
+        "Validation score of the starting point that was taken, minus that of a fresh bank after equally many steps. An "
+        f"earlier bank, or an average of several, was better for {helped} of {counted(len(results.gains), 'task')}; the mean "
+        f"gain is {number(results.mean_gain)}. It shows how a task begins, not how it ends: more training narrows the gap."
+        + in_words(len(results.tasks))
+    )
+
+
+@run_figure("transfer", section="scores", caption="Gain from earlier banks", words=_words)
+def figure(facts: RunFacts) -> go.Figure | None:
+    """Return the gain of each task; None if no task tried several starting points."""
+    results = facts.results
+    if not results.gains:
+        return None
+    gains = [results.gains.get(task) for task in results.tasks]
+    return task_bars(results.tasks, {"gain over a fresh bank": gains}, y="score", number=" %{y:+.4f}", unit="")
