@@ -62,7 +62,7 @@ def entry_of(task: str, data: Path, size: Size = "all", draw: int = 0) -> dict[s
         "data": folder,
         "metric": known.metric,
         "limits": dict(MOST),
-        "training": {"epochs": EPOCHS[size]},
+        "training": {"epochs": EPOCHS[size], "select": "last"},
     }
     if known.pair:
         entry["columns"] = {"text_pair": "text_pair"}
