@@ -1,4 +1,4 @@
-"""The command: ``python -m experiments.transfer --data FOLDER [--bank BANK] [--size SIZE ...] [--draw N ...] [--runs FOLDER]``.
+"""The command: ``python -m experiments.transfer --data FOLDER [--size SIZE ...] [--draw N ...] [--runs FOLDER]``.
 
 Learns later tasks from every starting point and adds a line to the ledger for each; what the ledger has is not learned
 again. ``pages`` writes the page again.
