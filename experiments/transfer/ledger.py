@@ -12,9 +12,10 @@ import torch
 from continual_petl._frozen import FrozenModel
 from experiments.benchmarks.machine import Machine, commit, describe, versions
 from experiments.studies.learning import plain
+from experiments.transfer.streams import Size
 
 HERE = Path(__file__).parent
-Key = tuple[str, str, str, int, str]
+Key = tuple[str, str, Size, int, str]
 
 
 class Line(FrozenModel):
@@ -22,7 +23,7 @@ class Line(FrozenModel):
 
     stream: str
     task: str
-    size: str
+    size: Size
     """Rows: 20 or 200 of each label, or all."""
     draw: int
     bank: str
@@ -36,7 +37,7 @@ class Line(FrozenModel):
     versions: dict[str, str]
 
     @staticmethod
-    def key_of(stream: str, task: str, size: str, draw: int, bank: str) -> Key:
+    def key_of(stream: str, task: str, size: Size, draw: int, bank: str) -> Key:
         """Return what identifies a case."""
         return stream, task, size, draw, bank
 
@@ -63,7 +64,7 @@ class Ledger:
         """Return whether a case has been measured."""
         return any(line.key == key for line in self.lines())
 
-    def add(self, stream: str, task: str, size: str, draw: int, bank: str, found: dict[str, Any]) -> None:
+    def add(self, stream: str, task: str, size: Size, draw: int, bank: str, found: dict[str, Any]) -> None:
         """Add a line."""
         line = Line(
             stream=stream,

@@ -3,10 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import mean
 
+from experiments.benchmarks.markdown import grid
+from experiments.transfer.cases import Case, cases_of
 from experiments.transfer.ledger import Line
+from experiments.transfer.streams import EPOCHS, FEW_VALIDATION, MOST, SIZES, STREAMS, Size
+
+_STREAMS = "; ".join(" → ".join(tasks) for tasks in STREAMS.values())
+_EPOCHS = ", ".join(f"{EPOCHS[size]} epochs with {size} rows" for size in SIZES)
+INTRODUCTION = f"""# Do earlier banks help a new task?
+
+Four streams of three tasks: {_STREAMS} (banking, cards and travel are
+domains of CLINC150). The second and third task of each are learned from 20 rows of each label (regression: 40 rows), from 200,
+or from all (at most {MOST["train"]:,}), with Houlsby adapters on MiniLM: {_EPOCHS},
+last step, test scores on at most {MOST["test"]} rows. Earlier tasks are learned from all rows. Each draw has its own rows,
+initial values and order.
+
+*By hand* is the best single earlier bank by its test score, a bound that nobody knows in advance. *Auto* is what
+`start_from: auto` would take: its trials use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of each
+label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
+(`tests/engine/test_start_auto.py`), so it is not learned a second time."""
+NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 
 def page(lines: Sequence[Line]) -> str:
     """Return the page as Markdown."""
-    return f"{len(lines)} cases\n"
+    parts = [INTRODUCTION]
+    found = cases_of(lines)
+    for size in SIZES:
+        own = [case for case in found if case.size == size]
+        if not own:
+            parts.append(
+                f"**Not measured yet: {NAMES[size]}.** `python -m experiments.transfer --data FOLDER --size {size}` adds it."
+            )
+        else:
+            parts += [f"## {NAMES[size].capitalize()}", _table(own)]
+    if found:
+        parts += ["## Targets", _targets(found), "## Where an earlier bank hurts", _hurts(found)]
+        parts += ["## Where the numbers come from", _circumstances(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(cases: Sequence[Case]) -> str:
+    header = ["task (draws)", "fresh", "by hand", "average", "auto", "auto takes", "choosing, s", "learning, s"]
+    rows = []
+    for task in dict.fromkeys(case.task for case in cases):
+        own = [case for case in cases if case.task == task]
+        averages = [case.starts["average"] for case in own if "average" in case.starts]
+        rows.append(
+            [
+                f"{task} ({len(own)})",
+                _score(mean(case.fresh for case in own)),
+                _score(mean(case.by_hand for case in own)),
+                _score(mean(averages)) if averages else "-",
+                _score(mean(case.auto for case in own)),
+                ", ".join(case.taken for case in own),
+                f"{mean(case.choosing for case in own):.0f}",
+                f"{mean(case.learning for case in own):.0f}",
+            ]
+        )
+    whole = [mean(getattr(case, name) for case in cases) for name in ("fresh", "by_hand", "auto")]
+    rows.append(["**mean of all**", *map(_score, whole[:2]), "", _score(whole[2]), "", "", ""])
+    return grid(header, rows)
+
+
+def _targets(cases: Sequence[Case]) -> str:
+    rows = []
+    few = [case for case in cases if case.size == "20"]
+    if few:
+        gain = mean(case.auto - case.fresh for case in few)
+        below = mean(case.by_hand - case.auto for case in few)
+        rows.append(_row("auto above fresh, 20 rows of each label", "at least 5 points", gain, gain >= 0.05))
+        rows.append(_row("auto below the best by hand, 20 rows of each label", "at most 1 point", below, below <= 0.01))
+    if whole := [case for case in cases if case.size == "all"]:
+        worst = min(case.auto - case.fresh for case in whole)
+        share = mean(case.choosing / case.learning for case in whole)
+        rows.append(_row("auto against fresh, all rows, worst task", "at least -0.2 points", worst, worst >= -0.002))
+        met = "met" if share <= 0.2 else "**missed**"
+        rows.append(["choosing, as a share of learning, all rows", "at most 20 %", f"{share:.0%}", met])
+    return grid(["", "target", "found", ""], rows)
+
+
+def _row(what: str, wanted: str, found: float, met: bool) -> list[str]:
+    return [what, wanted, f"{100 * found:+.1f} points", "met" if met else "**missed**"]
+
+
+def _hurts(cases: Sequence[Case]) -> str:
+    rows = [
+        [f"{case.task}, {NAMES[case.size]}, draw {case.draw}", start, _score(score), _score(case.fresh), case.taken]
+        for case in cases
+        for start, score in case.starts.items()
+        if score < case.fresh - 0.01
+    ]
+    if not rows:
+        return "In no case is the score from an earlier bank more than one point below that from a fresh one."
+    return "Starts that end more than one point below a fresh bank, and what auto takes instead:\n\n" + grid(
+        ["task", "start", "score", "fresh", "auto takes"], rows
+    )
+
+
+def _circumstances(lines: Sequence[Line]) -> str:
+    last = lines[-1]
+    versions = ", ".join(f"{name} {version}" for name, version in last.versions.items())
+    commits = ", ".join(dict.fromkeys(line.commit for line in lines))
+    return (
+        "`python -m experiments.transfer --data FOLDER` adds a line to `results/cases.jsonl` for each case; what the file "
+        f"has is not learned again. {len(lines)} lines, commits {commits}; {last.machine.processor}, one thread, other work on the "
+        f"machine at the same time, so seconds are only comparable within a line; {versions}."
+    )
+
+
+def _score(value: float) -> str:
+    return f"{100 * value:.1f}"

@@ -1,0 +1,58 @@
+"""The lines of the ledger as comparable numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.transfer.ledger import Line
+from experiments.transfer.streams import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One later task from one draw of rows."""
+
+    task: str
+    size: Size
+    draw: int
+    starts: Mapping[str, float]
+    """Test score by start: fresh, earlier tasks, average."""
+    taken: str
+    """What auto takes: fresh, an earlier task, or average."""
+    choosing: float
+    """Seconds."""
+    learning: float
+    """Seconds of learning from a fresh bank."""
+
+    @property
+    def fresh(self) -> float:
+        """Test score from a fresh bank."""
+        return self.starts["fresh"]
+
+    @property
+    def by_hand(self) -> float:
+        """Test score from the best earlier bank."""
+        return max(score for start, score in self.starts.items() if start not in ("fresh", "average"))
+
+    @property
+    def auto(self) -> float:
+        """Test score from what auto takes."""
+        return self.starts[self.taken]
+
+
+def cases_of(lines: Sequence[Line]) -> list[Case]:
+    """Return the cases; a diverged or constant bank, which has no score, counts as 0."""
+    return [
+        Case(
+            task=line.task,
+            size=line.size,
+            draw=line.draw,
+            starts={start: each["test"] or 0.0 for start, each in line.found["starts"].items()},
+            taken="average" if " + " in line.found["auto"]["taken"] else line.found["auto"]["taken"],
+            choosing=line.found["auto"]["seconds"],
+            learning=line.found["starts"]["fresh"]["seconds"],
+        )
+        for line in lines
+        if "starts" in line.found
+    ]

@@ -1,0 +1,65 @@
+"""The study of starting points: its page, and the whole command on made-up rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.studies.made_up import make_up
+from experiments.studies.tiny import make_tiny
+from experiments.transfer import __main__ as command
+from experiments.transfer import streams
+from experiments.transfer.cases import cases_of
+from experiments.transfer.ledger import HERE, Ledger
+from experiments.transfer.page import page
+
+COMMITTED = Ledger(HERE / "results" / "cases.jsonl")
+
+
+def test_page_is_that_of_the_committed_ledger() -> None:
+    lines = COMMITTED.lines()
+    assert lines
+    assert (HERE / "README.md").read_text(encoding="utf-8") == page(lines)
+    assert len({line.key for line in lines}) == len(lines)
+    text = COMMITTED.file.read_text(encoding="utf-8")
+    assert "/work" not in text
+    assert "/tmp" not in text
+
+
+def test_auto_takes_one_of_the_starts_that_were_learned() -> None:
+    for case in cases_of(COMMITTED.lines()):
+        assert case.taken in case.starts
+        assert case.by_hand in case.starts.values()
+
+
+def test_page_says_what_was_not_measured() -> None:
+    assert "**Not measured yet: all rows.**" in page([])
+
+
+def test_command_without_data_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.parse([])
+    assert "--data: missing; give the folder with a folder of rows for every task" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = make_up(tmp_path / "data"), tmp_path / "out"
+    tree, tiny = streams.stream_of, str(make_tiny(tmp_path / "tiny"))
+    monkeypatch.setattr("experiments.transfer.measure.stream_of", lambda name, data, bank: tree(name, data, bank, tiny))
+    words = ["--data", str(data), "--out", str(out), "--size", "20", "--draw", "1", "--stream", "reviews"]
+    monkeypatch.setattr(streams, "BANKS", {"houlsby": {"preset": "houlsby", "bottleneck": 4}})
+    monkeypatch.setattr(command, "BANKS", streams.BANKS)
+    assert command.main(words) == 0
+    ledger = Ledger(out / "results" / "cases.jsonl")
+    (yelp, amazon) = cases_of(ledger.lines())
+    assert list(yelp.starts) == ["fresh", "sst2"]
+    assert list(amazon.starts) == ["fresh", "sst2", "yelp", "average"]
+    before = ledger.file.read_bytes()
+    assert command.main(words) == 0
+    assert ledger.file.read_bytes() == before
+    assert (out / "README.md").read_text(encoding="utf-8") == page(ledger.lines())
+    assert str(tmp_path) not in before.decode()
