@@ -16,7 +16,7 @@ from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
 from continual_petl.engine.parallel.scheduler import learn_in_parallel
 from continual_petl.engine.run import Run
-from continual_petl.engine.session import Session, changed_settings, forgotten_tasks
+from continual_petl.engine.session import Session, changed_settings, forgotten_tasks, tasks_without_routing
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_task
 from continual_petl.engine.task.learn_task import learn_task
@@ -102,6 +102,7 @@ def learn(
             *_stream_replaced(session.store),
             *changed_settings(session),
             *forgotten_tasks(session),
+            *tasks_without_routing(session),
             *pool.notices(),
         )
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, known_names
 from continual_petl.learner.plan import plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -208,6 +208,18 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
         if changed:
             found[task.name] = changed
     return found
+
+
+def tasks_without_routing(session: Session) -> tuple[str, ...]:
+    """Return a notice if the protocol judges rows that name no task, but some tasks store nothing to find them by."""
+    spec = session.spec
+    off = [task.name for task in spec.tasks if spec.resolved_routing(task) == "off"]
+    if spec.protocol == "task" or not off:
+        return ()
+    return (
+        f"protocol: {spec.protocol} judges rows that name no task, but routing is off for {known_names(off, limit=5)}: "
+        "their rows cannot be found and are not measured; remove `routing: off`, or write protocol: task",
+    )
 
 
 def forgotten_tasks(session: Session) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ _EPOCHS = ", ".join(f"{EPOCHS[size]} epochs with {size} rows" for size in SIZES)
 INTRODUCTION = f"""# Do earlier banks help a new task?
 
 Four streams of three tasks: {_STREAMS} (banking, cards and travel are
-domains of CLINC150). The second and third task of each are learned from 20 rows of each label (regression: 40 rows), from 200,
+domains of CLINC150). The second and third task are learned from 20 rows of each label (regression: 40 rows), from 200,
 or from all (at most {MOST["train"]:,}), with Houlsby adapters on MiniLM: {_EPOCHS},
 last step, test scores on at most {MOST["test"]} rows. Earlier tasks are learned from all rows. Each draw has its own rows,
 initial values and order.
@@ -109,8 +109,8 @@ def _circumstances(lines: Sequence[Line]) -> str:
     commits = ", ".join(dict.fromkeys(line.commit for line in lines))
     return (
         "`python -m experiments.transfer --data FOLDER` adds a line to `results/cases.jsonl` for each case; what the file "
-        f"has is not learned again. {len(lines)} lines, commits {commits}; {last.machine.processor}, one thread, other work on the "
-        f"machine at the same time, so seconds are only comparable within a line; {versions}."
+        f"has is not learned again. {len(lines)} lines, commits {commits}; {last.machine.processor}, one thread, other work "
+        f"on the machine at the same time, so seconds are only comparable within a line; {versions}."
     )
 
 

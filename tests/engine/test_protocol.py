@@ -173,3 +173,40 @@ def test_problem_of_a_split_task_is_told_with_its_line(
     told = capsys.readouterr().err
     assert f"{file}:2: key tasks.0.labels: task 's-01', split train" in told
     assert "label 'a' is unknown" in told
+
+
+def test_routing_that_is_off_is_reported_where_the_protocol_needs_it(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_split_stream(tmp_path / "cut", backbone_folder())
+    for words, expected in (
+        ([], False),
+        (["--routing", "off"], True),
+        (["--routing", "off", "--protocol", "task"], False),
+    ):
+        assert main(["run", str(file), "--dry-run", *words]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("protocol: class judges rows that name no task, but routing is off for s-01, s-02" in said) == expected
+
+
+def test_images_are_split_by_label(vit_folder: Path, tmp_path: Path) -> None:
+    images = [[[[30 * (number % 5)] * 3] * 4] * 4 for number in range(60)]
+    rows = [{"image": image, "label": LABELS[number % 5]} for number, image in enumerate(images)]
+    entry = {"name": "s", "kind": "image-classification", "data": {"train": rows, "test": rows[:20]}, "labels": LABELS}
+    tree = {
+        "name": "cut",
+        "backbone": {"name": str(vit_folder)},
+        "bank": {"preset": "houlsby", "bottleneck": 4},
+        "training": TRAINING | QUICK,
+        "protocol": "class",
+        "tasks": [entry | {"split": {"classes_per_task": 3}}],
+    }
+    (tmp_path / "stream.yaml").write_text(json.dumps(tree))
+    run = learn(TaskStream.from_yaml(tmp_path / "stream.yaml"), tmp_path / "run")
+    assert run.store.tasks == ("s-01", "s-02") or list(run.store.tasks) == ["s-01", "s-02"]
+    first, second = (run.store.manifest(task).labels or () for task in ("s-01", "s-02"))
+    assert sorted((*first, *second)) == LABELS
+    routed = run.results.routed
+    assert routed is not None
+    assert set(routed.tasks) == {"s-01", "s-02"}
+    assert run.predict(images[0], unknown="nearest").task in routed.tasks

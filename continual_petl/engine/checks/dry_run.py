@@ -16,7 +16,7 @@ from continual_petl.engine.checks.protocol import protocol_problems
 from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.checks.shared_bank import check_shared
 from continual_petl.engine.checks.warm_start import check_copies, check_parent
-from continual_petl.engine.session import Session, forgotten_tasks
+from continual_petl.engine.session import Session, forgotten_tasks, tasks_without_routing
 from continual_petl.errors import InputError
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
@@ -83,7 +83,7 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     new = [task for task in wanted if task.name not in learned]
     if not check_loads(session, wanted, problems):
         find_problems(session, new, problems).raise_all()
-    forgotten = forgotten_tasks(session)
+    forgotten = (*forgotten_tasks(session), *tasks_without_routing(session))
     for task in wanted:
         with problems.collected(key_of(session.spec, task)):
             try:
