@@ -1,13 +1,14 @@
-"""A bench for every test, copied from one whose first task was learned once."""
+"""A bench for every test, copied from one whose first task was learned once; and processes for single commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.bench import Bench
+from tests.cli.light import LightProcesses
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,11 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="session")
+def light_processes() -> Iterator[LightProcesses]:
+    """Return what starts commands in processes that have imported nothing heavy."""
+    processes = LightProcesses()
+    yield processes
+    processes.close()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.cli.bench import Bench
+from tests.cli.light import LightProcesses
 
 STREAM = """\
 name: files
@@ -155,14 +154,11 @@ def test_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: Any
 
 
 @pytest.mark.parametrize("where", ["a misspelt key", "a missing file"])
-def test_mistake_is_reported_without_importing_training_libraries(bench: Bench, where: str) -> None:
+def test_mistake_is_reported_without_importing_training_libraries(
+    bench: Bench, light_processes: LightProcesses, where: str
+) -> None:
     if where == "a misspelt key":
         (bench.folder / "typo.yaml").write_text(STREAM.split("tasks:")[0].replace("training:", "trainign:"))
     heavy = {"torch", "transformers", "lightning", "torchmetrics", "wandb", "tokenizers"}
-    code = (
-        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
-        f"sys.exit(', '.join(sorted({heavy} & set(sys.modules))) or code)"
-    )
-    argv = [sys.executable, "-W", "ignore", "-c", code, "run", str(bench.folder / "typo.yaml")]
-    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2, done.stderr
+    done = light_processes.run(["run", str(bench.folder / "typo.yaml")], bench.folder)
+    assert (done.code, heavy & done.modules) == (2, set()), done.err

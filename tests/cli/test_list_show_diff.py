@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from continual_petl.report import task_lines
 from continual_petl.report.differences import differences
 from continual_petl.report.task_lines import difference_lines, size, task_facts, task_table
 from continual_petl.store.store import Store
+from tests.cli.light import LightProcesses
 from tests.store.fabricated import Looks, multiply
 from tests.streams_in_code import regression_task, stream, task
 
@@ -140,31 +139,25 @@ ANSWERS_WITHOUT_THE_MODEL = {
 
 
 @pytest.mark.parametrize("command", ANSWERS_WITHOUT_THE_MODEL)
-def test_commands_without_a_model_do_not_import_torch(runs: Path, command: str) -> None:
+def test_commands_without_a_model_do_not_import_torch(
+    runs: Path, light_processes: LightProcesses, tmp_path: Path, command: str
+) -> None:
     words = [str(runs / "one") if word == "RUN" else word for word in ANSWERS_WITHOUT_THE_MODEL[command]]
-    code = (
-        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
-        f"sys.exit(code or ', '.join(sorted({HEAVY} & set(sys.modules))) or 0)"
-    )
-    argv = [sys.executable, "-W", "ignore", "-c", code, command.split()[0], *words]
-    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = light_processes.run([command.split()[0], *words], tmp_path)
+    assert (done.code, done.err, HEAVY & done.modules) == (0, "", set())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "predict", "verify"])
-def test_reading_a_run_does_not_import_training_libraries(runs: Path, tmp_path: Path, command: str) -> None:
+def test_reading_a_run_does_not_import_training_libraries(
+    runs: Path, light_processes: LightProcesses, tmp_path: Path, command: str
+) -> None:
     more = {"report": ["--output", str(tmp_path)], "predict": ["--task", "both", "a text"], "verify": []}[command]
     unused = {"lightning", "torchmetrics", "wandb", "datasets", "pandas", "pyarrow"}
     if command == "report":
         unused = (unused | {"torch", "transformers"}) - {"pandas"}
-    code = (
-        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
-        f"sys.exit(code or ', '.join(sorted({unused} & set(sys.modules))) or 0)"
-    )
-    argv = [sys.executable, "-W", "ignore", "-c", code, command, str(runs / "one"), *more]
-    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = light_processes.run([command, str(runs / "one"), *more], tmp_path)
+    assert (done.code, done.err, unused & done.modules) == (0, "", set())
 
 
 def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +14,7 @@ from continual_petl.engine.checks.problems import Problems, with_lines
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.stream_file.places import Places
 from tests.cli.bench import Bench, csv_lines, json_lines
+from tests.cli.light import LightProcesses
 
 HEAVY = {
     "torch",
@@ -62,19 +62,22 @@ REFUSED = {
 }
 
 
-def light(bench: Bench, words: list[str]) -> tuple[int, str, str]:
-    """Run a command in a new process; return its exit code, standard error, and the modules of `HEAVY` it imported."""
-    code = (
-        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
-        f"print('imported:', *sorted({HEAVY} & set(sys.modules))); sys.exit(code)"
-    )
-    argv = [sys.executable, "-W", "ignore", "-c", code, *(word.replace("FOLDER", str(bench.folder)) for word in words)]
-    done = subprocess.run(argv, cwd=bench.folder, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr, done.stdout.rpartition("imported:")[2].strip()
+Light = Callable[[Bench, list[str]], tuple[int, str, str]]
+
+
+@pytest.fixture
+def light(light_processes: LightProcesses) -> Light:
+    """Return a function that runs a command in a new process: to its exit code, standard error, and imports of `HEAVY`."""
+
+    def run(bench: Bench, words: list[str]) -> tuple[int, str, str]:
+        done = light_processes.run([word.replace("FOLDER", str(bench.folder)) for word in words], bench.folder)
+        return done.code, done.err, " ".join(sorted(HEAVY & done.modules))
+
+    return run
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_invalid_commands_fail_without_importing_torch(bench: Bench, case: str) -> None:
+def test_invalid_commands_fail_without_importing_torch(bench: Bench, light: Light, case: str) -> None:
     words, says = REFUSED[case]
     (bench.folder / "task.yaml").write_text("name: new\nkind: clasification\ndata: data/other\n")
     (bench.folder / "again.yaml").write_text("name: single\nkind: classification\ndata: data/other\n")
@@ -85,7 +88,9 @@ def test_invalid_commands_fail_without_importing_torch(bench: Bench, case: str) 
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_misspelt_key_and_invalid_rows_are_reported_without_importing_datasets(bench: Bench, suffix: str) -> None:
+def test_misspelt_key_and_invalid_rows_are_reported_without_importing_datasets(
+    bench: Bench, light: Light, suffix: str
+) -> None:
     folder = bench.folder / "data" / "other"
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     for file in folder.iterdir():
@@ -105,7 +110,7 @@ def test_misspelt_key_and_invalid_rows_are_reported_without_importing_datasets(b
     assert "'yes'" in said
 
 
-def test_misspelt_key_without_rows_is_reported_without_importing_numpy(bench: Bench) -> None:
+def test_misspelt_key_without_rows_is_reported_without_importing_numpy(bench: Bench, light: Light) -> None:
     text = bench.stream.replace("training:", "trainign:").replace("data/single", "{path: some-user/some-data}")
     (bench.folder / "stream.yaml").write_text(text.replace("data/other", "https://localhost:1/b.csv"))
     code, said, imported = light(bench, ["run", "FOLDER/stream.yaml"])
@@ -113,7 +118,7 @@ def test_misspelt_key_without_rows_is_reported_without_importing_numpy(bench: Be
     assert "key trainign: unknown key" in said
 
 
-def test_forget_does_not_import_torch(bench: Bench) -> None:
+def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:
     assert light(bench, ["forget", "FOLDER/run", "single"]) == (0, "", "")
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
@@ -121,11 +126,11 @@ def test_forget_does_not_import_torch(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "imported"), [(["--json"], "numpy"), (["--output", "FOLDER/report"], "numpy plotly")]
 )
-def test_report_does_not_import_torch(bench: Bench, words: list[str], imported: str) -> None:
+def test_report_does_not_import_torch(bench: Bench, light: Light, words: list[str], imported: str) -> None:
     assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", imported)
 
 
-def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench) -> None:
+def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench, light: Light) -> None:
     bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
     content = bytearray(bank.read_bytes())
     content[-1] ^= 1
@@ -137,7 +142,7 @@ def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench) -> No
 @pytest.mark.parametrize("preset", ["houlsby, bottleneck: 4", "lora, rank: 4", "probe"])
 @pytest.mark.parametrize("command", ["run", "learn"])
 def test_missing_file_is_reported_with_other_mistakes_before_loading_the_model(
-    bench: Bench, command: str, preset: str
+    bench: Bench, light: Light, command: str, preset: str
 ) -> None:
     if command == "run":
         (bench.folder / "data" / "other" / "train.jsonl").rename(bench.folder / "elsewhere.jsonl")
@@ -184,7 +189,9 @@ def test_mistakes_in_a_task_file_are_reported_with_lines(
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 @pytest.mark.parametrize("wrong", ["bank: houlsbi", "training: {epochs: none}", "trainign: {epochs: 1}"])
-def test_data_of_a_task_file_is_checked_despite_a_misspelt_key(bench: Bench, words: list[str], wrong: str) -> None:
+def test_data_of_a_task_file_is_checked_despite_a_misspelt_key(
+    bench: Bench, light: Light, words: list[str], wrong: str
+) -> None:
     text = f"name: new\nkind: classification\n{wrong}\ndata: data/other\ncolumns: {{text: txt}}\nlabels: [no, maybe]\n"
     (bench.folder / "task.yaml").write_text(text)
     code, said, imported = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml", *words])
@@ -199,7 +206,7 @@ def test_data_of_a_task_file_is_checked_despite_a_misspelt_key(bench: Bench, wor
     assert "key labels: task 'new', split train" in told[1]
 
 
-def test_data_of_a_task_file_with_a_wrong_kind_is_not_read(bench: Bench) -> None:
+def test_data_of_a_task_file_with_a_wrong_kind_is_not_read(bench: Bench, light: Light) -> None:
     (bench.folder / "task.yaml").write_text("name: new\nkind: clasification\ndata: nowhere\n")
     code, said, imported = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml"])
     assert (code, len(said.splitlines()), imported) == (2, 2, "")

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning as L
 
@@ -119,6 +119,23 @@ def deaths(backbone: Path, folder: Path, instants: Sequence[str]) -> dict[str, i
         _, status = os.waitpid(child, 0)
         found[instant] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     return found
+
+
+def in_a_process(arguments: Sequence[str], reads: int, says: int, others: Sequence[int]) -> NoReturn:
+    """Run `main` in a forked process, between two pipes whose other ends it does not hold, and end the process."""
+    code: Any = 1
+    try:
+        for end in others:
+            os.close(end)
+        sys.stdin, sys.stdout = os.fdopen(reads), os.fdopen(says, "w")
+        main(*arguments)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def main(backbone: str, folder: str) -> None:

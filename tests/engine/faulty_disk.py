@@ -1,13 +1,16 @@
 """A disk on which the k-th operation fails, or where the process is killed at that point.
 
 `FaultyDisk` replaces ``os`` in the module that writes. `Everywhere` replaces functions of ``os`` itself, in a separate
-process, and so also covers calls of pathlib, shutil and other packages below a folder.
+process, and so also covers calls of pathlib, shutil and other packages below a folder. `Copies` keeps what a process that is
+killed in a call would leave, for all calls of one process.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -83,16 +86,22 @@ class Everywhere:
             place = self._place(args[0], kwargs.get("dir_fd"))
             if place is None:
                 return real(*args, **kwargs)
-            self.calls.append(f"{name} {re.sub(r'[.][0-9]+[.]', '.PID.', place)}")
-            if len(self.calls) - 1 != self._at:
+            self.calls.append(f"{name} {without_numbers(place)}")
+            if not self._meets(len(self.calls) - 1):
                 return real(*args, **kwargs)
-            if name == "write":
-                real(args[0], bytes(args[1])[: len(args[1]) // 2])
-            if self._number is None:
-                os._exit(KILLED)
-            raise OSError(self._number, os.strerror(self._number))
+            half = real(args[0], bytes(args[1])[: len(args[1]) // 2]) if name == "write" else 0
+            self._fail()
+            return half + real(args[0], bytes(args[1])[half:]) if name == "write" else real(*args, **kwargs)
 
         return call
+
+    def _meets(self, call: int) -> bool:
+        return call == self._at
+
+    def _fail(self) -> None:
+        if self._number is None:
+            os._exit(KILLED)
+        raise OSError(self._number, os.strerror(self._number))
 
     def _place(self, what: Any, folder: int | None) -> str | None:
         """Return the path of a file below the folder, from there; None for any other one, and for the lock."""
@@ -104,6 +113,56 @@ class Everywhere:
             os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)), self._folder
         )
         return None if inside.startswith(("..", ".lock")) else inside
+
+
+class Copies(Everywhere):
+    """Copies a folder in every call that changes it, half of what is written there: what a kill in this call would leave.
+
+    Args:
+        folder: calls below it count, except for the lock.
+        copies: the folder of the copies, named by the number of the call.
+    """
+
+    def __init__(self, folder: Path, copies: Path) -> None:
+        super().__init__(folder)
+        self._copies = copies
+
+    def _meets(self, call: int) -> bool:
+        return True
+
+    def _fail(self) -> None:
+        shutil.copytree(self._folder, self._copies / str(len(self.calls) - 1), symlinks=True)
+
+
+def copies_of(act: Callable[[], object], folder: Path, copies: Path) -> int:
+    """Act in a process of which `Copies` are made; return its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            Copies(folder, copies).put_in(pytest.MonkeyPatch())
+            act()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def without_numbers(name: str) -> str:
+    """Return a name without the number of the process that made it."""
+    return re.sub(r"[.][0-9]+[.]", ".PID.", name)
+
+
+def state_of(folder: Path) -> str:
+    """Return a digest of everything that a command can find in a folder: all names, and all bytes but the lock's."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        content = path.read_bytes() if path.is_file() and not name.startswith(".lock") else b""
+        digest.update(f"{without_numbers(name)}, {path.is_dir()}, {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | None) -> tuple[bool, str]:

@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +15,7 @@ from continual_petl import Run, learn
 from continual_petl.errors import StoreError
 from continual_petl.streams.stream import TaskStream
 from tests.desk import bank_digests
-from tests.engine.crash import INSTANTS, deaths, tasks_of
-from tests.house import ROOT
+from tests.engine.crash import INSTANTS, deaths, in_a_process, tasks_of
 
 Folder = Callable[..., Path]
 
@@ -31,19 +28,26 @@ pytestmark = [
 ]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    code = (
-        "import torch; torch.set_num_threads(1); import sys; from tests.engine.crash import main; main(*sys.argv[1:])"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+class Started:
+    """A process that does what `crash.main` does, forked so that torch is not imported again."""
+
+    def __init__(self, *arguments: str) -> None:
+        reads, self._to = os.pipe()
+        said, says = os.pipe()
+        self.number = os.fork()
+        if self.number == 0:
+            in_a_process(arguments, reads, says, (self._to, said))
+        os.close(reads)
+        os.close(says)
+        self.said = os.fdopen(said)
+
+    def end(self) -> tuple[str, int]:
+        """Let it go on; return what it said from then on, and its exit code."""
+        os.write(self._to, b"\n")
+        os.close(self._to)
+        with self.said:
+            out = self.said.read()
+        return out, os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +94,14 @@ def test_run_killed_at_any_point_resumes_to_the_same_banks(
 def test_signal_saves_exits_and_run_resumes(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], number: int
 ) -> None:
-    with start(str(backbone_folder()), str(tmp_path / "run")) as process:
-        assert process.stdout is not None
-        for _ in range(5):
-            assert process.stdout.readline() == "step\n"
-        # Meanwhile no other process may write.
-        with pytest.raises(StoreError, match="another process is writing to this run"):
-            learn(tasks_of(backbone_folder()), tmp_path / "run")
-        process.send_signal(number)
-        out, _ = process.communicate("\n", timeout=900)
-    assert out == ""  # the step is finished, and no other begun
-    assert process.returncode == 100 + number
+    process = Started(str(backbone_folder()), str(tmp_path / "run"))
+    for _ in range(5):
+        assert process.said.readline() == "step\n"
+    # Meanwhile no other process may write.
+    with pytest.raises(StoreError, match="another process is writing to this run"):
+        learn(tasks_of(backbone_folder()), tmp_path / "run")
+    os.kill(process.number, number)
+    # The step is finished, and no other begun.
+    assert process.end() == ("", 100 + number)
     assert (tmp_path / "run" / ".progress" / "one" / "last.ckpt").is_file()
     assert bank_digests(learn(tasks_of(backbone_folder()), tmp_path / "run")) == uninterrupted

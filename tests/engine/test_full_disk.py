@@ -21,7 +21,7 @@ from continual_petl.store.files.atomic import append_lines, line_bytes, new_fold
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests
-from tests.engine.faulty_disk import FaultyDisk, content
+from tests.engine.faulty_disk import FaultyDisk, content, state_of
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -45,6 +45,7 @@ class Learned:
             disk = FaultyDisk(None).put_in(patch)
             self.digests = bank_digests(learn(self.tasks, shutil.copytree(self.folder, folder / "whole")))
             self.calls = disk.calls
+        self._resumed: set[str] = set()
 
     def fails_at(self, call: int, number: int, folder: Path) -> list[str]:
         """Fail in one call; return what is wrong afterwards."""
@@ -67,8 +68,10 @@ class Learned:
             wrong.append(f"{where}the store holds {tasks}")
         if left := [str(path) for path in folder.rglob("*.new")]:
             wrong.append(f"{where}left behind {left}")
-        if bank_digests(learn(self.tasks, folder)) != self.digests:
+        # Many failures leave the same folder, byte for byte, from which the same command goes on in the same way.
+        if (state := state_of(folder)) not in self._resumed and bank_digests(learn(self.tasks, folder)) != self.digests:
             wrong.append(f"{where}another bank")
+        self._resumed.add(state)
         shutil.rmtree(folder)
         return wrong
 
@@ -90,7 +93,9 @@ def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path
     wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
-    print(f"{len(cases)} failures in {len(learned.calls)} calls of {sorted(set(learned.calls))}")
+    print(
+        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} folders that differ"
+    )
     assert wrong == []
 
 

@@ -4,11 +4,15 @@ The slow test kills each command in every call that writes, and has the call fai
 longer, meet one fault in each call: a kill, a full disk and a broken disk in turn. All faults in every call of all commands::
 
     CONTINUAL_PETL_FAULTS=all pytest -m slow -rP tests/engine/test_leftovers.py
+
+What a kill leaves is copied in each call of one process. Many faults leave the same folder, byte for byte: the next command
+is given once in each.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -26,7 +30,7 @@ from continual_petl.report.write import write_report
 from continual_petl.store.files.sealed import SEAL
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep import sweep
-from tests.engine.faulty_disk import Everywhere, in_a_child
+from tests.engine.faulty_disk import Everywhere, copies_of, in_a_child, state_of, without_numbers
 from tests.streams_in_code import stream, task
 from tests.sweep.sweeps import small_stream, small_sweep
 
@@ -68,6 +72,7 @@ class Command:
             self.calls = Everywhere(folder).put_in(patch).calls
             self.act(folder)
         self.whole = left_in(folder)
+        self._went_on: set[tuple[bool, str]] = set()
 
     def _begin(self) -> Path:
         folder = self._scratch / "run"
@@ -78,14 +83,30 @@ class Command:
             shutil.copytree(self._start, folder)
         return folder
 
-    def fails_at(self, call: int, number: int | None) -> list[str]:
+    def killed_in(self, call: int) -> Path:
+        """Return the folder as a process leaves it that is killed in one call."""
+        copies = self._scratch / "copies"
+        if not copies.exists():
+            folder = self._begin()
+            assert copies_of(lambda: self.act(folder), folder, copies) == 0
+            assert len(list(copies.iterdir())) == len(self.calls)
+        shutil.rmtree(self._scratch / "run")
+        return shutil.copytree(copies / str(call), self._scratch / "run")
+
+    def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
         """Fail, or be killed, in one call, and give the next command, which is the same again; return what is wrong then."""
-        folder = self._begin()
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
-        ended_well, raised = in_a_child(lambda: self.act(folder), folder, call, number)
-        if raised:
-            return [where + raised]
+        if copied and number is None:
+            folder, ended_well = self.killed_in(call), False
+        else:
+            folder = self._begin()
+            ended_well, raised = in_a_child(lambda: self.act(folder), folder, call, number)
+            if raised:
+                return [where + raised]
+        if (state := (ended_well, state_of(folder))) in self._went_on:
+            return []
+        self._went_on.add(state)
         with suppress(InputError):  # what was to be forgotten may be forgotten already
             (self._then if ended_well else self.act)(folder)
         found = left_in(folder)
@@ -161,10 +182,6 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     return made
 
 
-def _wrong(found: Command, calls: list[int], numbers: Callable[[int], tuple[int | None, ...]]) -> str:
-    return "\n".join(wrong for call in calls for number in numbers(call) for wrong in found.fails_at(call, number))
-
-
 @pytest.mark.parametrize(
     ("name", "call", "numbers"),
     [
@@ -179,8 +196,28 @@ def test_interrupted_calls_leave_no_leftovers(
 ) -> None:
     found = command(name)
     number = next(number for number, each in enumerate(found.calls) if each.startswith(call))
-    wrong = _wrong(found, [number], lambda _: numbers)
-    assert not wrong, wrong
+    assert [wrong for fault in numbers for wrong in found.fails_at(number, fault)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["run", "forget"])
+def test_copies_are_what_killed_processes_leave(command: Callable[[str], Command], name: str) -> None:
+    found = command(name)
+    for call in range(0, len(found.calls), 7):
+        copied = half_left_in(found.killed_in(call))
+        folder = found._begin()
+        assert in_a_child(functools.partial(found.act, folder), folder, call, None) == (False, "")
+        assert half_left_in(folder) == copied
+
+
+def half_left_in(folder: Path) -> dict[str, bytes | None]:
+    """Return all names without the numbers of processes, and the bytes of what holds no times."""
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+    timeless = {name for name in found if name.startswith(("banks", "tombstones", "stream", ".stream"))}
+    return {
+        without_numbers(name): path.read_bytes() if path.is_file() and name in timeless else None
+        for name, path in found.items()
+    }
 
 
 @pytest.mark.slow
@@ -188,6 +225,7 @@ def test_interrupted_calls_leave_no_leftovers(
 def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Command], name: str) -> None:
     found = command(name)
     calls = range(len(found.calls))
-    print(f"{name}: {sum(len(faults(name, call)) for call in calls)} faults in {len(calls)} calls")
-    wrong = _wrong(found, [*calls], lambda call: faults(name, call))
-    assert not wrong, wrong
+    cases = [(call, number) for call in calls for number in faults(name, call)]
+    wrong = [text for call, number in cases for text in found.fails_at(call, number, copied=True)]
+    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} folders that differ")
+    assert not wrong, "\n".join(wrong)
