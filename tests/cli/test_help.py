@@ -15,6 +15,7 @@ LIMITS = {"--limits.cell_mb", "--limits.unpacked_gb", "--limits.ratio"}
 COMMANDS = {
     "init": {"--output", "--name", "--backbone", "--force", "--json", "--rows", *LIMITS},
     "run": {
+        "--start-from",
         "--data-dir",
         "--run-dir",
         "--dry-run",
@@ -30,6 +31,7 @@ COMMANDS = {
         "--json",
     },
     "learn": {
+        "--start-from",
         "--evaluate",
         "--remote-code",
         "--replace",
@@ -65,6 +67,7 @@ COMMANDS = {
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},
+    "similar": {"--json", "--remote-code", "--top"},
     "diff": {"--json"},
     "doctor": {"--run-dir", "--json"},
     "streams": {"--json"},

@@ -52,7 +52,7 @@ def test_gradient_of_the_weights_is_that_of_autograd(count: int) -> None:
     weights_K = logits_K.softmax(0)
     mixed = {name: sum(w * body[name] for w, body in zip(weights_K, bodies, strict=True)) for name in ("down", "up")}
     head = {f"head.{name}": tensor.detach() for name, tensor in bank.head.named_parameters()}
-    functional_call(bank, {**mixed, **head}, (x,)).square().sum().backward()  # type: ignore[arg-type]
+    functional_call(bank, {**mixed, **head}, (x,)).square().sum().backward()
     bank(x).square().sum().backward()
     callback.on_after_backward(NO_TRAINER, NO_MODULE)
     assert logits_K.grad is not None
