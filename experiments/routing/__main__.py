@@ -82,7 +82,7 @@ def _settings(scale: Scale) -> dict[str, object]:
 
 
 def _digests(part: Part, data: Path) -> dict[str, str]:
-    names = {"classic": CLASSIC, "long": LONG, "classes": ("clinc150",)}[part]
+    names = {"classic": CLASSIC, "long": LONG, "classes": ("clinc150",), "models": CLASSIC}[part]
     return {name: data_digest(data, name) for name in names}
 
 

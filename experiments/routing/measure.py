@@ -13,6 +13,7 @@ from continual_petl.predictor.task_finder import task_finder
 from continual_petl.report.routed_results import RoutedResults
 from experiments.routing.both import joined_with_banks, to_ask
 from experiments.routing.compare import Tell, which_class, which_task
+from experiments.routing.models import models
 from experiments.routing.read import TaskRows, predicted, read_tasks, states_of
 from experiments.routing.routes import cells_after, equal_bit_for_bit, in_order, same_as_measured
 from experiments.routing.streams import CLASSIC, LONG, ORDERS, Scale, class_stream, learned, long_stream
@@ -92,7 +93,12 @@ def classes(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> d
     }
 
 
-MEASURES = {"classic": classic, "long": long, "classes": classes}
+def one_model(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
+    """Learn the classic five tasks with one model for all of them."""
+    return models(data, scale, tell)
+
+
+MEASURES = {"classic": classic, "long": long, "classes": classes, "models": one_model}
 
 
 def _answered(run: Run, names: Sequence[str], known: Known) -> list[TaskRows]:

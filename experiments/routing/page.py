@@ -27,6 +27,8 @@ def page(results: Mapping[Part, Result]) -> str:
         parts += _long(result)
     if (result := results.get("classes")) is not None:
         parts += _classes(result)
+    if (result := results.get("models")) is not None:
+        parts += _models(result, results.get("classic"))
     if results:
         parts += ["## Where the numbers come from", NOTES, *(_circumstances(result) for result in results.values())]
     return "\n\n".join(parts) + "\n"
@@ -71,6 +73,28 @@ def _classic(result: Result) -> list[str]:
         _compared(found["which_task"]),
         "### With the confidence of banks",
         _with_banks(found["with_banks"]),
+    ]
+
+
+def _models(result: Result, classic: Result | None) -> list[str]:
+    found = result.found
+    sequential = found["sequential"]
+    rows = [
+        ["joint training", percent(found["joint"]), "-"],
+        ["sequential fine-tuning", percent(sequential["acc"]), points(sequential["learned"] - sequential["acc"])],
+    ]
+    if classic is not None:
+        end = classic.found["end"]
+        rows += [
+            ["banks, task named", percent(end["named"]), "0.0 points"],
+            ["banks, task found by the run", percent(end["nearest"]), "0.0 points"],
+        ]
+    return [
+        f"## {TITLES['models']}",
+        "All weights of the backbone are trained, with one head per task, on the same rows for as many epochs; rows name "
+        f"their task. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} with which joint training has "
+        "the best validation score. Loss: the mean score just after each task minus the mean at the end.",
+        grid(["", "mean test score at the end", "loss"], rows),
     ]
 
 

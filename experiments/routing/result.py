@@ -14,8 +14,8 @@ from experiments.benchmarks.machine import Machine, describe, versions
 from experiments.routing.streams import SEED
 from experiments.studies.learning import plain
 
-Part = Literal["classic", "classes", "long"]
-PARTS: tuple[Part, ...] = ("classic", "classes", "long")
+Part = Literal["classic", "classes", "long", "models"]
+PARTS: tuple[Part, ...] = ("classic", "classes", "long", "models")
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 

@@ -16,13 +16,14 @@ python -m experiments.routing --data FOLDER --runs RUNS    # keeps the run folde
 python -m experiments.routing pages                        # writes this page again
 ```
 
-FOLDER is that of the other studies. The raw results are `results/classic.json`, `results/long.json` and
-`results/classes.json`; this page is generated from them."""
+FOLDER is that of the other studies. The raw results are the files in `results`, one for each section; this page is
+generated from them."""
 
 TITLES: dict[Part, str] = {
     "classic": "Classic five tasks",
     "long": "Long stream of twelve tasks",
     "classes": "CLINC150, cut into tasks by its classes",
+    "models": "One model for the classic five tasks",
 }
 
 METHODS = {
