@@ -25,6 +25,7 @@ Reparametrisation = Literal["none", "mlp", "lstm"]
 MAX_SIZE = 2**20
 MAX_DEPTH = 100
 MAX_MODIFICATIONS = 64
+MAX_FUSED = 8
 
 Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=MAX_DEPTH)]
@@ -140,6 +141,7 @@ class Modification(FrozenModel):
         return self.config.folds(self)
 
 
+ITSELF_FUSED = "it is itself fused from other banks"
 _ADDED_LATER = {"output_norm", "mlp_width"}
 _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
@@ -165,12 +167,14 @@ class BankSpec(FrozenModel):
     """task: a fresh bank for every task. shared: one bank is trained on all tasks in turn (the forgetting baseline)."""
     start_from: TaskName | None = None
     """The task whose bank this one is initialised from."""
+    fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] = ()
+    """The tasks whose banks this one reads and combines by attention; these banks have the same modifications and layers."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = handler(self)
-        # Digests of specifications older than this key stay the same.
-        return tree if self.start_from is not None else {k: v for k, v in tree.items() if k != "start_from"}
+        # Digests of specifications older than these keys stay the same.
+        return {k: v for k, v in tree.items() if v or k not in ("start_from", "fuse")}
 
     @model_validator(mode="after")
     def _fits_together(self) -> BankSpec:
@@ -179,6 +183,8 @@ class BankSpec(FrozenModel):
                 f"scope shared continues the newest shared bank, so it cannot start from {self.start_from!r}: remove "
                 "start_from, or write scope: task"
             )
+        if self.fuse and (why := self.model_copy(update={"fuse": ()}).why_not_fused) is not None:
+            raise ValueError(f"fuse: no bank can read {', '.join(map(repr, self.fuse))} at its sites, since {why}")
         for config in {m.config: None for m in self.modifications}:
             config.check_bank(self)
         outside = all(m.config.outside for m in self.modifications) and self.layernorms == "frozen"
@@ -191,6 +197,18 @@ class BankSpec(FrozenModel):
                 "when a task is learned: use scope task, or reparametrise none"
             )
         return self
+
+    @property
+    def why_not_fused(self) -> str | None:
+        """Why no other bank can be fused from this one; None if one can."""
+        if self.fuse:
+            return ITSELF_FUSED
+        if self.scope == "shared":
+            return "it has scope: shared, so its task predicts with the newest shared bank"
+        if self.layernorms == "own":
+            return "it has its own LayerNorms (layernorms: own), and a LayerNorm has only one output"
+        other = [m.form for m in self.modifications if not m.config.fuses]
+        return f"its form is {other[0]}" if other else None if self.modifications else "it modifies nothing"
 
     @property
     def num_prompt_vectors(self) -> int:
