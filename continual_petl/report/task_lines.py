@@ -151,6 +151,8 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
     }
     if manifest.max_length:
         lines["tokens"] = f"at most {manifest.max_length} per row"
+    if manifest.reads:
+        lines["reads"] = f"the banks of {', '.join(repr(parent.task) for parent in manifest.reads)}"
     lines["started from"] = "a fresh bank" if manifest.parent is None else f"a copy of {manifest.parent.task!r}"
     return lines
 

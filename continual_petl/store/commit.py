@@ -56,12 +56,20 @@ class Evidence:
     history: History
     """Learning curves and a summary of the bank's predictions; for display."""
     parent: Parent | None = None
+    reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
     """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
 
 
 def commit_task(
-    store: Store, plan: TaskPlan, bank: Bank, backbone: Backbone, evidence: Evidence, *, replaces: bool = False
+    store: Store,
+    plan: TaskPlan,
+    bank: Bank,
+    backbone: Backbone,
+    evidence: Evidence,
+    *,
+    replaces: bool = False,
+    run: Store | None = None,
 ) -> Manifest:
     """Write a learned task with its certificate.
 
@@ -74,6 +82,7 @@ def commit_task(
         backbone: the backbone it was learned on.
         evidence: the other contents of the certificate.
         replaces: whether the task has been learned already and this bank replaces the old one.
+        run: the store with the banks that a fused bank reads; None means ``store``.
 
     Raises:
         IsolationError: if the backbone is in training mode.
@@ -102,6 +111,7 @@ def commit_task(
                 )
             ),
         )
+        written.read((run or store).read_banks(plan.name, plan.bank, evidence.reads))
         inputs, resident = dict(evidence.probe), written.to(backbone.model.device)
         outputs = replay(backbone, resident, plan.pooling, inputs)
         certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}
@@ -130,6 +140,7 @@ def _manifest(
         index=0 if newest is None else newest.index + 1,
         predecessor=None if newest is None else newest.seal,
         parent=evidence.parent,
+        reads=evidence.reads,
         **plan.plan_fields(),
         max_length=evidence.max_length,
         backbone=backbone.digest,

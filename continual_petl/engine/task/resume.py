@@ -10,6 +10,7 @@ from traceback import walk_tb
 from typing import Any
 
 from continual_petl.digests import combined_digest
+from continual_petl.engine.checks.fusion import reads_of
 from continual_petl.engine.checks.shared_bank import shared_digest
 from continual_petl.engine.checks.warm_start import parent_of
 from continual_petl.engine.task.checkpoint import BEST, LAST
@@ -61,7 +62,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
     """Return everything that determines the learned bank, by user-facing name."""
     session, plan, backbone = run.session, run.plan, run.backbone
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
-    parent = parent_of(session, plan)
+    parent, reads = parent_of(session, plan), reads_of(session, plan)
     return {
         "kind": plan.kind,
         "labels": list(plan.labels or ()),
@@ -71,6 +72,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "bank": plan.bank.model_dump(mode="json"),
         "the shared bank": shared_digest(session, plan),
         **({} if parent is None else {"the bank it starts from": parent.model_dump(mode="json")}),
+        **({"the banks it reads": [each.model_dump(mode="json") for each in reads]} if reads else {}),
         **{f"training.{key}": value for key, value in training.items()},
         "pooling": plan.pooling,
         "metric": plan.metric,

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
@@ -56,7 +63,7 @@ class TensorEntry(FrozenModel):
 
 
 class Parent(FrozenModel):
-    """The bank that another one was initialised from."""
+    """A bank that another one was initialised from, or reads."""
 
     task: Name
     digest: Digest
@@ -84,6 +91,8 @@ class Manifest(PlanFields):
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
     """The bank that this one was initialised from, if any."""
+    reads: tuple[Parent, ...] = ()
+    """The banks that a fused bank reads, in the order of ``bank.fuse``; without them, it cannot predict."""
     max_length: Index
     """Maximum tokens per row; 0 if the backbone reads images."""
     backbone: str
@@ -108,6 +117,11 @@ class Manifest(PlanFields):
 
     _seal: str | None = PrivateAttr(default=None)
 
+    @model_serializer(mode="wrap")
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Certificates without such banks are written as before.
+        return {key: value for key, value in handler(self).items() if value or key != "reads"}
+
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
         labelled = self.kind in LABELLED
@@ -123,6 +137,8 @@ class Manifest(PlanFields):
             )
         if "validation" not in self.scores or not self.scores.keys() <= self.data.keys():
             raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")
+        if tuple(parent.task for parent in self.reads) != self.bank.fuse:
+            raise ValueError(f"reads: expected the banks of bank.fuse, {', '.join(self.bank.fuse) or 'none'}")
         if set(self.parameters) != set(PARTS):
             raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
         if set(self.files) - {ROUTER} != set(FILES):
