@@ -36,7 +36,7 @@ from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import SILENT, bank_digests
 from tests.engine.at_once import DieOnce, files_of
 from tests.store.tampering import change_tensors, edit, nudge
-from tests.streams_in_code import regression_task, stream, task
+from tests.streams_in_code import regression_task, stream, task, write_rows
 
 Folder = Callable[..., Path]
 BANK = {"preset": "pfeiffer", "bottleneck": 4}
@@ -262,6 +262,38 @@ def test_fused_task_can_be_replaced_by_one_that_reads_other_banks(backbone_folde
     assert findings(folder) == {}
     forget(folder, "a")
     assert findings(folder) == {}
+
+
+def test_banks_that_are_not_in_the_stream_can_be_read(backbone_folder: Folder, parents: Path, whole: Path) -> None:
+    run = learn(stream(backbone_folder(), [fused()], bank=BANK, training=TRAINING), parents)
+    assert bank_digests(run)["f"] == bank_digests(Run(whole))["f"]
+    # Also as the bank of every task that is added from now on.
+    learn(stream(backbone_folder(), [task("g", num_rows=16)], bank=fused()["bank"], training=TRAINING), parents)
+    assert [parent.task for parent in Run(parents).store.manifest("g").reads] == ["a", "b"]
+    assert findings(parents) == {}
+
+
+def test_command_learns_a_fused_task_from_its_file(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "rows", "rows")
+    text = f"{{name: h, kind: classification, data: {tmp_path / 'rows'}, bank: {{preset: fusion, fuse: [b, a]}}}}"
+    (tmp_path / "h.yaml").write_text(text)
+    assert main(["learn", str(folder), str(tmp_path / "h.yaml"), "--quiet"]) == 0, capsys.readouterr().err
+    assert [parent.task for parent in Store(folder).manifest("h").reads] == ["b", "a"]
+    assert main(["learn", str(folder), str(tmp_path / "h.yaml"), "--bank.fuse", "[a]", "--dry-run"]) == 2
+    assert "fuse needs at least two tasks, got 1: to use one bank, write start_from" in capsys.readouterr().err
+
+
+def test_banks_in_upper_layers_are_fused_there(backbone_folder: Folder, tmp_path: Path) -> None:
+    training = TRAINING | {"prefix_cache": "on", "epochs": 3}
+    upper = stream(backbone_folder(), [*PARENTS, fused()], bank=BANK | {"layers": "top-1"}, training=training)
+    run = learn(upper, tmp_path / "run")
+    assert run.store.manifest("f").bank.layers == "top-1"
+    assert {name.split(".")[2] for name in run.store.tensors("f") if "ffn" in name} == {"layer_1"}
+    assert all(check.ok for check in run.verify(data=True))
+    # Nothing acts in the other layer.
+    assert run.ablate("f")[0, 0].relative == 0.0
 
 
 def test_missing_bank_is_noticed_by_its_readers(folder: Path) -> None:

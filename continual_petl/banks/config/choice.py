@@ -85,7 +85,7 @@ class BankChoice(FrozenModel):
     start_from: TaskName | None = None
     """An earlier task whose bank is copied as the starting point; that task's bank is not changed. The head is copied too if
     kind and labels are the same. Without preset and modifications, all settings are taken from that task's bank."""
-    fuse: Annotated[tuple[TaskName, ...], Field(min_length=2, max_length=MAX_FUSED)] | None = None
+    fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] | None = None
     """With preset fusion only: earlier tasks whose banks are read and combined by attention at every site. These banks are
     not changed; they must have the same modifications, of form bottleneck, the same layers, and frozen LayerNorms."""
 
@@ -125,6 +125,8 @@ class BankChoice(FrozenModel):
             raise ValueError(f"fuse belongs to preset fusion, got {self.preset or 'no preset'}: write {example}")
         if self.fuse is None:
             raise ValueError(f"preset fusion needs the earlier tasks whose banks it reads: write {example}")
+        if len(self.fuse) < 2:
+            raise ValueError(f"fuse needs at least two tasks, got {len(self.fuse)}: to use one bank, write start_from")
         if len(set(self.fuse)) < len(self.fuse):
             raise ValueError(f"fuse names a task twice: {', '.join(self.fuse)}; name each task once")
         if beside := ", ".join(self.model_dump(exclude={"preset", "fuse"}, exclude_none=True)):
