@@ -20,6 +20,7 @@ from continual_petl import ContinualLearner, Run, begin_task, forget, learn, loa
 from continual_petl.cli.main import main
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.parallel.scheduler import needed
 from continual_petl.engine.parallel.staging import commit_staged
 from continual_petl.engine.parallel.worker import Worker, brief_of
 from continual_petl.engine.session import Session
@@ -28,6 +29,8 @@ from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.engine.task.finish_task import finish_task
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer
+from continual_petl.report.facts import read_facts
+from continual_petl.report.page.details import _settings as settings_table
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.store.store import Store
@@ -101,6 +104,9 @@ def test_certificate_names_the_banks_that_were_read(
     assert all(check.ok for check in Run(folder).verify(data=True))
     assert main(["show", str(folder), "f"]) == 0
     assert "the banks of 'a', 'b'" in capsys.readouterr().out
+    facts = next(each for each in read_facts(folder).tasks if each.name == "f")
+    cells = [cell.text for row in settings_table(facts).rows for cell in row]
+    assert cells[cells.index("reads") + 1] == "'a', 'b'"
 
 
 @settings(max_examples=3, deadline=None)
@@ -210,6 +216,14 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
     assert {k: v for k, v in files_of(parents).items() if k != "results"} == {
         k: v for k, v in files_of(whole).items() if k != "results"
     }
+
+
+def test_fused_task_waits_for_the_banks_that_it_reads(backbone_folder: Folder, parents: Path) -> None:
+    spec = tasks_of(backbone_folder(), task("c"), fused("f", fuse=("c", "a")), task("d")).spec
+    needs = needed(Session(spec, Store(parents)), spec.tasks)
+    assert needs == {"a": set(), "b": set(), "c": set(), "f": {"a", "c"}, "d": set()}
+    # Those learned before are there already.
+    assert needed(Session(spec, Store(parents)), spec.tasks[2:])["f"] == {"c"}
 
 
 @pytest.mark.slow
