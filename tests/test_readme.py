@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.cli.main import main
 from continual_petl.cli.parser import build_parser
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -52,7 +52,7 @@ def test_bank_example_is_valid() -> None:
 
 def test_every_preset_is_in_the_table() -> None:
     table = (ROOT / "README.md").read_text("utf-8").split("## What a bank can be")[1].split("A preset is pure data")[0]
-    assert set(re.findall(r"`(\w+)`", table)) == set(PRESETS)
+    assert set(re.findall(r"`(\w+)`", table)) == {*PRESETS, FUSION}
 
 
 def test_every_command_parses() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from continual_petl.banks.config.layers import select_layers
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement
+from continual_petl.banks.forms.fusion import Fusion, fuse
 from continual_petl.banks.own_parameters import Reads, own_names
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
@@ -61,6 +62,8 @@ class Bank(nn.Module):
                 if not modification.config.copies
             }
         )
+        if spec.fuse:
+            fuse(self.modifications, spec.fuse)
         # A slash replaces the dot, which torch does not allow in the name of a parameter.
         self.own = nn.ParameterDict(
             {
@@ -93,6 +96,29 @@ class Bank(nn.Module):
             initialise_head(generators("head"))
 
     @torch.no_grad()
+    def read(self, banks: Sequence[Mapping[str, Tensor]]) -> None:
+        """Copy the values of the banks that a fused bank reads; it cannot run without them.
+
+        Args:
+            banks: the tensors of each bank, in the order of ``spec.fuse``; their heads are not read.
+
+        Raises:
+            ValueError: if their number or shapes differ from what the specification says.
+        """
+        if len(banks) != len(self.spec.fuse):
+            raise ValueError(f"got {len(banks)} banks, but this bank reads {len(self.spec.fuse)}")
+        if not banks:
+            return
+        device = next(self.parameters()).device
+        for path, module in self.named_modules():
+            if path.startswith("modifications."):
+                for name in module._buffers:
+                    try:
+                        setattr(module, name, torch.stack([bank[f"{path}.{name}"] for bank in banks]).to(device))
+                    except (KeyError, RuntimeError) as error:
+                        raise ValueError(f"the banks to be read do not fit together: {path}.{name}: {error}") from error
+
+    @torch.no_grad()
     def fold(self) -> None:
         """Turn the trained form into the stored one: networks around prefixes and prompts, and masks, are folded away.
 
@@ -123,6 +149,7 @@ class Bank(nn.Module):
     def penalty(self) -> Tensor | None:
         """Return the term that the forms add to the loss, or None."""
         terms = [term for _, form, group in self._groups() if (term := form.penalty(group)) is not None]
+        terms += [part.penalty() for part in self.modifications.modules() if isinstance(part, Fusion)]
         return torch.stack(terms).sum() if terms else None
 
     def covered(self) -> list[str]:

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from continual_petl.engine.checks.replaced import check_not_shared
+from continual_petl.engine.checks.replaced import check_not_read, check_not_shared
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
 from continual_petl.store.files.atomic import remove_folder
@@ -75,4 +75,5 @@ def _forget_task(run: Run, store: Store, task: str) -> None:
             return  # it was forgotten before; a killed process may not have written the stream
         run.check_learned(task)
     check_not_shared(store, task, "forgotten")
+    check_not_read(store, task, "forgotten")
     forget_task(store, task)

@@ -126,7 +126,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
         return spec
     known = load_stream(session.store.stream_file)
-    inherits = known.bank.start_from is not None or spec.bank.start_from is not None
+    inherits = any(bank.start_from is not None or bank.fuse is not None for bank in (known.bank, spec.bank))
     kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
     return spec if contradictions_of(kept) else kept
 

@@ -112,7 +112,7 @@ class Session:
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
         choice = task.bank or self.spec.bank
-        if choice.inherits and self.store.has(task.name):
+        if choice.inherits and choice.fuse is None and self.store.has(task.name):
             # This holds even if the other task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(

@@ -12,6 +12,7 @@ import lightning as L
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
+from continual_petl.engine.checks.fusion import reads_of
 from continual_petl.engine.checks.shared_bank import shared_bank
 from continual_petl.engine.checks.warm_start import parent_bank
 from continual_petl.engine.session import Session
@@ -75,6 +76,7 @@ class TaskRun:
         learner.add_task(
             plan,
             start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
+            reads=session.store.read_banks(plan.name, plan.bank, reads_of(session, plan)),
             tokenizer=models.tokenizer,
         )
         return cls(

@@ -37,7 +37,7 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
 
     Raises:
         InputError: if the task's data cannot be used, the learner's backbone is not the stream's, or the learner
-            does not hold the bank that the task's bank starts from.
+            does not hold the banks that the task's bank starts from or reads.
         ValueError: if the learner already has a bank of this task.
 
     Example::
@@ -60,7 +60,10 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     held = learner.plans
     bank = spec.resolved_bank(chosen, lambda name: held[name].bank if name in held else None)
     plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank)
-    learner.add_task(plan, start_from=_parent(learner, plan), tokenizer=tokenizer)
+    for name in plan.bank.fuse:
+        _check_in_memory(learner, plan, name, "fuse")
+    reads = [learner.bank(name).tensors() for name in plan.bank.fuse]
+    learner.add_task(plan, start_from=_parent(learner, plan), reads=reads, tokenizer=tokenizer)
     pad = 0 if tokenizer is None else padding_id(tokenizer)
     return TaskDataModule.of(data, plan.training, pad_token_id=pad, seed=spec.seed)
 
@@ -75,13 +78,17 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
             f"task {plan.name!r}, bank.start_from: got {name}; with your own Trainer, allowed is the name of one task: "
             "`continual_petl.learn` tries several starting points and learns the weights of an average."
         )
-    if name not in learner.plans:
-        raise InputError(
-            f"task {plan.name!r}, bank.start_from: the learner has no bank of task {name!r} in memory; banks in "
-            f"memory: {', '.join(learner.plans) or 'none'}; begin and learn that task first."
-        )
+    _check_in_memory(learner, plan, name, "start_from")
     check_start(plan, learner.plans[name], learner.backbone)
     return learner.plans[name], learner.bank(name)
+
+
+def _check_in_memory(learner: ContinualLearner, plan: TaskPlan, name: str, key: str) -> None:
+    if name not in learner.plans:
+        raise InputError(
+            f"task {plan.name!r}, bank.{key}: the learner has no bank of task {name!r} in memory; banks in "
+            f"memory: {', '.join(learner.plans) or 'none'}; begin and learn that task first."
+        )
 
 
 def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:

@@ -5,7 +5,7 @@ The backbone is part of the module, so that Lightning moves it to the right devi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -85,6 +85,7 @@ class ContinualLearner(L.LightningModule):
         plan: TaskPlan,
         *,
         start_from: tuple[TaskPlan, Bank] | None = None,
+        reads: Sequence[Mapping[str, Tensor]] = (),
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> Bank:
         """Freeze every bank in memory, add a fresh one for a new task, and activate it.
@@ -95,12 +96,14 @@ class ContinualLearner(L.LightningModule):
         Args:
             plan: the task.
             start_from: a task and its bank, which is copied instead of initialising the new bank; see `copy_bank`.
+            reads: the tensors of the banks that a fused bank reads; see `Bank.read`.
             tokenizer: the backbone's tokenizer; only generative tasks need it, to turn token ids into text.
 
         Raises:
-            ValueError: if the task already has a bank here.
+            ValueError: if the task already has a bank here, or ``reads`` does not fit its bank.
         """
         bank = build_bank(plan, self.backbone)
+        bank.read(reads)
         bank.initialise(self.model, derive_seed(plan.seed, "init"))
         if start_from is not None:
             copy_bank(plan, bank, *start_from)

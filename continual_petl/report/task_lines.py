@@ -151,6 +151,8 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
     }
     if manifest.max_length:
         lines["tokens"] = f"at most {manifest.max_length} per row"
+    if manifest.reads:
+        lines["reads"] = f"the banks of {', '.join(repr(parent.task) for parent in manifest.reads)}"
     lines["started from"] = manifest.started_from
     return lines
 

@@ -58,12 +58,20 @@ class Evidence:
     """Learning curves and a summary of the bank's predictions; for display."""
     parent: Parent | None = None
     start: Start | None = None
+    reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
     """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
 
 
 def commit_task(
-    store: Store, plan: TaskPlan, bank: Bank, backbone: Backbone, evidence: Evidence, *, replaces: bool = False
+    store: Store,
+    plan: TaskPlan,
+    bank: Bank,
+    backbone: Backbone,
+    evidence: Evidence,
+    *,
+    replaces: bool = False,
+    run: Store | None = None,
 ) -> Manifest:
     """Write a learned task with its certificate.
 
@@ -76,6 +84,7 @@ def commit_task(
         backbone: the backbone it was learned on.
         evidence: the other contents of the certificate.
         replaces: whether the task has been learned already and this bank replaces the old one.
+        run: the store with the banks that a fused bank reads; None means ``store``.
 
     Raises:
         IsolationError: if the backbone is in training mode.
@@ -104,6 +113,7 @@ def commit_task(
                 )
             ),
         )
+        written.read((run or store).read_banks(plan.name, plan.bank, evidence.reads))
         inputs, resident = dict(evidence.probe), written.to(backbone.model.device)
         outputs = replay(backbone, resident, plan.pooling, inputs)
         certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}
@@ -133,6 +143,7 @@ def _manifest(
         predecessor=None if newest is None else newest.seal,
         parent=evidence.parent,
         start=evidence.start,
+        reads=evidence.reads,
         **plan.plan_fields(),
         max_length=evidence.max_length,
         backbone=backbone.digest,

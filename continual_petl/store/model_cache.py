@@ -193,9 +193,14 @@ class ModelCache:
         if (held := self.held_banks.peek(task)) is not None:
             return held.num_bytes
         try:
-            return num_bytes(self.store.manifest(task).tensors)
+            return self._num_bytes(self.store.manifest(task))
         except ValueError:
             return 0  # an unsupported dtype, which loading reports
+
+    def _num_bytes(self, manifest: Manifest) -> int:
+        """Return the bytes of a bank in memory, with those of the banks that it reads."""
+        read = self.store.read_manifests(manifest.task, manifest.bank, manifest.reads)
+        return sum(num_bytes(each.tensors) for each in (manifest, *read))
 
     def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:
         link, body = self.store.link(task), None
@@ -230,7 +235,7 @@ class ModelCache:
             max_length=manifest.max_length,
             preparation=manifest.preparation,
             seals=seals,
-            num_bytes=num_bytes(manifest.tensors),
+            num_bytes=self._num_bytes(manifest),
         )
 
     def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:

@@ -176,6 +176,11 @@ def _bound(spec: StreamSpec, task: TaskSpec) -> str:
             f"task {task.name!r} has start_from: {bank.start_from}, and a sweep learns each task alone: sweep the "
             "others with --task, or take start_from out of the stream"
         )
+    if bank.fuse is not None:
+        return (
+            f"task {task.name!r} reads the banks of {', '.join(map(repr, bank.fuse))}, and a sweep learns each task alone: "
+            "sweep the others with --task"
+        )
     if not bank.inherits and bank.resolve().scope == "shared":
         return (
             f"task {task.name!r} continues the bank of the task before it (scope: shared), and a sweep learns each task "

@@ -92,8 +92,8 @@ def _models(result: Result, classic: Result | None) -> list[str]:
     return [
         f"## {TITLES['models']}",
         "All weights of the backbone are trained, with one head per task, on the same rows for as many epochs; rows name "
-        f"their task. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} with which joint training "
-        "has the best validation score. Loss: the mean score just after each task minus the mean at the end.",
+        f"their task. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} with which joint "
+        "training has the best validation score. Loss: the mean score just after each task minus the mean at the end.",
         grid(["", "mean test score at the end", "loss"], rows),
     ]
 

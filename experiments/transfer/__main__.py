@@ -23,7 +23,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.transfer", description=__doc__, allow_abbrev=False)
     parser.add_argument("pages", nargs="?", choices=["pages"], help="write the page again from the ledger")
     parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
-    parser.add_argument("--bank", choices=tuple(BANKS), default="houlsby", help="the bank of all tasks")
+    parser.add_argument("--bank", choices=tuple(BANKS), default="pfeiffer", help="the bank of all tasks")
     parser.add_argument("--stream", nargs="+", choices=tuple(STREAMS), default=list(STREAMS), help="only these streams")
     parser.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES), help="only these numbers of rows")
     parser.add_argument("--draw", nargs="+", type=int, choices=DRAWS, default=list(DRAWS), help="only these draws")

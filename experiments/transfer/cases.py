@@ -33,7 +33,7 @@ class Case:
     @property
     def by_hand(self) -> float:
         """Test score from the best earlier bank."""
-        return max(score for start, score in self.starts.items() if start not in ("fresh", "average"))
+        return max(score for start, score in self.starts.items() if start not in ("fresh", "average", "fusion"))
 
     @property
     def auto(self) -> float:

@@ -63,13 +63,16 @@ def case(
     tree = stream_of(stream, data, bank)
 
     def with_start(start_from: Any) -> TaskStream:
-        own = bank if start_from is None else bank | {"start_from": start_from}
+        if start_from == "fusion":
+            own: dict[str, Any] = {"preset": "fusion", "fuse": list(parents)}
+        else:
+            own = bank if start_from is None else bank | {"start_from": start_from}
         return TaskStream(spec_of(tree, [*before, entry | {"bank": own}]))
 
     found: dict[str, Any] = {}
     starts: dict[str, Any] = {"fresh": None} | {name: name for name in parents}
     if len(parents) > 1:
-        starts["average"] = list(parents)
+        starts |= {"average": list(parents), "fusion": "fusion"}
     for name, start_from in starts.items():
         with tempfile.TemporaryDirectory() as scratch:
             run = _learned(with_start(start_from), Path(shutil.copytree(earlier, Path(scratch) / "run")))

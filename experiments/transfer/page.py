@@ -16,14 +16,14 @@ INTRODUCTION = f"""# Do earlier banks help a new task?
 
 Four streams of three tasks: {_STREAMS} (banking, cards and travel are
 domains of CLINC150). The second and third task are learned from 20 rows of each label (regression: 40 rows), from 200,
-or from all (at most {MOST["train"]:,}), with Houlsby adapters on MiniLM: {_EPOCHS},
+or from all (at most {MOST["train"]:,}), with the adapters of Pfeiffer et al. on MiniLM: {_EPOCHS},
 last step, test scores on at most {MOST["test"]} rows. Earlier tasks are learned from all rows. Each draw has its own rows,
 initial values and order.
 
 *By hand* is the best single earlier bank by its test score, a bound that nobody knows in advance. *Auto* is what
 `start_from: auto` would take: its trials use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of each
 label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
-(`tests/engine/test_start_auto.py`), so it is not learned a second time."""
+(`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use the banks of both earlier tasks."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 
@@ -46,17 +46,26 @@ def page(lines: Sequence[Line]) -> str:
 
 
 def _table(cases: Sequence[Case]) -> str:
-    header = ["task (draws)", "fresh", "by hand", "average", "auto", "auto takes", "choosing, s", "learning, s"]
+    header = [
+        "task (draws)",
+        "fresh",
+        "by hand",
+        "average",
+        "fusion",
+        "auto",
+        "auto takes",
+        "choosing, s",
+        "learning, s",
+    ]
     rows = []
     for task in dict.fromkeys(case.task for case in cases):
         own = [case for case in cases if case.task == task]
-        averages = [case.starts["average"] for case in own if "average" in case.starts]
         rows.append(
             [
                 f"{task} ({len(own)})",
                 _score(mean(case.fresh for case in own)),
                 _score(mean(case.by_hand for case in own)),
-                _score(mean(averages)) if averages else "-",
+                *(_mean_of(own, start) for start in ("average", "fusion")),
                 _score(mean(case.auto for case in own)),
                 ", ".join(case.taken for case in own),
                 f"{mean(case.choosing for case in own):.0f}",
@@ -64,8 +73,13 @@ def _table(cases: Sequence[Case]) -> str:
             ]
         )
     whole = [mean(getattr(case, name) for case in cases) for name in ("fresh", "by_hand", "auto")]
-    rows.append(["**mean of all**", *map(_score, whole[:2]), "", _score(whole[2]), "", "", ""])
+    rows.append(["**mean of all**", *map(_score, whole[:2]), "", "", _score(whole[2]), "", "", ""])
     return grid(header, rows)
+
+
+def _mean_of(cases: Sequence[Case], start: str) -> str:
+    known = [case.starts[start] for case in cases if start in case.starts]
+    return _score(mean(known)) if known else "-"
 
 
 def _targets(cases: Sequence[Case]) -> str:

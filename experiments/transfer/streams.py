@@ -34,7 +34,7 @@ MOST = {"train": 1500, "validation": 300, "test": 500}
 """Maximum rows of each split."""
 FEW_VALIDATION = 100
 """Validation rows of a task with 20 rows a label."""
-BANKS: dict[str, dict[str, Any]] = {"houlsby": {"preset": "houlsby"}, "lora": {"preset": "lora"}}
+BANKS: dict[str, dict[str, Any]] = {"pfeiffer": {"preset": "pfeiffer"}, "lora": {"preset": "lora"}}
 
 
 def stream_of(stream: str, data: Path, bank: dict[str, Any], backbone: str = "minilm") -> dict[str, Any]:

@@ -25,6 +25,7 @@ _KNOWN = ("adamw", "adam", "sgd")
 _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
 
 _ITSELF = "a task cannot start from its own bank: name an earlier task, or remove start_from"
+_READS_ITSELF = "a task cannot read its own bank: name earlier tasks only"
 _SPLIT_IN_DOMAIN = (
     "its tasks would have different labels, but with protocol: domain all tasks have the same: write protocol: class, or "
     "remove split"
@@ -67,6 +68,9 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
         start = bank.get("start_from")
         if name == start or (isinstance(start, list | tuple) and name in start):
             problems.append((("tasks", number, "bank", "start_from"), _ITSELF))
+        fuse = bank.get("fuse")
+        if isinstance(fuse, list | tuple) and name in fuse:
+            problems.append((("tasks", number, "bank", "fuse"), _READS_ITSELF))
         if name.casefold() in seen:
             first, other = seen[name.casefold()]
             why = "" if other == name else f" (as {other!r}: some file systems ignore upper and lower case)"

@@ -265,7 +265,7 @@ class StreamSpec(FrozenModel):
                     "labels": t.labels,
                     "split": t.split,
                     "training": t.training.given(),
-                    "bank": {"start_from": (t.bank or self.bank).start_from},
+                    "bank": {key: getattr(t.bank or self.bank, key) for key in ("start_from", "fuse")},
                 }
                 for t in self.tasks
             ],

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import Modification
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema.stream_spec import METRICS, StreamSpec
@@ -34,7 +34,7 @@ def cached_schema() -> Schema:
     for model in (BankChoice, Modification):
         _add_other_names(model, definitions[model.__name__])
     bank = definitions["BankChoice"]
-    bank["properties"]["preset"]["anyOf"][0]["enum"] = list(PRESETS)
+    bank["properties"]["preset"]["anyOf"][0]["enum"] = [*PRESETS, FUSION]
     bank["properties"]["layers"]["anyOf"].insert(1, {"minimum": 0, "type": "integer"})
     definitions["BankChoice"] = {
         "description": bank.pop("description"),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from continual_petl import learn
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.legal import Form
-from continual_petl.banks.config.presets import PRESETS, RECIPES, Recipe
+from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -34,7 +34,7 @@ def test_every_preset_has_a_recipe_whatever_its_size(preset: str) -> None:
     assert recipe_of(PRESETS[preset]) == RECIPES[preset]
     (found,) = _resolved(bank=preset, tasks=[_task("a")]).values()
     assert found == (RECIPES[preset].learning_rate, RECIPES[preset].epochs)
-    assert set(RECIPES) == set(PRESETS)
+    assert set(RECIPES) == {*PRESETS, FUSION}
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def _allowed(preset: str) -> list[dict[str, Any]]:
 
 def test_every_option_is_covered() -> None:
     named = {name for preset in PRESETS for choice in _allowed(preset) for name in choice}
-    # Rank and length are other names of the bottleneck; modifications are no option of a preset.
-    assert named == set(BankChoice.model_fields) - {"rank", "length", "modifications"}
+    # Rank and length are other names of the bottleneck; modifications are no option of a preset, fuse only of fusion.
+    assert named == set(BankChoice.model_fields) - {"rank", "length", "modifications", "fuse"}
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -51,13 +51,13 @@ def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
     tree, tiny = streams.stream_of, str(make_tiny(tmp_path / "tiny"))
     monkeypatch.setattr("experiments.transfer.measure.stream_of", lambda name, data, bank: tree(name, data, bank, tiny))
     words = ["--data", str(data), "--out", str(out), "--size", "20", "--draw", "1", "--stream", "reviews"]
-    monkeypatch.setattr(streams, "BANKS", {"houlsby": {"preset": "houlsby", "bottleneck": 4}})
+    monkeypatch.setattr(streams, "BANKS", {"pfeiffer": {"preset": "pfeiffer", "bottleneck": 4}})
     monkeypatch.setattr(command, "BANKS", streams.BANKS)
     assert command.main(words) == 0
     ledger = Ledger(out / "results" / "cases.jsonl")
     (yelp, amazon) = cases_of(ledger.lines())
     assert list(yelp.starts) == ["fresh", "sst2"]
-    assert list(amazon.starts) == ["fresh", "sst2", "yelp", "average"]
+    assert list(amazon.starts) == ["fresh", "sst2", "yelp", "average", "fusion"]
     before = ledger.file.read_bytes()
     assert command.main(words) == 0
     assert ledger.file.read_bytes() == before

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import json_schema
 
@@ -70,6 +70,9 @@ def test_schema_refuses_what_the_models_refuse(more: dict[str, Any]) -> None:
 def test_every_key_is_described_and_presets_are_listed() -> None:
     schema = json_schema()
     assert schema["$defs"]["BankChoice"]["anyOf"][0]["enum"] == list(PRESETS)
+    # Fusion needs more than its name.
+    properties = schema["$defs"]["BankChoice"]["anyOf"][1]["properties"]
+    assert properties["preset"]["anyOf"][0]["enum"] == [*PRESETS, FUSION]
     for name, definition in [("stream", schema), *schema["$defs"].items()]:
         assert definition["description"], name
         for part in definition.get("anyOf", [definition]):

@@ -134,6 +134,10 @@ def test_value_invalid_for_one_task_names_the_task(tmp_path: Path) -> None:
     ("bank", "says"),
     [
         ({"start_from": "one"}, "task 'two' starts from the bank of 'one', and a sweep learns each task alone"),
+        (
+            {"preset": "fusion", "fuse": ["one", "zero"]},
+            "task 'two' reads the banks of 'one', 'zero', and a sweep learns",
+        ),
         ({"preset": "lora", "scope": "shared"}, "task 'two' continues the bank of the task before it"),
     ],
 )

@@ -9,8 +9,9 @@ from pydantic import Field, field_validator, model_validator
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.config.layers import Layers
 from continual_petl.banks.config.legal import NEEDS
-from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import (
+    MAX_FUSED,
     MAX_MODIFICATIONS,
     Activation,
     BankSpec,
@@ -21,6 +22,7 @@ from continual_petl.banks.config.spec import (
     Reparametrisation,
     Size,
     StartFrom,
+    TaskName,
     default_of,
     named_parents,
 )
@@ -87,6 +89,9 @@ class BankChoice(FrozenModel):
     kind and labels are the same; without preset and modifications, all settings are taken from that bank. A list of earlier
     tasks: a weighted average of their banks, with weights learned on this task's rows. auto: the most similar earlier banks,
     their average and a fresh bank are each trained briefly, and the best on this task's validation rows is taken."""
+    fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] | None = None
+    """With preset fusion only: earlier tasks whose banks are read and combined by attention at every site. These banks are
+    not changed; they must have the same modifications, of form bottleneck, the same layers, and frozen LayerNorms."""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,7 +105,9 @@ class BankChoice(FrozenModel):
 
     @model_validator(mode="after")
     def _resolvable(self) -> BankChoice:
-        if not self.inherits:
+        if self.fuse is not None or self.preset == FUSION:
+            self._check_fuse()
+        elif not self.inherits:
             self.resolve()
         elif beside := ", ".join(self.model_dump(exclude={"start_from"}, exclude_none=True)):
             raise ValueError(
@@ -111,8 +118,26 @@ class BankChoice(FrozenModel):
 
     @property
     def inherits(self) -> bool:
-        """Whether all settings are taken from the bank that this one starts from; see `resolve_bank`."""
-        return bool(named_parents(self.start_from)) and self.preset is None and self.modifications is None
+        """Whether all settings are taken from the banks that this one starts from or reads; see `resolve_bank`."""
+        return self.fuse is not None or (
+            bool(named_parents(self.start_from)) and self.preset is None and self.modifications is None
+        )
+
+    def _check_fuse(self) -> None:
+        example = "{preset: fusion, fuse: [TASK, TASK]}"
+        if self.preset != FUSION:
+            raise ValueError(f"fuse belongs to preset fusion, got {self.preset or 'no preset'}: write {example}")
+        if self.fuse is None:
+            raise ValueError(f"preset fusion needs the earlier tasks whose banks it reads: write {example}")
+        if len(self.fuse) < 2:
+            raise ValueError(f"fuse needs at least two tasks, got {len(self.fuse)}: to use one bank, write start_from")
+        if len(set(self.fuse)) < len(self.fuse):
+            raise ValueError(f"fuse names a task twice: {', '.join(self.fuse)}; name each task once")
+        if beside := ", ".join(self.model_dump(exclude={"preset", "fuse"}, exclude_none=True)):
+            raise ValueError(
+                f"preset fusion takes all other settings from the banks that it reads, so {beside} cannot be given as "
+                f"well: remove it, and write {example}"
+            )
 
     def resolve(self) -> BankSpec:
         """Return the full specification, or raise `ValueError` naming the option that does not fit."""
@@ -170,8 +195,8 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
 
 
 def _known(name: str) -> str:
-    if name not in PRESETS:
+    if name not in PRESETS and name != FUSION:
         raise ValueError(
-            f"unknown preset {name!r}: known presets are {', '.join(PRESETS)}; or write the modifications out"
+            f"unknown preset {name!r}: known presets are {', '.join((*PRESETS, FUSION))}; or write the modifications out"
         )
     return name

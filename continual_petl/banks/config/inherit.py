@@ -1,11 +1,11 @@
-"""``bank: {start_from: TASK}`` without a preset: a bank with all settings of the bank that it is copied from."""
+"""Banks with the settings of other banks: ``{start_from: TASK}`` without a preset, and ``{preset: fusion, fuse: [...]}``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.banks.config.spec import BankSpec, named_parents
+from continual_petl.banks.config.spec import ITSELF_FUSED, BankSpec, named_parents
 from continual_petl.errors import InputError, did_you_mean
 
 Learned = Callable[[str], BankSpec | None]
@@ -21,7 +21,8 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
     """Return the full specification of a task's bank.
 
     A bank with only ``start_from`` takes the settings of the other task's bank: those it was learned with, or else those in
-    the stream, which may in turn be taken from a third task. Its scope is always ``task``.
+    the stream, which may in turn be taken from a third task. Its scope is always ``task``. A fused bank takes those of the
+    banks that it reads.
 
     Args:
         task: one of ``choices``.
@@ -29,8 +30,11 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         learned: looks up the banks of tasks that have already been learned.
 
     Raises:
-        InputError: if one of the tasks that are followed in this way is unknown or appears twice.
+        InputError: if one of the tasks that are followed in this way is unknown or appears twice, or the banks that a fused
+            bank reads cannot be fused.
     """
+    if choices[task].fuse is not None:
+        return _fused(task, choices, learned)
     if not choices[task].inherits:
         return choices[task].resolve()
     visited = [task]
@@ -43,11 +47,52 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         if found is None and parent not in choices:
             raise InputError(unknown_parent(visited[-1], parent, choices))
         visited.append(parent)
-        if found is None and not choices[parent].inherits:
-            found = choices[parent].resolve()
+        if found is None and (choices[parent].fuse is not None or not choices[parent].inherits):
+            found = resolve_bank(parent, choices, learned)
         if found is not None:
             own = {"start_from": choices[task].start_from, "scope": "task"}
             return BankSpec.model_validate(found.model_dump() | own)
+
+
+def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> BankSpec:
+    """Return the specification of a fused bank: the modifications and layers of the banks that it reads."""
+    names, where = choices[task].fuse or (), f"task {task!r}, bank.fuse"
+    # Without this task: a bank that it reads cannot be taken from its own bank.
+    others = {name: choice for name, choice in choices.items() if name != task}
+    found: dict[str, BankSpec] = {}
+    for name in names:
+        spec = learned(name)
+        if spec is None and name not in others:
+            raise InputError(unknown_parent(task, name, others, "fuse"))
+        if spec is None and others[name].fuse is None:
+            spec = resolve_bank(name, others, learned)
+        if spec is None or (why := spec.why_not_fused) is not None:
+            why = ITSELF_FUSED if spec is None else why
+            raise InputError(
+                f"{where}: the bank of {name!r} cannot be fused with others, since {why}. Banks of form bottleneck can "
+                "(presets such as pfeiffer or parallel, or houlsby with layernorms: frozen), with frozen LayerNorms and "
+                f"scope: task: leave {name!r} out of fuse, or learn it with such a bank."
+            )
+        found[name] = spec
+    first = found[names[0]]
+    for name, spec in found.items():
+        if differ := _differences(first, spec):
+            raise InputError(
+                f"{where}: the banks of {names[0]!r} and {name!r} differ in {differ}. Banks that are fused must have the "
+                "same modifications, with the same options, in the same layers: leave one of them out of fuse, or learn "
+                "them with the same bank."
+            )
+    return BankSpec(modifications=first.modifications, layers=first.layers, fuse=names)
+
+
+def _differences(one: BankSpec, other: BankSpec) -> str:
+    """Describe how the modifications and layers of two banks differ; empty if they do not."""
+    if len(one.modifications) != len(other.modifications):
+        return f"the number of modifications ({len(one.modifications)} and {len(other.modifications)})"
+    pairs = [*zip(one.modifications, other.modifications, strict=True)]
+    found = [(name, getattr(a, name), getattr(b, name)) for a, b in pairs for name in type(a).model_fields]
+    found.append(("layers", one.layers, other.layers))
+    return ", ".join(f"{name} ({a} and {b})" for name, a, b in dict.fromkeys(found) if a != b)
 
 
 def starts_from_itself(task: str, visited: Iterable[str]) -> str:
@@ -58,11 +103,11 @@ def starts_from_itself(task: str, visited: Iterable[str]) -> str:
     )
 
 
-def unknown_parent(task: str, parent: str, known: Iterable[str]) -> str:
-    """Return the message for a bank that starts from an unknown task."""
+def unknown_parent(task: str, parent: str, known: Iterable[str], key: str = "start_from") -> str:
+    """Return the message for a bank that starts from, or reads the bank of, an unknown task."""
     names = list(known)
     more = f", and {len(names) - 30} more" if len(names) > 30 else ""
     return (
-        f"task {task!r}, bank.start_from: there is no task {parent!r}{did_you_mean(parent, names)}, neither learned in the "
+        f"task {task!r}, bank.{key}: there is no task {parent!r}{did_you_mean(parent, names)}, neither learned in the "
         f"run folder nor in the stream; known tasks are {', '.join(names[:30])}{more}"
     )

@@ -105,7 +105,10 @@ _ROWS: dict[str, Preset] = {
 }
 
 PRESETS: dict[str, BankSpec] = {name: row.bank for name, row in _ROWS.items()}
-RECIPES: dict[str, Recipe] = {name: row.recipe for name, row in _ROWS.items()}
+FUSION = "fusion"
+"""Pfeiffer et al. 2021 (arXiv 2005.00247): not a row of the table, since its modifications are those of the banks that it
+reads (`continual_petl.banks.config.inherit`)."""
+RECIPES: dict[str, Recipe] = {name: row.recipe for name, row in _ROWS.items()} | {FUSION: Recipe(1e-3, 8)}
 STUDIED: frozenset[str] = frozenset(name for name, row in _ROWS.items() if row.studied)
 """Presets whose learning rate comes from a committed study."""
 
@@ -117,6 +120,8 @@ def preset_of(spec: BankSpec) -> str | None:
         >>> preset_of(PRESETS["mam"])
         'mam'
     """
+    if spec.fuse:
+        return FUSION
     shape = _shape(spec)
     fitting = [name for name, known in _SHAPES.items() if known == shape]
     # top_layers differs from full only in counting layers from the top.

@@ -6,7 +6,7 @@ smallest rate of its forms. This file never imports torch.
 
 from __future__ import annotations
 
-from continual_petl.banks.config.presets import PRESETS, RECIPES, Recipe
+from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe
 from continual_petl.banks.config.spec import BankSpec
 
 
@@ -26,6 +26,8 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
         >>> recipe_of(BankChoice(preset="prefix", hidden=512).resolve()) == RECIPES["prefix"]
         True
     """
+    if bank.fuse:
+        return RECIPES[FUSION]
     if not bank.modifications:
         return RECIPES["layernorm" if bank.layernorms == "own" else "probe"]
     fitting = [name for name, method in _METHODS.items() if method == _method(bank)]

@@ -32,6 +32,7 @@ Reparametrisation = Literal["none", "mlp", "lstm"]
 MAX_SIZE = 2**20
 MAX_DEPTH = 100
 MAX_MODIFICATIONS = 64
+MAX_FUSED = 8
 
 Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=MAX_DEPTH)]
@@ -176,6 +177,7 @@ class Modification(FrozenModel):
         return self.config.folds(self)
 
 
+ITSELF_FUSED = "it is itself fused from other banks"
 _ADDED_LATER = {"output_norm", "mlp_width"}
 _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
@@ -201,12 +203,14 @@ class BankSpec(FrozenModel):
     """task: a fresh bank for every task. shared: one bank is trained on all tasks in turn (the forgetting baseline)."""
     start_from: StartFrom | None = None
     """The task whose bank this one is initialised from, several whose banks are averaged, or auto."""
+    fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] = ()
+    """The tasks whose banks this one reads and combines by attention; these banks have the same modifications and layers."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = handler(self)
-        # Digests of specifications older than this key stay the same.
-        return tree if self.start_from is not None else {k: v for k, v in tree.items() if k != "start_from"}
+        # Digests of specifications older than these keys stay the same.
+        return {k: v for k, v in tree.items() if v or k not in ("start_from", "fuse")}
 
     @model_validator(mode="after")
     def _fits_together(self) -> BankSpec:
@@ -215,6 +219,8 @@ class BankSpec(FrozenModel):
                 "scope shared continues the newest shared bank, so start_from has no effect: remove "
                 "start_from, or write scope: task"
             )
+        if self.fuse and (why := self.model_copy(update={"fuse": ()}).why_not_fused) is not None:
+            raise ValueError(f"fuse: no bank can read {', '.join(map(repr, self.fuse))} at its sites, since {why}")
         for config in {m.config: None for m in self.modifications}:
             config.check_bank(self)
         outside = all(m.config.outside for m in self.modifications) and self.layernorms == "frozen"
@@ -230,10 +236,24 @@ class BankSpec(FrozenModel):
 
     def why_not_averaged(self) -> str | None:
         """Return why banks like this one cannot be averaged; None if they can."""
+        if self.fuse:
+            return ITSELF_FUSED
         other = next((m.form for m in self.modifications if not m.config.averages), None)
         if other is not None:
             return f"only bottleneck and low-rank forms can be averaged, and this bank has the form {other}"
         return None if self.modifications else "this bank has no modifications that could be averaged"
+
+    @property
+    def why_not_fused(self) -> str | None:
+        """Why no other bank can be fused from this one; None if one can."""
+        if self.fuse:
+            return ITSELF_FUSED
+        if self.scope == "shared":
+            return "it has scope: shared, so its task predicts with the newest shared bank"
+        if self.layernorms == "own":
+            return "it has its own LayerNorms (layernorms: own), and a LayerNorm has only one output"
+        other = [m.form for m in self.modifications if not m.config.fuses]
+        return f"its form is {other[0]}" if other else None if self.modifications else "it modifies nothing"
 
     @property
     def num_prompt_vectors(self) -> int:

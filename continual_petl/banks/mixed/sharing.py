@@ -49,6 +49,8 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
         model: the backbone.
         sites: the sites of the model.
     """
+    if spec.fuse:
+        return "it reads other banks"
     for modification in spec.modifications:
         if modification.modifies == "weights":
             return "it has its own weights"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from continual_petl.engine.checks.fusion import check_fused
 from continual_petl.engine.checks.preflight import check_loads, check_session, find_problems
 from continual_petl.engine.checks.problems import Problems, key_of
 from continual_petl.engine.checks.protocol import protocol_problems
@@ -110,6 +111,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     check_kind(task, backbone)
     if task.name not in learned:
         check_parent(session, task)
+        check_fused(session, task)
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train)
     if task.name not in learned:

@@ -68,7 +68,7 @@ def _fits(spec: StreamSpec, task: TaskSpec, anatomy: Anatomy, width: int) -> boo
         task.kind in _KINDS
         and (pooling in (None, "mean") or task.kind == "token-classification")
         and spec.merged_training(task).prefix_cache != "on"
-        and (bank.layers, bank.scope, bank.start_from) == ("all", "task", None)
+        and (bank.layers, bank.scope, bank.start_from, bank.fuse) == ("all", "task", None, ())
         and (bank.modifications or bank.layernorms == "frozen")
     )
     return usual and all(

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.files import source_of
+from continual_petl.engine.checks.fusion import check_fused
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, check_meant
 from continual_petl.engine.checks.problems import Problems, key_of
 from continual_petl.engine.checks.protocol import needs_labels, protocol_problems
@@ -66,6 +67,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
         with problems.collected(key_of(spec, task)):
             with about("bank"):
                 check_parent(session, task)
+                check_fused(session, task)
             if number < CHECKED_TASKS:
                 _check_plan(session, task)
                 planned.add(task.name)

@@ -21,6 +21,7 @@ def check_replaced(session: Session, tasks: Collection[str]) -> None:
         if task not in [spec.name for spec in session.spec.tasks]:
             raise InputError(f"--replace {task}: the stream does not say how to learn it; add it to `tasks`")
         check_not_shared(session.store, task, "replaced")
+        check_not_read(session.store, task, "replaced")
 
 
 def check_not_shared(store: Store, task: str, what: str) -> None:
@@ -31,4 +32,14 @@ def check_not_shared(store: Store, task: str, what: str) -> None:
         raise InputError(
             f"task {task!r} cannot be {what}: its bank has scope: shared, and without it {others} would predict differently. "
             "Learn the stream into another --run-dir."
+        )
+
+
+def check_not_read(store: Store, task: str, what: str) -> None:
+    """Reject a change of a bank that fused banks read."""
+    if readers := store.readers(task):
+        raise InputError(
+            f"task {task!r} cannot be {what}: other tasks have fused banks that read its bank, and could not predict without "
+            f"it: {', '.join(map(repr, readers))}. Forget them first (continual-petl forget), or learn the stream into "
+            "another --run-dir."
         )

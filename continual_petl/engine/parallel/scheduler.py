@@ -1,8 +1,8 @@
 """Learn many tasks at once: workers learn ahead, and one process commits in the order of the stream.
 
 A bank depends only on its task, not on when it was learned or on which tasks were learned at the same time: the resulting
-store is the same as after a run in one process, bit for bit. A task that needs an earlier one (``start_from``, ``scope:
-shared``) waits for it.
+store is the same as after a run in one process, bit for bit. A task that needs earlier ones (``start_from``, ``fuse``,
+``scope: shared``) waits for them.
 """
 
 from __future__ import annotations
@@ -97,16 +97,18 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from other tasks' banks waits for those tasks, if they come earlier; with ``auto``, for all. A task
-    with a shared bank waits for the previous task that shares it: such tasks are learned one after the other, in parallel
-    with all other tasks.
+    A task that starts from other tasks' banks, or reads them, waits for those tasks that come earlier; with ``start_from:
+    auto``, for all of them. A task with a shared bank waits for the previous task that shares it: such tasks are learned one
+    after the other, in parallel with all others.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
     for task in tasks:
         choice = task.bank or session.spec.bank
         # With auto, every earlier bank may be the one it starts from.
-        starts = needs.keys() if choice.start_from == AUTO else named_parents(choice.start_from)
+        starts = (
+            needs.keys() if choice.start_from == AUTO else {*named_parents(choice.start_from), *(choice.fuse or ())}
+        )
         needs[task.name] = needs.keys() & starts
         if session.bank(task).scope == "shared":
             needs[task.name] |= shared

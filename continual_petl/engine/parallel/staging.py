@@ -33,7 +33,7 @@ def stage(store: Store, learned: TrainedBank) -> None:
     task = learned.plan.name
     staged = _staged(store, task)
     shutil.rmtree(staged.folder, ignore_errors=True)
-    commit_task(staged, learned.plan, learned.bank, learned.backbone, learned.evidence)
+    commit_task(staged, learned.plan, learned.bank, learned.backbone, learned.evidence, run=store)
     staged.append_results([TaskLine(task=task, index=0, certificate=staged.link(task).seal, seconds=learned.seconds)])
 
 
@@ -77,12 +77,13 @@ def commit_staged(
         preparation=manifest.preparation,
         parent=manifest.parent,
         start=manifest.start,
+        reads=manifest.reads,
         history=staged.history(task.name),
         router=None if (sums := staged.router_sums(task.name)) is None else as_tensors(sums),
     )
     learned = TrainedBank(
         plan=manifest.plan(),
-        bank=staged.load_bank(task.name, backbone),
+        bank=staged.load_bank(task.name, backbone, run=session.store),
         backbone=backbone,
         evidence=evidence,
         seconds=seconds,

@@ -13,6 +13,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.callbacks import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.engine.checks.fusion import reads_of
 from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.scoring.answer_summary import answered
 from continual_petl.engine.scoring.evaluate import outputs_of, score
@@ -110,6 +111,7 @@ def learn_bank(
         preparation=session.models.preparation,
         parent=next(iter(parents), None) if len(parents) == 1 else None,
         start=start,
+        reads=reads_of(session, plan),
         history=history_of(run.folder, plan, answers),
         router=_router(run),
     )

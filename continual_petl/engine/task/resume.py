@@ -11,6 +11,7 @@ from typing import Any
 
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.digests import combined_digest
+from continual_petl.engine.checks.fusion import reads_of
 from continual_petl.engine.checks.shared_bank import shared_digest
 from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.session import Session
@@ -64,6 +65,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
     """Return everything that determines the learned bank, by user-facing name."""
     session, plan, backbone = run.session, run.plan, run.backbone
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
+    reads = reads_of(session, plan)
     return {
         "kind": plan.kind,
         "labels": list(plan.labels or ()),
@@ -73,6 +75,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "bank": plan.bank.model_dump(mode="json"),
         "the shared bank": shared_digest(session, plan),
         **_starts_from(session, plan),
+        **({"the banks it reads": [each.model_dump(mode="json") for each in reads]} if reads else {}),
         **{f"training.{key}": value for key, value in training.items()},
         "pooling": plan.pooling,
         "metric": plan.metric,

@@ -1,6 +1,7 @@
 """Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
 
-Each is trained for a few steps and scored on validation rows; the best score wins, and a fresh bank wins ties. What was
+Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by more
+than `MARGIN` standard errors, so that a fresh bank wins ties and differences that a few rows make by chance. What was
 learned in the trials is discarded: the bank is then trained exactly as if the stream had named the starting point. The
 choice is saved before training begins, so a resumed task keeps it.
 
@@ -9,6 +10,7 @@ Which tasks came before makes a difference here: with ``auto``, the order of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -33,6 +35,8 @@ MAX_PARENTS = 3
 """Number of earlier banks that are tried."""
 _SHORTLIST = 10
 """Number of nearest tasks whose banks are looked at until that many fit."""
+MARGIN = 0.5
+"""Standard errors, of the difference of two independent shares, by which a starting point has to beat a fresh bank."""
 _VERSION = {"format_version": 1}
 
 
@@ -96,14 +100,25 @@ def _chosen(run: TaskRun) -> Start:
         run.request.stop_here(f"before task {run.plan.name!r} was learned, while its starting point was chosen")
         initialise(run, candidate)
         tried.append(candidate.model_copy(update={"score": trial_score(run, num_steps)}))
+    num_rows = len(scored_rows(run))
+    return Start(num_steps=num_steps, num_rows=num_rows, candidates=tuple(tried), chosen=best(tried, num_rows))
+
+
+def best(tried: Sequence[StartCandidate], num_rows: int) -> int:
+    """Return the position of the best starting point; the first one is the fresh bank.
+
+    Args:
+        tried: with their scores; None is worse than any score.
+        num_rows: number of rows that they were scored on.
+
+    Example:
+        >>> [best([StartCandidate(score=0.5), StartCandidate(score=other)], 100) for other in (0.5, 0.52, 0.54)]
+        [0, 0, 1]
+    """
     scores = [float("-inf") if each.score is None else each.score for each in tried]
-    # The first of equal scores, and the fresh bank comes first.
-    return Start(
-        num_steps=num_steps,
-        num_rows=len(scored_rows(run)),
-        candidates=tuple(tried),
-        chosen=scores.index(max(scores)),
-    )
+    share = min(1.0, max(0.0, scores[0]))
+    scores[0] += MARGIN * math.sqrt(2 * share * (1 - share) / num_rows)
+    return scores.index(max(scores))
 
 
 def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCandidate:

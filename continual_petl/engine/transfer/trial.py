@@ -17,8 +17,11 @@ from continual_petl.heads.kinds import GENERATIVE
 
 SHARE = 0.025
 """Optimizer steps of a trial as a share of the task's own steps."""
-MIN_ROWS = 500
-"""A trial sees at least this many training rows, some of them repeatedly, unless the task itself sees fewer."""
+WHOLE_UP_TO = 3000
+"""A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: few rows
+are when earlier banks make a difference, and a short trial would say little about it."""
+MIN_STEPS = 5
+"""Minimum number of optimizer steps of a trial."""
 MAX_SCORED = 500
 """Maximum number of validation rows that a trial is scored on."""
 MAX_GENERATED = 50
@@ -32,8 +35,9 @@ def num_trial_steps(run: TaskRun) -> int:
     training = run.plan.training
     batches = run.session.loaders(run.data, training).num_batches
     whole = math.ceil(batches / training.accumulate) * training.epochs
-    rows_per_step = max(1.0, len(run.data.train) * training.accumulate / batches)
-    return max(1, round(SHARE * whole), min(whole, math.ceil(MIN_ROWS / rows_per_step)))
+    if len(run.data.train) * training.epochs <= WHOLE_UP_TO:
+        return whole
+    return max(MIN_STEPS, round(SHARE * whole))
 
 
 def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = ()) -> None:

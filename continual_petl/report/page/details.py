@@ -123,6 +123,7 @@ def _settings(task: TaskFacts) -> Table:
         "seed of the task": str(task.seed),
         "precision": task.precision,
         "started from": manifest.started_from,
+        **({"reads": ", ".join(repr(parent.task) for parent in manifest.reads)} if manifest.reads else {}),
         "backbone (digest)": manifest.backbone[:16],
     }
     return Table(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import PrivateAttr, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import (
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
@@ -78,6 +84,8 @@ class Manifest(PlanFields):
     """The bank that this one is a copy of at the start, if any."""
     start: Start | None = None
     """The starting points that were tried, with ``start_from: auto``, or the weights of an average."""
+    reads: tuple[Parent, ...] = ()
+    """The banks that a fused bank reads, in the order of ``bank.fuse``; without them, it cannot predict."""
     max_length: Index
     """Maximum tokens per row; 0 if the backbone reads images."""
     backbone: str
@@ -102,6 +110,11 @@ class Manifest(PlanFields):
 
     _seal: str | None = PrivateAttr(default=None)
 
+    @model_serializer(mode="wrap")
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Certificates without these are written as before.
+        return {key: value for key, value in handler(self).items() if value or key not in ("start", "reads")}
+
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
         labelled = self.kind in LABELLED
@@ -117,16 +130,13 @@ class Manifest(PlanFields):
             )
         if "validation" not in self.scores or not self.scores.keys() <= self.data.keys():
             raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")
+        if tuple(parent.task for parent in self.reads) != self.bank.fuse:
+            raise ValueError(f"reads: expected the banks of bank.fuse, {', '.join(self.bank.fuse) or 'none'}")
         if set(self.parameters) != set(PARTS):
             raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
         if set(self.files) - {ROUTER} != set(FILES):
             raise ValueError(f"files: expected {', '.join(FILES)}, and optionally {ROUTER}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        tree: dict[str, Any] = handler(self)
-        return tree if self.start is not None else {key: value for key, value in tree.items() if key != "start"}
 
     def plan(self) -> TaskPlan:
         """Return the plan that the task was learned with."""

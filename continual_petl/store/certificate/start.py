@@ -16,7 +16,7 @@ Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 
 
 class Parent(FrozenModel):
-    """The bank that another one was initialised from."""
+    """A bank that another one was initialised from, or reads."""
 
     task: Name
     digest: Digest

@@ -106,6 +106,7 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
         inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
         bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: as_tensors(damage.tensors))
+        bank.read(store.read_banks(task, manifest.bank, manifest.reads))
         with attending(backbone, manifest.environment.attention) as as_learned:
             found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)
     except (StoreError, *_REFUSED):

@@ -46,8 +46,8 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
             findings = [with_effect(store, task, backbone, damage)]
     except StoreError as error:
         findings = [Finding(message=str(error))]
-    reads: tuple[Callable[[str], object], ...] = (store.router_sums, store.history)
-    for read in reads:
+    others: tuple[Callable[[str], object], ...] = (store.check_reads, store.router_sums, store.history)
+    for read in others:
         try:
             read(task)
         except StoreError as error:

@@ -120,6 +120,8 @@ class FormConfig:
     """Whether it has its own versions of backbone parameters."""
     fits_by_size: ClassVar[bool] = False
     """Whether it fits any backbone that is at least as wide as its size."""
+    fuses: ClassVar[bool] = False
+    """Whether the changes of several banks with this form can be combined by attention (`fuse`)."""
     copies: ClassVar[bool] = False
     """Whether its versions of backbone parameters are full copies, stored next to the modifications (`Bank.own`)."""
 

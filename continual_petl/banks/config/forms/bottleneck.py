@@ -20,6 +20,7 @@ class BottleneckConfig(FormConfig):
     preset = "houlsby"
     fits_by_size = True
     averages = True
+    fuses = True
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
         """Return the options; only an adapter after the FFN can read a normalised input."""
