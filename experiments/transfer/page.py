@@ -8,10 +8,11 @@ from statistics import mean
 from experiments.benchmarks.markdown import grid
 from experiments.transfer.cases import Case, cases_of
 from experiments.transfer.ledger import Line
-from experiments.transfer.streams import EPOCHS, FEW_VALIDATION, MOST, SIZES, STREAMS, Size
+from experiments.transfer.streams import EPOCHS, FEW_EPOCHS, FEW_LABELS, FEW_VALIDATION, MOST, SIZES, STREAMS, Size
 
 _STREAMS = "; ".join(" → ".join(tasks) for tasks in STREAMS.values())
 _EPOCHS = ", ".join(f"{EPOCHS[size]} epochs with {size} rows" for size in SIZES)
+_EPOCHS += f" ({FEW_EPOCHS} with 20 rows for {', '.join(FEW_LABELS)})"
 INTRODUCTION = f"""# Do earlier banks help a new task?
 
 Four streams of three tasks: {_STREAMS} (banking, cards and travel are
@@ -23,7 +24,8 @@ initial values and order.
 *By hand* is the best single earlier bank by its test score, a bound that nobody knows in advance. *Auto* is what
 `start_from: auto` would take: its trials use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of each
 label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
-(`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use the banks of both earlier tasks."""
+(`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both earlier
+banks."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 

@@ -1,7 +1,7 @@
 """Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
 
-Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by more
-than `MARGIN` standard errors, so that a fresh bank wins ties and differences that a few rows make by chance. What was
+Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by
+more than `MARGIN` standard errors, so that a fresh bank wins ties and differences that a few rows make by chance. What was
 learned in the trials is discarded: the bank is then trained exactly as if the stream had named the starting point. The
 choice is saved before training begins, so a resumed task keeps it.
 
