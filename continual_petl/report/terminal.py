@@ -95,7 +95,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     lines += results.footnotes
     if results.gains:
         of = f"{len(results.gains)} of {counted(len(results.tasks), 'task')}"
-        lines.append(f"transfer    {_number(results.mean_gain)}   mean gain over a fresh bank in trials ({of})")
+        lines.append(f"transfer    {_number(results.mean_gain)}   mean gain over a fresh bank after short fits ({of})")
     lines += _routed(results)
     if checks is not None:
         good = [check for check in checks if check.ok]

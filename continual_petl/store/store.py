@@ -240,9 +240,22 @@ class Store(BankFolders):
         return [name for name in self.tasks if task in self.manifest(name).bank.fuse]
 
     def check_reads(self, task: str) -> None:
-        """Raise `StoreError` if a bank that a fused bank reads is missing, or is not the one that was certified."""
+        """Raise `StoreError` if a bank that a fused bank reads is missing, or is not the one that was certified.
+
+        The banks that a task started from may be forgotten or replaced later; one that is still there must be the same.
+        """
         manifest = self.manifest(task)
         self.read_manifests(task, manifest.bank, manifest.reads)
+        started = manifest.start.taken.parents if manifest.start is not None else ()
+        for parent in {*started, *([manifest.parent] if manifest.parent is not None else [])}:
+            if not self.has(parent.task) or self.link(parent.task).index > manifest.index:
+                continue
+            now = self.manifest(parent.task).digest
+            if now != parent.digest:
+                raise StoreError(
+                    f"task {task!r} started from the bank of {parent.task!r} with digest {parent.digest[:12]}, but it now has "
+                    f"{now[:12]}: one of the two certificates is not the one that was written. Restore both from a copy."
+                )
 
     def read_manifests(self, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[Manifest]:
         """Return the manifests of the banks that a task's fused bank reads; see `check_reads`."""

@@ -22,8 +22,8 @@ last step, test scores on at most {MOST["test"]} rows. Earlier tasks are learned
 initial values and order.
 
 *By hand* is the best single earlier bank by its test score, a bound that nobody knows in advance. *Auto* is what
-`start_from: auto` would take: its trials use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of each
-label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
+`start_from: auto` would take: its short fits use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of
+each label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
 (`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both earlier
 banks."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from continual_petl import Run, learn
+from continual_petl import Run, forget, learn
 from continual_petl.digests import tensor_digests
-from continual_petl.engine.transfer import choose, trial
+from continual_petl.engine.transfer import choose, short_fit
 from continual_petl.engine.transfer.average import combine
 from continual_petl.errors import DivergedError, InputError, StoreError, StreamFileError
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.manifest import Manifest, write_manifest
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.store import Store
 from tests.streams_in_code import regression_task, stream, task
@@ -92,7 +92,7 @@ def test_bank_is_the_one_that_naming_the_start_would_give(
     backbone_folder: Folder, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
 ) -> None:
     turn = itertools.count()
-    monkeypatch.setattr(choose, "trial_score", lambda run, steps: float(next(turn) == chosen))
+    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: float(next(turn) == chosen))
     run = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "auto")), new())
     taken = start_of(run).taken
     assert start_of(run).chosen == chosen
@@ -105,7 +105,7 @@ def test_bank_is_the_one_that_naming_the_start_would_give(
 
 
 def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "trial_score", lambda run, steps: 0.5)
+    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: 0.5)
     start = start_of(learned(backbone_folder(), folder, new()))
     assert (start.chosen, start.gain, start.taken.in_words) == (0, 0.0, "a fresh bank")
 
@@ -116,7 +116,7 @@ def test_start_that_diverges_is_not_taken(
     def diverges(*args: Any) -> None:
         raise DivergedError("the loss is not finite")
 
-    monkeypatch.setattr(trial, "fit_briefly", diverges)
+    monkeypatch.setattr(short_fit, "fit_briefly", diverges)
     start = start_of(learned(backbone_folder(), folder, new()))
     assert [each.score for each in start.candidates] == [None] * 5
     assert (start.chosen, start.gain) == (0, None)
@@ -223,5 +223,24 @@ def test_edited_choice_of_a_half_learned_task_is_reported(
         learned(backbone_folder(), folder, new())
     # As it was, the choice is kept: nothing is tried again.
     path.write_text(content)
-    monkeypatch.setattr(choose, "trial_score", stop)
+    monkeypatch.setattr(choose, "score_after_fit", stop)
     assert start_of(learned(backbone_folder(), folder, new())).chosen == chosen
+
+
+def test_verify_notices_a_parent_with_another_digest(backbone_folder: Folder, folder: Path) -> None:
+    learned(backbone_folder(), folder, new("one"))
+    store = Store(folder)
+    manifest = store.manifest("new")
+    assert manifest.parent is not None
+    forged = manifest.model_copy(update={"parent": manifest.parent.model_copy(update={"digest": "0" * 64})})
+    forged._seal = None
+    write_manifest(store.bank_folder("new") / "bank.json", forged)
+    (found,) = [check for check in Run(folder).verify() if check.task == "new"]
+    assert any("started from the bank of 'one' with digest 000000000000" in problem for problem in found.problems)
+
+
+def test_parents_may_be_forgotten(backbone_folder: Folder, folder: Path) -> None:
+    run = learned(backbone_folder(), folder, new(["one", "two"]))
+    forget(folder, "one")
+    assert all(check.ok for check in Run(folder).verify())
+    assert [parent.task for parent in start_of(run).taken.parents] == ["one", "two"]

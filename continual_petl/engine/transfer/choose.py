@@ -2,7 +2,7 @@
 
 Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by
 more than `MARGIN` standard errors, so that a fresh bank wins ties and differences that a few rows make by chance. What was
-learned in the trials is discarded: the bank is then trained exactly as if the stream had named the starting point. The
+learned in these fits is discarded: the bank is then trained exactly as if the stream had named the starting point. The
 choice is saved before training begins, so a resumed task keeps it.
 
 Which tasks came before makes a difference here: with ``auto``, the order of the stream may change a bank.
@@ -20,7 +20,7 @@ from continual_petl.banks.config.spec import AUTO
 from continual_petl.engine.checks.warm_start import certified_parent, learned_bank
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.transfer.average import LearnWeights, combine
-from continual_petl.engine.transfer.trial import fit_briefly, num_trial_steps, scored_rows, trial_score
+from continual_petl.engine.transfer.short_fit import fit_briefly, num_short_steps, score_after_fit, scored_rows
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner.start import check_start, copy_bank
 from continual_petl.router.similarity import distances
@@ -75,14 +75,14 @@ def initialise(run: TaskRun, candidate: StartCandidate) -> None:
 def _averaged(run: TaskRun, parents: Sequence[Parent]) -> Start:
     """Return the record of an average that the stream names."""
     try:
-        candidate = _average(run, parents, num_trial_steps(run))
+        candidate = _average(run, parents, num_short_steps(run))
     except DivergedError as error:
         names = ", ".join(parent.task for parent in parents)
         raise InputError(
             f"task {run.plan.name!r}, bank.start_from: the average of {names} diverged while its weights were learned: "
             "name other tasks, or lower training.learning_rate"
         ) from error
-    return Start(num_steps=num_trial_steps(run), num_rows=0, candidates=(candidate,), chosen=0)
+    return Start(num_steps=num_short_steps(run), num_rows=0, candidates=(candidate,), chosen=0)
 
 
 def _chosen(run: TaskRun) -> Start:
@@ -90,7 +90,7 @@ def _chosen(run: TaskRun) -> Start:
     parents = _fitting(run)
     if not parents:
         return Start(num_steps=0, num_rows=0, candidates=(StartCandidate(),), chosen=0)
-    num_steps = num_trial_steps(run)
+    num_steps = num_short_steps(run)
     candidates = [StartCandidate(), *(StartCandidate(parents=(parent,)) for parent in parents)]
     if len(parents) > 1 and run.plan.bank.why_not_averaged() is None:
         with suppress(DivergedError):  # the other starting points remain
@@ -99,7 +99,7 @@ def _chosen(run: TaskRun) -> Start:
     for candidate in candidates:
         run.request.stop_here(f"before task {run.plan.name!r} was learned, while its starting point was chosen")
         initialise(run, candidate)
-        tried.append(candidate.model_copy(update={"score": trial_score(run, num_steps)}))
+        tried.append(candidate.model_copy(update={"score": score_after_fit(run, num_steps)}))
     num_rows = len(scored_rows(run))
     return Start(num_steps=num_steps, num_rows=num_rows, candidates=tuple(tried), chosen=best(tried, num_rows))
 

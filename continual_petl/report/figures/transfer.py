@@ -1,4 +1,4 @@
-"""What earlier banks gave later tasks: the gain over a fresh bank in the trials of ``start_from: auto``."""
+"""What earlier banks gave later tasks: the gain over a fresh bank after the short fits of ``start_from: auto``."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class StartCandidate(FrozenModel):
     weights: tuple[float, ...] = ()
     """Weight of each averaged bank."""
     score: float | None = None
-    """The task's metric on validation rows after the trial; None if it is undefined, or nothing was tried."""
+    """The task's metric on validation rows after the short fit; None if it is undefined, or nothing was tried."""
 
     @model_validator(mode="after")
     def _weighs_parents(self) -> StartCandidate:
@@ -72,7 +72,7 @@ class Start(FrozenModel):
 
     @property
     def gain(self) -> float | None:
-        """Score of the starting point that was taken minus that of a fresh bank, both after the trial."""
+        """Score of the starting point that was taken minus that of a fresh bank, both after the short fit."""
         fresh = next((each.score for each in self.candidates if not each.parents), None)
         return None if fresh is None or self.taken.score is None else self.taken.score - fresh
 

@@ -89,7 +89,7 @@ class TaskLine(FrozenModel):
     checks: dict[str, int] = Field(default_factory=dict)
     """Number of earlier certificates checked after it, by depth: digests, probe, full."""
     gain: float | None = None
-    """Validation score of the starting point that was taken minus that of a fresh bank, after the trials of
+    """Validation score of the starting point that was taken minus that of a fresh bank, after the short fits of
     ``start_from: auto``."""
 
 

@@ -16,22 +16,22 @@ from continual_petl.errors import DivergedError
 from continual_petl.heads.kinds import GENERATIVE
 
 SHARE = 0.025
-"""Optimizer steps of a trial as a share of the task's own steps."""
+"""Optimizer steps of a short fit as a share of the task's own steps."""
 WHOLE_UP_TO = 3000
 """A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: few rows
-are when earlier banks make a difference, and a short trial would say little about it."""
+are when earlier banks make a difference, and a shorter fit would say little about it."""
 MIN_STEPS = 5
-"""Minimum number of optimizer steps of a trial."""
+"""Minimum number of optimizer steps of a short fit."""
 MAX_SCORED = 500
-"""Maximum number of validation rows that a trial is scored on."""
+"""Maximum number of validation rows that a short fit is scored on."""
 MAX_GENERATED = 50
 """The same for tasks that generate text, where each row takes much longer."""
 _KEPT = ("accelerator", "deterministic")
-"""Settings of the stream's trainer that also apply to a trial, which always runs in one process."""
+"""Settings of the stream's trainer that also apply to a short fit, which always runs in one process."""
 
 
-def num_trial_steps(run: TaskRun) -> int:
-    """Return the number of optimizer steps of a trial."""
+def num_short_steps(run: TaskRun) -> int:
+    """Return the number of optimizer steps of a short fit."""
     training = run.plan.training
     batches = run.session.loaders(run.data, training).num_batches
     whole = math.ceil(batches / training.accumulate) * training.epochs
@@ -54,10 +54,10 @@ def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = 
         trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
 
 
-def trial_score(run: TaskRun, num_steps: int) -> float | None:
+def score_after_fit(run: TaskRun, num_steps: int) -> float | None:
     """Train the active bank briefly and return the task's metric on validation rows; None if it diverged.
 
-    The validation rows are the same in every trial of a task.
+    The validation rows are the same in every short fit of a task.
     """
     try:
         fit_briefly(run, num_steps)
@@ -69,7 +69,7 @@ def trial_score(run: TaskRun, num_steps: int) -> float | None:
 
 
 def scored_rows(run: TaskRun) -> list[int]:
-    """Return the indices of the validation rows that trials are scored on, evenly spaced."""
+    """Return the indices of the validation rows that short fits are scored on, evenly spaced."""
     most = MAX_GENERATED if run.plan.kind in GENERATIVE else MAX_SCORED
     count = len(run.data.validation)
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()})
