@@ -253,8 +253,8 @@ class Store(BankFolders):
             now = self.manifest(parent.task).digest
             if now != parent.digest:
                 raise StoreError(
-                    f"task {task!r} started from the bank of {parent.task!r} with digest {parent.digest[:12]}, but it now has "
-                    f"{now[:12]}: one of the two certificates is not the one that was written. Restore both from a copy."
+                    f"task {task!r} started from the bank of {parent.task!r} with digest {parent.digest[:12]}, but it now "
+                    f"has {now[:12]}: one of the two certificates is not the one that was written. Restore both from a copy."
                 )
 
     def read_manifests(self, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[Manifest]:
