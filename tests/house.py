@@ -64,7 +64,7 @@ INSIDE = {
         {"signals"},
     ),
     "store": (
-        {"commit", "inspect", "model_cache", "open_run"},
+        {"commit", "inspect", "model_cache", "open_run", "signature"},
         {"verify", "forget"},
         {"store", "bank_cache", "inputs"},
         {"folder", "strict_load"},

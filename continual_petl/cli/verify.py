@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from continual_petl.cli._console import out, print_json, progress
 from continual_petl.engine.run import Run
@@ -10,6 +11,7 @@ from continual_petl.errors import printable
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.terminal import check_table
 from continual_petl.store.folder.position import half_learned
+from continual_petl.store.signature import check_signature
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -17,6 +19,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     run = Run(arguments.run, remote_code=arguments.remote_code)
     with progress("certificates") as advance:
         checks = run.verify(arguments.task, data=arguments.data, jobs=arguments.jobs, progress=advance)
+    if arguments.public_key is not None:
+        checks.append(check_signature(run.store, Path(arguments.public_key)))
     unchanged = all(check.ok for check in checks)
     if arguments.json:
         print_json([check.to_json() for check in checks])

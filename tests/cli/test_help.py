@@ -57,7 +57,7 @@ COMMANDS = {
         "--json",
     },
     "forget": {"--entry", "--json"},
-    "verify": {"--task", "--data", "--jobs", "--remote-code", "--json"},
+    "verify": {"--public-key", "--task", "--data", "--jobs", "--remote-code", "--json"},
     "reevaluate": {"--remote-code", "--wait", "--json"},
     "predict": {
         *("--task", "--task-column", "--input", "--output", "--batch-size", "--unknown", "--remote-code", "--json"),
@@ -67,6 +67,7 @@ COMMANDS = {
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},
+    "sign": {"--json", "--key"},
     "similar": {"--json", "--remote-code", "--top"},
     "diff": {"--json"},
     "doctor": {"--run-dir", "--json"},

@@ -33,6 +33,7 @@ SCRIPTS: dict[str, str] = {
 
 PROGRAMS: dict[str, str] = {
     "make": "makes an environment of its own from a package index; the target has to exist",
+    "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
     "pip": "needs a package index; the extra has to exist",
     "torchrun": "starts processes on several machines; the script has to be shown on the page",
 }

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from continual_petl.backbones import anatomy
 from continual_petl.cli.main import main
@@ -98,10 +100,15 @@ def _agnews(folder: Path) -> None:
 
 
 def _certificates(folder: Path) -> None:
-    """That run, and one more task."""
+    """That run, one more task, and a pair of keys."""
     _agnews(folder)
     write_rows(folder / "data" / "more", "more")
     (folder / "task.yaml").write_text("{name: more, kind: classification, data: data/more}\n", encoding="utf-8")
+    key = Ed25519PrivateKey.generate()
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "public.pem").write_bytes(public)
 
 
 def _files(folder: Path) -> None:

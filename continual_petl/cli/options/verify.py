@@ -12,6 +12,7 @@ EPILOG = """Exit code 1 if anything differs from its certificate.
 examples:
   continual-petl verify runs/mine
   continual-petl verify runs/mine --task agnews --data --json
+  continual-petl verify runs/mine --public-key public.pem
 """
 
 
@@ -22,5 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", action="store_true", help="also evaluate the test rows again")
     text = "check in at most N processes, if that saves time (default: one for each core)"
     command.add_argument("--jobs", metavar="N", type=int, help=text)
+    text = "also check that the run was signed with the private key of this Ed25519 public key (a PEM file)"
+    command.add_argument("--public-key", metavar="FILE", help=text)
     add_remote_code(command)
     add_json(command)

@@ -1,0 +1,191 @@
+"""The signature of a run: the seal of the newest entry of its chain, signed with an Ed25519 key (RFC 8032).
+
+A seal depends on every entry before it, so whoever rewrites the chain, even consistently, cannot keep a signed seal. Entries
+that were added after signing are not covered. The private key is read when a run is signed and is never stored in it.
+"""
+
+from __future__ import annotations
+
+from getpass import getpass
+from pathlib import Path
+from sys import stdin
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.files.reading import read_file
+from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
+from continual_petl.store.store import Store
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+FILE = "signature.json"
+_MAX_KEY_BYTES = 10_000
+
+
+class Signature(FrozenModel):
+    """The content of signature.json."""
+
+    format_version: int = 1
+    index: Index
+    """Position of the signed entry in the chain."""
+    entry: Digest
+    """Its seal."""
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+    """In hexadecimal digits."""
+    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """The key that belongs to the one it was signed with, for display; only a key from elsewhere proves anything."""
+
+
+def sign(store: Store, key: Path) -> Signature:
+    """Sign the newest entry of a run's chain; an earlier signature is replaced.
+
+    Args:
+        store: the run; its lock is held.
+        key: a private Ed25519 key as a PEM file, outside the run folder. For an encrypted one, the password is asked for.
+
+    Raises:
+        InputError: if the key cannot be used, or nothing is learned yet.
+        StoreError: if an entry of the chain is missing or damaged.
+    """
+    store.check_complete()
+    newest = store.head()
+    if newest is None:
+        raise InputError(f"{store.folder}: nothing is learned yet, so there is nothing to sign")
+    if key.resolve().is_relative_to(store.folder.resolve()):
+        raise InputError(
+            f"--key {key}: it is inside the run folder, and everyone who gets the run would get it too: move it elsewhere"
+        )
+    private = _private_key(key)
+    raw = private.public_key().public_bytes_raw()
+    made = Signature(
+        index=newest.index,
+        entry=newest.seal,
+        signature=private.sign(_message(newest.index, newest.seal)).hex(),
+        public_key=raw.hex(),
+    )
+    write_sealed(store.folder / FILE, made.model_dump(mode="json"))
+    return made
+
+
+def check_signature(store: Store, public_key: Path) -> TaskCheck:
+    """Check a run's signature against a public key that you have from elsewhere.
+
+    Args:
+        store: the run.
+        public_key: an Ed25519 public key as a PEM file.
+
+    Raises:
+        InputError: if the key cannot be used.
+    """
+    key = _public_key(public_key)
+    try:
+        made = _read(store.folder / FILE)
+        newest = store.head()
+        entries = {(link.index, link.seal) for link in store.chain()}
+    except StoreError as error:
+        return _check(str(error))
+    if not _is_signed(made, key):
+        return _check(
+            f"{FILE}: entry {made.index} was not signed with the private key of {public_key}: the signature was made with "
+            f"another key (the file names {made.public_key[:16]}), or was changed."
+        )
+    if newest is None or (made.index, made.entry) not in entries:
+        return _check(
+            f"{FILE}: the signed entry, number {made.index} with seal {made.entry[:12]}, is not in the chain: the chain was "
+            "rewritten after it was signed. Restore the run from a copy."
+        )
+    later = newest.index - made.index
+    return _check(how=f"signed: the chain up to entry {made.index}" + (f"; {later} later not signed" if later else ""))
+
+
+def _check(problem: str | None = None, how: str = "") -> TaskCheck:
+    findings = () if problem is None else (Finding(message=problem, file=FILE),)
+    return TaskCheck(task=f"({FILE})", findings=findings, how=how, largest_difference=float("nan"), seconds=0.0)
+
+
+def _message(index: int, seal: str) -> bytes:
+    """Return what is signed; the words keep a signature from being valid for anything else."""
+    return f"continual-petl run, chain entry {index}, seal {seal}".encode()
+
+
+def _is_signed(made: Signature, key: Ed25519PublicKey) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(bytes.fromhex(made.signature), _message(made.index, made.entry))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _read(path: Path) -> Signature:
+    try:
+        raw, _ = read_sealed(path, 1, "the run")
+        return Signature.model_validate(raw)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: missing; the run is not signed: `continual-petl sign` signs it") from None
+    except ValidationError as error:
+        raise invalid(path, error) from error
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    load, content = _loader("load_pem_private_key"), _key_file(path, "--key")
+    try:
+        try:
+            key = load(content, None)
+        except TypeError:  # it is encrypted
+            if not stdin.isatty():
+                raise ValueError("it is encrypted, and there is no terminal to ask for its password") from None
+            key = load(content, getpass(f"password of {path}: ").encode())
+    except ValueError as error:
+        raise _unusable("--key", path, "private", error) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _unusable("--key", path, "private", type(key).__name__)
+    return key
+
+
+def _public_key(path: Path) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    load, content = _loader("load_pem_public_key"), _key_file(path, "--public-key")
+    try:
+        key = load(content)
+    except ValueError as error:
+        raise _unusable("--public-key", path, "public", error) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise _unusable("--public-key", path, "public", type(key).__name__)
+    return key
+
+
+def _loader(name: str) -> Any:
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError as error:
+        raise InputError(
+            "signatures need the package cryptography, which is not installed: pip install 'continual-petl[sign]'"
+        ) from error
+    return getattr(serialization, name)
+
+
+def _key_file(path: Path, option: str) -> bytes:
+    try:
+        return read_file(path, _MAX_KEY_BYTES)
+    except (OSError, StoreError) as error:
+        raise InputError(f"{option} {path}: it cannot be read: {error}") from error
+
+
+def _unusable(option: str, path: Path, kind: str, why: object) -> InputError:
+    make = (
+        "openssl genpkey -algorithm ed25519 -out key.pem"
+        if kind == "private"
+        else "openssl pkey -in key.pem -pubout -out public.pem"
+    )
+    return InputError(f"{option} {path}: it is not a {kind} Ed25519 key in PEM format ({why}); `{make}` writes one")

@@ -1,0 +1,162 @@
+"""Signatures: a rewritten chain, another key and every damaged byte are noticed; a key never lies in the run folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from continual_petl import Run, learn
+from continual_petl.cli.main import main
+from continual_petl.errors import InputError
+from continual_petl.store.certificate.manifest import write_manifest
+from continual_petl.store.signature import FILE, check_signature, sign
+from continual_petl.store.store import Store
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
+
+
+def write_keys(folder: Path, name: str = "key", password: str | None = None) -> tuple[Path, Path]:
+    key = Ed25519PrivateKey.generate()
+    lock = PLAIN if password is None else serialization.BestAvailableEncryption(password.encode())
+    private, public = folder / f"{name}.pem", folder / f"{name}-public.pem"
+    private.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, lock))
+    public.write_bytes(key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+@pytest.fixture(scope="module")
+def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with two tasks; tests take copies."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    learn(stream(backbone_folder(), [task("one", num_rows=16), task("two", num_rows=16)]), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(first: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(first, tmp_path / "run"))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    return write_keys(tmp_path)
+
+
+def problem(folder: Path, public: Path) -> str:
+    check = check_signature(Store(folder), public)
+    assert not check.ok
+    return check.problems[0]
+
+
+def test_signed_run_is_verified_on_the_command_line(
+    folder: Path, keys: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = map(str, keys)
+    assert main(["verify", str(folder), "--public-key", public]) == 1
+    assert "the run is not signed: `continual-petl sign` signs it" in " ".join(capsys.readouterr().out.split())
+    assert main(["sign", str(folder), "--key", private, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    head = Store(folder).head()
+    assert head is not None
+    assert (made["index"], made["entry"]) == (head.index, head.seal)
+    assert main(["verify", str(folder), "--public-key", public, "--json"]) == 0
+    *tasks, signature = json.loads(capsys.readouterr().out)
+    assert [check["task"] for check in tasks] == ["one", "two"]
+    assert (signature["task"], signature["how"]) == (f"({FILE})", "signed: the chain up to entry 1")
+    # Verification without a key, and the run itself, do not need the signature.
+    assert main(["verify", str(folder)]) == 0
+
+
+def test_rewritten_chain_is_noticed(folder: Path, keys: tuple[Path, Path]) -> None:
+    private, public = keys
+    sign(Store(folder), private)
+    manifest = Store(folder).manifest("two")
+    scores = {"test": manifest.scores["test"].model_copy(update={"scores": {"accuracy": 1.0}})}
+    forged = manifest.model_copy(update={"scores": {**manifest.scores, **scores}})
+    forged._seal = None
+    write_manifest(folder / "banks" / "two" / "bank.json", forged)
+    assert "is not in the chain: the chain was rewritten after it was signed" in problem(folder, public)
+
+
+def test_forger_cannot_sign_with_another_key(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    other, _ = write_keys(tmp_path, "other")
+    sign(Store(folder), other)
+    assert "was not signed with the private key of" in problem(folder, keys[1])
+
+
+def test_later_entries_are_reported_as_not_signed(
+    backbone_folder: Folder, folder: Path, keys: tuple[Path, Path]
+) -> None:
+    sign(Store(folder), keys[0])
+    tasks = [task(name, num_rows=16) for name in ("one", "two", "three")]
+    learn(stream(backbone_folder(), tasks), folder)
+    check = check_signature(Store(folder), keys[1])
+    assert check.ok
+    assert check.how == "signed: the chain up to entry 1; 1 later not signed"
+    sign(Store(folder), keys[0])
+    assert check_signature(Store(folder), keys[1]).how == "signed: the chain up to entry 2"
+
+
+def test_every_damaged_byte_is_noticed(folder: Path, keys: tuple[Path, Path]) -> None:
+    sign(Store(folder), keys[0])
+    content = (folder / FILE).read_bytes()
+    for place in range(0, len(content), 7):
+        (folder / FILE).write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert problem(folder, keys[1])
+
+
+def test_key_inside_the_run_is_refused(folder: Path, keys: tuple[Path, Path]) -> None:
+    inside = Path(shutil.copy(keys[0], folder / "key.pem"))
+    with pytest.raises(InputError, match="it is inside the run folder"):
+        sign(Store(folder), inside)
+    inside.unlink()
+    assert not (folder / FILE).exists()
+
+
+def test_encrypted_key_asks_for_its_password(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private, public = write_keys(tmp_path, "locked", password="secret")
+    with pytest.raises(InputError, match="there is no terminal to ask for its password"):
+        sign(Store(folder), private)
+    monkeypatch.setattr("continual_petl.store.signature.stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    for password, right in (("wrong", False), ("secret", True)):
+        monkeypatch.setattr("continual_petl.store.signature.getpass", lambda prompt, given=password: given)
+        if right:
+            sign(Store(folder), private)
+            assert check_signature(Store(folder), public).ok
+        else:
+            with pytest.raises(InputError, match="is not a private Ed25519 key"):
+                sign(Store(folder), private)
+
+
+def test_other_files_are_not_keys(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    private, public = keys
+    other = tmp_path / "x25519.pem"
+    other.write_bytes(X25519PrivateKey.generate().private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN))
+    huge = tmp_path / "huge.pem"
+    huge.write_bytes(b"-" * 20_000)
+    for file in (public, other, huge, tmp_path / "none.pem", folder.parent):
+        with pytest.raises(InputError, match=r"--key .*(not a private Ed25519 key|cannot be read)"):
+            sign(Store(folder), file)
+    with pytest.raises(InputError, match="not a public Ed25519 key"):
+        check_signature(Store(folder), private)
+
+
+def test_run_without_tasks_cannot_be_signed(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="nothing is learned yet"):
+        sign(Store(tmp_path / "empty"), keys[0])
+
+
+def test_run_keeps_working_with_a_signature(backbone_folder: Folder, folder: Path, keys: tuple[Path, Path]) -> None:
+    sign(Store(folder), keys[0])
+    assert all(check.ok for check in Run(folder).verify(data=True))
+    assert main(["report", str(folder), "--output", str(folder.parent / "report")]) == 0
