@@ -29,6 +29,7 @@ from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
 from tests.fuzz.router_targets import ROUTER_TARGETS
+from tests.fuzz.signature_target import SIGNATURE_TARGET
 from tests.fuzz.states_target import STATES_TARGET
 from tests.fuzz.store_place import BANK, FILES, PROBE, VALUES, Place, edited_by, paths_of, the_place
 from tests.fuzz.target import Target
@@ -234,6 +235,7 @@ STORE_TARGETS = {
         Target("store-index", _index, (), _index_seeds, json_tokens),
         Target("sealed-bank", _bank, (InputError, StoreError), _edit_seeds, _edit_tokens, _edits("bank")),
         STATES_TARGET,
+        SIGNATURE_TARGET,
         *ROUTER_TARGETS,
     )
 }
