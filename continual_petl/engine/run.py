@@ -244,6 +244,29 @@ class Run:
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
 
+    def export(self, task: str, format: str, folder: str | Path) -> Path:
+        """Write a task's bank in a format that other libraries load; return the folder. See `export.write.export_task`.
+
+        Args:
+            task: a learned task.
+            format: ``merged``: a checkpoint of `transformers`.
+            folder: where the files go; must not exist.
+
+        Raises:
+            InputError: if the task is not learned, the folder cannot be used, or the format cannot express the bank.
+            ExportError: if the files would not compute what the bank computes; nothing is then written.
+
+        Example::
+
+            run.export("agnews", "merged", "exported/agnews")
+            transformers.pipeline("text-classification", model="exported/agnews")("some text")
+        """
+        from continual_petl.export.write import check_request, export_task
+
+        self.check_learned(task)
+        check_request(self.store, format, folder)  # before the session imports torch
+        return export_task(self.session.models, task, format, folder)
+
     @overload
     def predict(
         self, rows: OneRow, task: None = None, *, batch_size: int = 32, unknown: Unknown = "reject"

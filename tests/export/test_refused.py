@@ -1,0 +1,182 @@
+"""Every guard of an export fires, says what to do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import InputError, Run, learn
+from continual_petl.digests import file_digest
+from continual_petl.errors import ExportError
+from continual_petl.export import checkpoint
+from continual_petl.export.checkpoint import write_checkpoint
+from continual_petl.export.classes import with_head
+from continual_petl.export.compare import Compute, check_outputs
+from continual_petl.store.verify.replay import replay
+from tests.export.subjects import Folder, subject_of
+from tests.streams_in_code import stream, task
+from tests.usual import few
+
+BANK = {"preset": "lora", "rank": 2}
+
+
+@pytest.fixture(scope="module")
+def run_folder(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with a task whose head is BERT's own, and one whose is not."""
+    name = str(backbone_folder("bert"))
+    tasks = [task("own", pooling="pooler"), task("mean", pooling="mean")]
+    folder = tmp_path_factory.mktemp("exports") / "run"
+    learn(stream(Path(name), tasks, backbone={"name": name}, bank=BANK, training={"epochs": 1}), folder)
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Return the digest of every file."""
+    return {str(path.relative_to(folder)): file_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "pooling", "why"),
+    [
+        (
+            "bert",
+            "classification",
+            "mean",
+            r"cannot pool with 'mean', only with 'pooler' or 'first'\. Use format 'peft'",
+        ),
+        ("roberta", "classification", "mean", r"only with 'first'.*learn the task again with pooling 'first'"),
+        ("distilbert", "classification", "first", "applies a ReLU"),
+        ("modernbert", "classification", "mean", "normalises the states between"),
+        ("modernbert", "token-classification", None, "normalises the states before"),
+        ("mbart", "classification", "last", "starts with the language code"),
+        ("llama", "classification", "last", "score layer has no bias"),
+        ("t5", "token-classification", None, "reads the encoder's states"),
+        ("bart", "token-classification", None, "no such class"),
+        ("vit", "image-classification", "mean", "only with 'first'"),
+    ],
+)
+def test_inexpressible_head_is_refused(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, pooling: str | None, why: str
+) -> None:
+    with pytest.raises(InputError, match=f"^format: got 'merged' for task '{kind}'.*{why}"):
+        write_checkpoint(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path)
+
+
+@pytest.mark.parametrize("preset", few(["houlsby", "prefix_flat", "prompt", "mam"]))
+def test_unmergeable_bank_is_refused(backbone_folder: Folder, tmp_path: Path, preset: str) -> None:
+    with pytest.raises(InputError, match="cannot be merged into weights"):
+        write_checkpoint(subject_of(backbone_folder("bert"), "classification", preset, "pooler"), tmp_path)
+
+
+def test_model_type_without_known_class_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    subject = subject_of(backbone_folder("bert"), "classification", "lora", "pooler")
+    config: Any = subject.backbone.model.config
+    config.model_type = "mine"
+    with pytest.raises(InputError, match="it is not known how transformers builds this class for model type 'mine'"):
+        write_checkpoint(subject, tmp_path)
+
+
+def test_tokenizer_that_transformers_reads_otherwise_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(
+        ExportError, match=r"builds a Qwen2Tokenizer from .*, not the TokenizersBackend.*'peft', which holds no"
+    ):
+        write_checkpoint(subject_of(backbone_folder("qwen2"), "causal-lm", "lora"), tmp_path)
+
+
+def test_backbone_with_its_own_code_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    run = Run(run_folder)
+    held = run.session.models.held("own")
+    run.session.models.held_banks.put(
+        "own", dataclasses.replace(held, backbone=dataclasses.replace(held.backbone, remote_code=True))
+    )
+    with pytest.raises(InputError, match="needs Python code that comes with it"):
+        run.export("own", "merged", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [("there", "already exists, and an export never overwrites"), ("run/inside", "is inside the run folder")],
+)
+def test_folder_that_cannot_be_used_is_refused(run_folder: Path, where: str, message: str) -> None:
+    folder = run_folder.parent / where
+    if where == "there":
+        folder.mkdir()
+    with pytest.raises(InputError, match=message):
+        Run(run_folder).export("own", "merged", folder)
+
+
+def test_unknown_format_and_task_are_refused(run_folder: Path, tmp_path: Path) -> None:
+    run = Run(run_folder)
+    with pytest.raises(InputError, match=r"format: got 'merge' \(did you mean 'merged'\?\); allowed: 'merged'"):
+        run.export("own", "merge", tmp_path / "out")
+    with pytest.raises(InputError, match="own, mean"):
+        run.export("other", "merged", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _other_logits(model: Any) -> Compute:
+    return lambda inputs: model(**inputs).logits + 2e-5
+
+
+@pytest.mark.parametrize("break_it", ["outputs", "names", "tokenizer"])
+def test_failed_check_leaves_nothing_behind(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: str
+) -> None:
+    messages = {
+        "outputs": r"do not compute what its bank computes: .* differ by 2e-05 \(allowed: 1e-05\)",
+        "names": r"does not load the exported 'classifier.bias' as it was written",
+        "tokenizer": "for this model type transformers builds a",
+    }
+    if break_it == "outputs":
+        monkeypatch.setattr(checkpoint, "logits_of", _other_logits)
+    elif break_it == "names":
+
+        def lost(*args: Any) -> Any:
+            model: Any = with_head(*args)
+            model.classifier.bias = None
+            return model
+
+        monkeypatch.setattr(checkpoint, "with_head", lost)
+    else:
+        monkeypatch.setattr(
+            "continual_petl.export.subject._rules",
+            lambda tokenizer: id(tokenizer),  # no two are alike
+        )
+    run = Run(run_folder)
+    before = files_of(run_folder)
+    with pytest.raises(ExportError, match=messages[break_it]):
+        run.export("own", "merged", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    assert files_of(run_folder) == before
+
+
+@pytest.mark.parametrize(("task", "format"), [("own", "merged")])
+def test_exporting_changes_no_byte_of_the_run(run_folder: Path, tmp_path: Path, task: str, format: str) -> None:
+    before = files_of(run_folder)
+    run = Run(run_folder)
+    backbone = run.session.models.backbone_of(task)
+    assert run.export(task, format, tmp_path / "out") == tmp_path / "out"
+    assert files_of(run_folder) == before
+    assert backbone.changed() == []
+    assert all(check.ok for check in run.verify())
+
+
+def test_tolerance_is_relative_to_large_outputs(backbone_folder: Folder) -> None:
+    subject = subject_of(backbone_folder("bert"), "classification", "lora", "pooler")
+    head: Any = subject.bank.head
+    head.output.bias.fill_(100.0)
+    where = (subject.plan, subject.backbone, subject.bank, subject.probe)
+
+    def off(by: float) -> Compute:
+        right = replay(subject.backbone, subject.bank, subject.plan.pooling, subject.probe)
+        return lambda inputs: right + by
+
+    assert check_outputs(*where, off(5e-4)) == pytest.approx(5e-6, rel=0.1)
+    with pytest.raises(ExportError):
+        check_outputs(*where, off(2e-3))
+    with pytest.raises(ExportError, match="differ by nan"):
+        check_outputs(*where, lambda inputs: torch.zeros(1))
