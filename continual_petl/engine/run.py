@@ -249,7 +249,7 @@ class Run:
 
         Args:
             task: a learned task.
-            format: ``merged``: a checkpoint of `transformers`.
+            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`.
             folder: where the files go; must not exist.
 
         Raises:

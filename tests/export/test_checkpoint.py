@@ -13,6 +13,7 @@ from continual_petl.export.checkpoint import write_checkpoint
 from continual_petl.export.classes import AUTO
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right
+from continual_petl.learner.generate import generate
 from tests.export.subjects import LABELS, Folder, answers_of, inputs_of, masked, subject_of
 from tests.tiny import TEXT_FAMILIES
 from tests.usual import walk
@@ -68,7 +69,15 @@ def test_generator_gives_the_logits_of_the_bank(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:
     model = compare(backbone_folder(family), kind, "lora", None, tmp_path)
-    assert model.generation_config.max_new_tokens == 4
+    subject = subject_of(backbone_folder(family), kind, "lora")
+    assert subject.tokenizer is not None
+    assert subject.plan.generation is not None
+    inputs = inputs_of(subject)
+    ours = generate(subject.backbone, subject.bank, subject.plan.generation, inputs, subject.tokenizer)
+    ids = model.generate(**inputs)[:, 1 if kind == "seq2seq" else inputs["input_ids"].shape[1] :].tolist()
+    end, pad = subject.tokenizer.eos_token_id, subject.pad
+    assert [[t for t in row if t not in {end, pad}] for row in ids] == [[t for t in row if t != pad] for row in ours]
+    assert max(map(len, ours)) == 4
 
 
 def test_image_classifier_gives_the_answers_of_the_bank(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from continual_petl import InputError, Run, learn
 from continual_petl.digests import file_digest
 from continual_petl.errors import ExportError
 from continual_petl.export import checkpoint
+from continual_petl.export.adapter import Names
 from continual_petl.export.checkpoint import write_checkpoint
 from continual_petl.export.classes import with_head
 from continual_petl.export.compare import Compute, check_outputs
+from continual_petl.export.peft_files import write_peft
 from continual_petl.store.verify.replay import replay
 from tests.export.subjects import Folder, subject_of
 from tests.streams_in_code import stream, task
@@ -72,6 +74,72 @@ def test_unmergeable_bank_is_refused(backbone_folder: Folder, tmp_path: Path, pr
         write_checkpoint(subject_of(backbone_folder("bert"), "classification", preset, "pooler"), tmp_path)
 
 
+def row(form: str, modifies: str, **more: Any) -> dict[str, Any]:
+    parallel = {"insertion": "parallel", "composition": "scaled", "rank": 2}
+    return {"form": form, "modifies": modifies} | (parallel if form != "rescale" else {}) | more
+
+
+RESCALE = row("rescale", "key", insertion="sequential", composition="multiply")
+
+
+@pytest.mark.parametrize(
+    ("family", "choice", "why"),
+    [
+        ("bert", "houlsby", r"no adapter for a bank of bottleneck and LayerNorms of its own\..*Use Run\.predict\."),
+        ("bert", "bitfit", r"no adapter for a bank of additive\..*Use format 'merged'"),
+        ("bert", "full", "no adapter for a bank of additive"),
+        ("bert", "diff_pruning", "no adapter for a bank of sparse"),
+        ("bert", "probe", "nothing but a head"),
+        ("bert", "mam_flat", "attention and bottleneck"),
+        ("bert", {"modifications": [row("lowrank", "query"), RESCALE]}, "lowrank and rescale"),
+        ("llama", {"preset": "prompt", "length": 3, "layernorms": "own"}, "prompt and LayerNorms of its own"),
+        ("bert", {"modifications": [row("lowrank", "query"), row("decomposed", "query")]}, "two changes of the same"),
+        ("bert", "prompt", r"absolute positions \(bert\)"),
+        ("gpt2", "prompt", r"absolute positions \(gpt2\)"),
+        ("gpt2", "prefix_flat", "moves the positions of the text"),
+        ("t5", "prefix_flat", "or has no such prefix"),
+        ("llama", {"preset": "prefix_flat", "length": 3, "layers": "1"}, "one prefix in every layer"),
+        ("llama", "multihead_parallel", "no multi-head parallel adapter"),
+    ],
+)
+def test_bank_without_a_peft_adapter_is_refused(
+    backbone_folder: Folder, tmp_path: Path, family: str, choice: Any, why: str
+) -> None:
+    with pytest.raises(InputError, match=f"^format: got 'peft' for task 'classification', but .*{why}"):
+        write_peft(subject_of(backbone_folder(family), "classification", choice), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"rope_type": "dynamic"}, "depend on the length"), ({"attention_scaling": 1.2}, "depend on the length")],
+)
+def test_prefix_for_other_rotations_is_refused(
+    backbone_folder: Folder, tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    subject = subject_of(backbone_folder("llama"), "causal-lm", "prefix_flat")
+    rotary: Any = subject.backbone.model.base_model.rotary_emb
+    for name, value in change.items():
+        setattr(rotary, name, value)
+    with pytest.raises(InputError, match=why):
+        write_peft(subject, tmp_path)
+
+
+def test_prefix_for_windowed_attention_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    subject = subject_of(backbone_folder("qwen2"), "causal-lm", "prefix_flat")
+    config: Any = subject.backbone.model.config
+    config.use_sliding_window = True
+    with pytest.raises(InputError, match="has a window"):
+        write_peft(subject, tmp_path)
+
+
+def test_ambiguous_names_of_modules_are_an_error(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Names, "shortest", lambda self, names: ["dense"])
+    with pytest.raises(ExportError, match=r"match other modules than there are tensors for, such as .*dense'"):
+        write_peft(subject_of(backbone_folder("bert"), "classification", "lora_ffn"), tmp_path)
+
+
 def test_model_type_without_known_class_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", "lora", "pooler")
     config: Any = subject.backbone.model.config
@@ -111,7 +179,7 @@ def test_folder_that_cannot_be_used_is_refused(run_folder: Path, where: str, mes
 
 def test_unknown_format_and_task_are_refused(run_folder: Path, tmp_path: Path) -> None:
     run = Run(run_folder)
-    with pytest.raises(InputError, match=r"format: got 'merge' \(did you mean 'merged'\?\); allowed: 'merged'"):
+    with pytest.raises(InputError, match=r"format: got 'merge' \(did you mean 'merged'\?\); allowed: 'merged', 'peft'"):
         run.export("own", "merge", tmp_path / "out")
     with pytest.raises(InputError, match="own, mean"):
         run.export("other", "merged", tmp_path / "out")
@@ -154,7 +222,7 @@ def test_failed_check_leaves_nothing_behind(
     assert files_of(run_folder) == before
 
 
-@pytest.mark.parametrize(("task", "format"), [("own", "merged")])
+@pytest.mark.parametrize(("task", "format"), [("own", "merged"), ("own", "peft"), ("mean", "peft")])
 def test_exporting_changes_no_byte_of_the_run(run_folder: Path, tmp_path: Path, task: str, format: str) -> None:
     before = files_of(run_folder)
     run = Run(run_folder)
