@@ -93,12 +93,12 @@ def find_names(plan: TaskPlan, backbone: Backbone, *, headless: bool = False) ->
         auto, prefix = AUTO[plan.kind], base
     else:
         auto, prefix, task_type, head = _headed(plan, backbone) if not headless else _HEADLESS
-    outside = [name for name in ("lm_head",) if plan.kind in GENERATIVE]
     inside = [name for name, _ in model.base_model.named_modules() if name and not name.startswith("lm_head")]
     # transformers adds a pooler to the base model even if the checkpoint has none.
     pooler = backbone.anatomy.pooler
     inside += [pooler, f"{pooler}.dense"] if pooler is not None else []
-    modules = {prefix + name for name in inside} | {*outside, *([head] if head is not None else [])}
+    outside = "lm_head" if plan.kind in GENERATIVE else head
+    modules = {prefix + name for name in inside} | ({outside} if outside is not None else set())
     return Names(auto, task_type, head, prefix, base, modules)
 
 

@@ -191,12 +191,14 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
     if place.bias is None:
         tensors[f"{place.out}.bias"] = bias_C
     else:
-        tensors[place.bias] = tensors[place.bias] + _shift(weight_CD, bias_C)
+        tensors[place.bias] = tensors[place.bias] + _shift(weight_CD, bias_C).to(bias_C.device)
     made.load_state_dict({name: tensor.detach() for name, tensor in tensors.items()}, strict=True, assign=True)
     return made
 
 
 def _shift(weight_CD: Tensor, bias_C: Tensor) -> Tensor:
     """Return the smallest ``d`` (D,) with ``W d = b``: added to the states, it has the effect of the bias."""
-    found: Tensor = torch.linalg.lstsq(weight_CD.double(), bias_C.double().unsqueeze(1), driver="gelsd").solution
+    # The driver for rows that depend on each other exists only on the CPU.
+    weight_CD, bias_C = weight_CD.double().cpu(), bias_C.double().cpu()
+    found: Tensor = torch.linalg.lstsq(weight_CD, bias_C.unsqueeze(1), driver="gelsd").solution
     return found.squeeze(1).float()

@@ -80,10 +80,13 @@ def find_subject(models: ModelCache, task: str) -> Subject:
         tokenizer.model_max_length = held.max_length
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(models.pad_token_id)
+    backbone = models.backbone("fp32")
+    # A backbone in another precision may be on another device.
+    bank = held.bank if backbone is held.backbone else copy.deepcopy(held.bank).to(backbone.model.device)
     return Subject(
         plan=held.plan,
-        bank=held.bank,
-        backbone=models.backbone("fp32"),
+        bank=bank,
+        backbone=backbone,
         probe=certified_probe(models.store, task)[0],
         tokenizer=tokenizer,
         pad=None if tokenizer is None else models.pad_token_id,

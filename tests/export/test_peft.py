@@ -135,8 +135,11 @@ VIRTUAL += [("t5", "seq2seq"), ("mt5", "seq2seq"), ("llama", "causal-lm"), ("lla
 
 
 @pytest.mark.parametrize(("family", "kind"), walk(VIRTUAL, ("t5", "llama", "modernbert")))
-def test_prompt_where_only_distances_count(backbone_folder: Folder, tmp_path: Path, family: str, kind: str) -> None:
-    assert compare(subject_of(backbone_folder(family), kind, "prompt"), tmp_path)["num_virtual_tokens"] == 3
+@pytest.mark.parametrize("preset", few(["prompt", "p_tuning"]))
+def test_prompt_where_only_distances_count(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset: str
+) -> None:
+    assert compare(subject_of(backbone_folder(family), kind, preset), tmp_path)["num_virtual_tokens"] == 3
 
 
 @pytest.mark.parametrize(("family", "kind"), walk([v for v in VIRTUAL if v[0] in {"llama", "qwen2", "qwen3"}]))

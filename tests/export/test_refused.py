@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from continual_petl import InputError, Run, learn
 from continual_petl.digests import file_digest
@@ -20,6 +23,7 @@ from continual_petl.export.compare import Compute, check_outputs
 from continual_petl.export.peft_files import write_peft
 from continual_petl.store.verify.replay import replay
 from tests.export.subjects import Folder, subject_of
+from tests.small import small
 from tests.streams_in_code import stream, task
 from tests.usual import few
 
@@ -28,9 +32,9 @@ BANK = {"preset": "lora", "rank": 2}
 
 @pytest.fixture(scope="module")
 def run_folder(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with a task whose head is BERT's own, and one whose is not."""
+    """Return a run with a task whose head is BERT's own, one whose is not, and one that no format can express."""
     name = str(backbone_folder("bert"))
-    tasks = [task("own", pooling="pooler"), task("mean", pooling="mean")]
+    tasks = [task("own", pooling="pooler"), task("mean", pooling="mean"), task("far", bank=small("houlsby"))]
     folder = tmp_path_factory.mktemp("exports") / "run"
     learn(stream(Path(name), tasks, backbone={"name": name}, bank=BANK, training={"epochs": 1}), folder)
     return folder
@@ -181,7 +185,7 @@ def test_unknown_format_and_task_are_refused(run_folder: Path, tmp_path: Path) -
     run = Run(run_folder)
     with pytest.raises(InputError, match=r"format: got 'merge' \(did you mean 'merged'\?\); allowed: 'merged', 'peft'"):
         run.export("own", "merge", tmp_path / "out")
-    with pytest.raises(InputError, match="own, mean"):
+    with pytest.raises(InputError, match="own, mean, far"):
         run.export("other", "merged", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -190,16 +194,20 @@ def _other_logits(model: Any) -> Compute:
     return lambda inputs: model(**inputs).logits + 2e-5
 
 
-@pytest.mark.parametrize("break_it", ["outputs", "names", "tokenizer"])
+@pytest.mark.parametrize("break_it", ["outputs", "names", "tokenizer", "alpha"])
 def test_failed_check_leaves_nothing_behind(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: str
 ) -> None:
     messages = {
         "outputs": r"do not compute what its bank computes: .* differ by 2e-05 \(allowed: 1e-05\)",
         "names": r"does not load the exported 'classifier.bias' as it was written",
+        "alpha": r"do not compute what its bank computes",
         "tokenizer": "for this model type transformers builds a",
     }
-    if break_it == "outputs":
+    format = "peft" if break_it == "alpha" else "merged"
+    if break_it == "alpha":
+        monkeypatch.setattr("continual_petl.export.lowrank._whole", lambda alpha: 100 * alpha)
+    elif break_it == "outputs":
         monkeypatch.setattr(checkpoint, "logits_of", _other_logits)
     elif break_it == "names":
 
@@ -217,19 +225,27 @@ def test_failed_check_leaves_nothing_behind(
     run = Run(run_folder)
     before = files_of(run_folder)
     with pytest.raises(ExportError, match=messages[break_it]):
-        run.export("own", "merged", tmp_path / "out")
+        run.export("own", format, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     assert files_of(run_folder) == before
 
 
-@pytest.mark.parametrize(("task", "format"), [("own", "merged"), ("own", "peft"), ("mean", "peft")])
-def test_exporting_changes_no_byte_of_the_run(run_folder: Path, tmp_path: Path, task: str, format: str) -> None:
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@given(task=st.sampled_from(["own", "mean", "far"]), format=st.sampled_from(["merged", "peft"]))
+def test_exporting_changes_no_byte_of_the_run(run_folder: Path, task: str, format: str) -> None:
+    """Whether it is refused or not; and nothing is left beside a folder that was written."""
     before = files_of(run_folder)
     run = Run(run_folder)
-    backbone = run.session.models.backbone_of(task)
-    assert run.export(task, format, tmp_path / "out") == tmp_path / "out"
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            assert run.export(task, format, Path(place) / "out") == Path(place).absolute() / "out"
+            left = ["out"]
+        except InputError:
+            assert (task, format) in {("mean", "merged"), ("far", "merged"), ("far", "peft")}
+            left = []
+        assert [path.name for path in Path(place).iterdir()] == left
     assert files_of(run_folder) == before
-    assert backbone.changed() == []
+    assert run.session.models.backbone_of(task).changed() == []
     assert all(check.ok for check in run.verify())
 
 
