@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.reevaluate import reevaluate as reevaluate
     from continual_petl.engine.run import Run as Run
     from continual_petl.errors import DivergedError as DivergedError
+    from continual_petl.errors import ExportError as ExportError
     from continual_petl.errors import ForgettingError as ForgettingError
     from continual_petl.errors import InputError as InputError
     from continual_petl.errors import Interrupted as Interrupted
@@ -45,6 +46,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ContinualLearner": "continual_petl.learner",
         "Dashboard": "continual_petl.callbacks",
         "DivergedError": "continual_petl.errors",
+        "ExportError": "continual_petl.errors",
         "ForgettingError": "continual_petl.errors",
         "InputError": "continual_petl.errors",
         "Interrupted": "continual_petl.errors",

@@ -137,6 +137,10 @@ class ForgettingError(RuntimeError):
     """A backbone, an earlier bank or an earlier prediction has changed. Exit code 1."""
 
 
+class ExportError(RuntimeError):
+    """Exported files do not compute what the bank computes; nothing was written. Exit code 1."""
+
+
 class Interrupted(RuntimeError):
     """Learning was stopped from outside (Ctrl-C, SIGTERM); the run folder can be resumed."""
 

@@ -21,6 +21,7 @@ FLOORS = (
     {"report"},
     {"predictor"},
     {"router"},
+    {"export"},
     {"store"},
     {"learner"},
     {"streams"},

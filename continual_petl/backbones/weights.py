@@ -47,7 +47,7 @@ def load_weights(
         # Passed even if not allowed: otherwise transformers would prompt on standard input.
         "trust_remote_code": remote_code,
     }
-    with _quiet():
+    with quiet():
         generates = anatomy.output_head != "none"
         model, missing, mismatched = _load(_KINDS[anatomy.output_head], source, **arguments)
         if generates and (missing <= _head(model) if missing else _head_was_replaced(model, source, revision)):
@@ -190,7 +190,7 @@ def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence `transformers`, which reports unused heads and missing poolers at length; both are handled here."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)

@@ -190,14 +190,15 @@ class _EncoderDecoder(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool = False,
     ) -> Any:
         """Return the decoder's output."""
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)[0]
         return self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from continual_petl.cli.parser import build_parser
 from continual_petl.cli.unknown import check_command, check_option, unrecognised
 from continual_petl.errors import (
+    ExportError,
     ForgettingError,
     InputError,
     Interrupted,
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except RunInUseError as error:
         return _fail(str(error), 4)
-    except (ForgettingError, IsolationError, StoreError) as error:
+    except (ExportError, ForgettingError, IsolationError, StoreError) as error:
         return _fail(str(error), 1)
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)

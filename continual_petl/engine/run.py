@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from continual_petl import _notebook
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
-from continual_petl.report.inventory import entry_of
+from continual_petl.report.inventory import entry_of, listed
 from continual_petl.report.misread import MAX_MISREAD, MisreadRows
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.open_run import check_learned, open_store
@@ -19,9 +19,12 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 # Opening a run needs no torch, and importing it takes seconds, which a refused command should not have to wait for.
 if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
     from continual_petl.engine.ablation import Spans
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
+    from continual_petl.export.task_model import TaskModel
     from continual_petl.heads.words import Answer
     from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
     from continual_petl.predictor.routed import RoutedAnswer, Unknown
@@ -243,6 +246,76 @@ class Run:
         from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
+
+    def export(self, task: str, format: str, folder: str | Path) -> Path:
+        """Write a task's bank in a format that other libraries load; return the folder. See `export.write.export_task`.
+
+        Args:
+            task: a learned task.
+            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`.
+            folder: where the files go; must not exist.
+
+        Raises:
+            InputError: if the task is not learned, the folder cannot be used, or the format cannot express the bank.
+            ExportError: if the files would not compute what the bank computes; nothing is then written.
+
+        Example::
+
+            run.export("agnews", "merged", "exported/agnews")
+            transformers.pipeline("text-classification", model="exported/agnews")("some text")
+        """
+        from continual_petl.export.write import check_request, export_task
+
+        self.check_learned(task)
+        check_request(self.store, format, folder)  # before the session imports torch
+        return export_task(self.session.models, task, format, folder)
+
+    def model(self, task: str) -> TaskModel:
+        """Return a task's backbone and bank as one frozen `nn.Module`: tokenised inputs in, logits out.
+
+        Args:
+            task: a learned task.
+
+        Raises:
+            InputError: if the task is not learned.
+
+        Example::
+
+            run.model("agnews")(**tokenizer(["some text"], return_tensors="pt")).softmax(-1)
+        """
+        self.check_learned(task)
+        from continual_petl.export.task_model import TaskModel
+
+        return TaskModel(self.session.models.held(task))
+
+    def pipeline(self, task: str) -> Callable[..., Any]:
+        """Return a function from one row or a list of rows to the task's predictions; see `Predictor.predict`.
+
+        Args:
+            task: a learned task.
+
+        Raises:
+            InputError: if the task is not learned.
+
+        Example::
+
+            classify = run.pipeline("agnews")
+            classify("some text").value
+        """
+        self.check_learned(task)
+        return partial(self.predict, task=task)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the learned tasks as a pandas table, a row for each: kind, bank, metric, score, parameters, bytes.
+
+        Example::
+
+            run.to_frame().sort_values("score")
+        """
+        import pandas as pd  # installed with datasets; takes a moment to import
+
+        found = self.store.consistently(lambda: listed(self.store.snapshot()))
+        return pd.DataFrame(found, columns=list(_SHOWN)).set_index("task")
 
     @overload
     def predict(

@@ -64,6 +64,7 @@ COMMANDS = {
         *LIMITS,
     },
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
+    "export": {"--format", "--to", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},

@@ -45,9 +45,11 @@ class LowRank(Delta):
 
     def weight(self) -> Tensor:
         """Return the matrix that merging adds to the projection's weight, ``(O, I)`` float32: ``s W_up W_down``."""
-        learned = self.modification.composition == "learned"
-        # With composition add, the scale is one.
-        return (self.up.weight @ self.down.weight) * (self.scale if learned else self.modification.scale)
+        return (self.up.weight @ self.down.weight) * self.factor()
+
+    def factor(self) -> Tensor | float:
+        """Return the factor s; with composition add, it is one."""
+        return self.scale if self.modification.composition == "learned" else self.modification.scale
 
 
 class LowRankForm(OnProjection):

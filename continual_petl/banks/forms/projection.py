@@ -44,7 +44,7 @@ class OnProjection(InLayers):
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
         """``y <- W x + b + s delta(x)`` on one projection, or on its part of a fused one; see `Form.attach`."""
-        path, columns = _part(sites, placement)
+        path, columns = part_of(sites, placement)
 
         def change(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             delta = placement.delta
@@ -72,19 +72,19 @@ class OnProjection(InLayers):
     def initialise(self, model: nn.Module, sites: Sites, placement: Placement) -> None:
         """Initialise from the projection's weight if deltas depend on it; see `Form.initialise`."""
         if self.reads_weight:
-            path, columns = _part(sites, placement)
+            path, columns = part_of(sites, placement)
             module = model.get_submodule(path)
-            self.start(placement, _rows(module.get_parameter("weight"), module, columns))
+            self.start(placement, rows_of(module.get_parameter("weight"), module, columns))
 
     def start(self, placement: Placement, weight_OI: Tensor) -> None:
         """Set the parameters that are initialised from the projection's weight."""
 
     def merge(self, whole: nn.Module, sites: Sites, placement: Placement, base: Mapping[str, Tensor]) -> None:
         """Merge one delta into the rows of its projection; see `Form.merge`."""
-        path, columns = _part(sites, placement)
+        path, columns = part_of(sites, placement)
         module, part = whole.get_submodule(path), slice(None) if columns is None else columns
         weight, bias = module.get_parameter("weight"), getattr(module, "bias", None)
-        rows, based = (_rows(w, module, None) for w in (weight, base[f"{path}.weight"]))
+        rows, based = (rows_of(w, module, None) for w in (weight, base[f"{path}.weight"]))
         own_bias = None if bias is None else bias[part]
         rows[part], merged_bias = self.merged(placement, rows[part], own_bias, based[part])
         if bias is not None:
@@ -102,14 +102,14 @@ class OnProjection(InLayers):
         raise NotImplementedError
 
 
-def _part(sites: Sites, placement: Placement) -> tuple[str, slice | list[int] | None]:
-    """Return the full path of a placement's projection and the outputs that belong to it, None for all."""
+def part_of(sites: Sites, placement: Placement) -> tuple[str, slice | list[int] | None]:
+    """Return the full path of the module of a placement's projection, and the outputs that belong to it, None for all."""
     layer = placement.layer
     projection = projections(sites, layer, placement.modification.modifies)[placement.name]
     return layer.full(projection.path), sites.columns(layer, projection) if projection.num_parts > 1 else None
 
 
-def _rows(weight: Tensor, module: nn.Module, columns: slice | list[int] | None) -> Tensor:
+def rows_of(weight: Tensor, module: nn.Module, columns: slice | list[int] | None) -> Tensor:
     """Return the weight of a part of a projection (O, I); GPT-2's Conv1D stores it as (I, O)."""
     rows = weight.t() if hasattr(module, "nf") else weight
     return rows if columns is None else rows[columns]
@@ -125,4 +125,4 @@ def _frozen(
         bias = behind[module](output.new_zeros(len(output), 1, output.shape[-1]))
     if bias is not None and columns is not None:
         bias = bias[..., columns]
-    return _rows(cast(Tensor, module.weight), module, columns), bias
+    return rows_of(cast(Tensor, module.weight), module, columns), bias

@@ -13,7 +13,7 @@ from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
-from continual_petl.heads.head import IGNORED
+from continual_petl.heads.head import IGNORED, Head
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import Ends, generate
@@ -46,18 +46,21 @@ def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Te
         ``(8, C)``; token-classification ``(8, W, C)``, zero on padding; generative tasks ``(8, targets)``, or with targets of
         different lengths ``(8, W)``, zero elsewhere.
     """
-    device, head = backbone.model.device, head_of(bank)
     with torch.no_grad():
-        inputs = {name: tensor.to(device) for name, tensor in probe.items()}
-        outputs = answer(backbone, bank, pooling, inputs)
-        if isinstance(head, GenerationHead):
-            found = token_log_probabilities(head, outputs, inputs["labels"])
-            there = head.aligned(outputs, inputs["labels"])[1] != IGNORED
-            even = len(set(there.sum(dim=1).tolist())) == 1
-            outputs = found[there].reshape(len(found), -1) if even else found.masked_fill(~there, 0.0)
-        elif head.kind == "token-classification":
-            outputs = outputs * inputs["attention_mask"].unsqueeze(-1)
-        return outputs.cpu().contiguous()
+        inputs = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
+        return as_certified(head_of(bank), answer(backbone, bank, pooling, inputs), inputs)
+
+
+def as_certified(head: Head, outputs: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the outputs for a probe's inputs in the form that certificates hold; see `replay`."""
+    if isinstance(head, GenerationHead):
+        found = token_log_probabilities(head, outputs, inputs["labels"])
+        there = head.aligned(outputs, inputs["labels"])[1] != IGNORED
+        even = len(set(there.sum(dim=1).tolist())) == 1
+        outputs = found[there].reshape(len(found), -1) if even else found.masked_fill(~there, 0.0)
+    elif head.kind == "token-classification":
+        outputs = outputs * inputs["attention_mask"].unsqueeze(-1)
+    return outputs.cpu().contiguous()
 
 
 def decode_probe(

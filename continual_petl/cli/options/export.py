@@ -1,0 +1,27 @@
+"""The options of ``continual-petl export``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+
+HELP = "write one bank as a transformers checkpoint or as an adapter for peft"
+EPILOG = """The written files are read back and compared with the bank on the rows of its certificate; they appear in the
+folder only if the outputs agree within 1e-5 in float32. What a format cannot express exactly is refused, with the reason.
+
+examples:
+  continual-petl export runs/mine agnews --format merged --to exported/agnews
+  continual-petl export runs/mine agnews --format peft --to adapters/agnews
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    command.add_argument("task", metavar="TASK", help="name of a learned task")
+    text = "merged: bank and backbone as one checkpoint of transformers; peft: the bank as an adapter"
+    command.add_argument("--format", required=True, choices=("merged", "peft"), help=text)
+    command.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write; must not exist")
+    add_remote_code(command)
+    add_json(command)

@@ -1,0 +1,125 @@
+"""The parts of a `peft` adapter, and the names of modules in it.
+
+peft stores a tensor under the path of its module in the model that it wraps, and matches modules by the end of their paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.forms.base import Placement
+from continual_petl.banks.forms.projection import part_of
+from continual_petl.errors import InputError
+from continual_petl.export.classes import AUTO, find_place
+from continual_petl.export.subject import Subject
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.learner.task_plan import TaskPlan
+
+_TASKS: dict[Kind, str | None] = {
+    "classification": "SEQ_CLS",
+    "regression": "SEQ_CLS",
+    "multilabel": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+    "image-classification": None,
+    "seq2seq": "SEQ_2_SEQ_LM",
+    "causal-lm": "CAUSAL_LM",
+}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What peft stores: its configuration, and tensors by their paths in the model that it wraps."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The model of transformers that peft wraps, and the names of its modules."""
+
+    auto: str
+    """The class that loads it."""
+    task_type: str | None
+    """peft's name for what it computes."""
+    head: str | None
+    """The name of its head, if the adapter holds that."""
+    prefix: str
+    """Where the base model is inside it."""
+    base: str
+    """Where the base model is inside the backbone."""
+    modules: Collection[str]
+    """All of its modules."""
+
+    def of(self, path: str) -> str:
+        """Return the name of a module of the backbone."""
+        return self.prefix + path.removeprefix(self.base)
+
+    def path(self, name: str) -> str:
+        """Return the path of a module in the backbone; see `of`."""
+        return self.base + name.removeprefix(self.prefix)
+
+    def matched(self, ends: Iterable[str]) -> set[str]:
+        """Return the modules that peft finds for names, or ends of names."""
+        ends = list(ends)
+        return {name for name in self.modules if any(name == end or name.endswith(f".{end}") for end in ends)}
+
+    def shortest(self, names: Iterable[str]) -> list[str]:
+        """Return the last parts of names if peft finds exactly these modules by them, otherwise the names."""
+        whole = set(names)
+        ends = sorted({name.rpartition(".")[2] for name in whole})
+        return ends if self.matched(ends) == whole else sorted(whole)
+
+
+def find_names(plan: TaskPlan, backbone: Backbone, *, headless: bool = False) -> Names:
+    """Return the model that an adapter for a task is for.
+
+    It is the class of the task's kind if that has the head's arithmetic, or the language model; otherwise the base model,
+    with the head in a file of its own.
+
+    Args:
+        plan: the task.
+        backbone: its backbone.
+        headless: whether the base model is wanted in any case, except for generative tasks.
+    """
+    model, base, head, task_type = backbone.model, backbone.sites.base, None, _TASKS[plan.kind]
+    if plan.kind in GENERATIVE:
+        auto, prefix = AUTO[plan.kind], base
+    else:
+        auto, prefix, task_type, head = _headed(plan, backbone) if not headless else _HEADLESS
+    inside = [name for name, _ in model.base_model.named_modules() if name and not name.startswith("lm_head")]
+    # transformers adds a pooler to the base model even if the checkpoint has none.
+    pooler = backbone.anatomy.pooler
+    inside += [pooler, f"{pooler}.dense"] if pooler is not None else []
+    outside = "lm_head" if plan.kind in GENERATIVE else head
+    modules = {prefix + name for name in inside} | ({outside} if outside is not None else set())
+    return Names(auto, task_type, head, prefix, base, modules)
+
+
+_HEADLESS: tuple[str, str, str | None, str | None] = ("AutoModel", "", "FEATURE_EXTRACTION", None)
+
+
+def _headed(plan: TaskPlan, backbone: Backbone) -> tuple[str, str, str | None, str | None]:
+    try:
+        place = find_place(plan, backbone)
+    except InputError:
+        return _HEADLESS
+    if place is None or not place.plain:
+        return _HEADLESS
+    auto = AUTO[plan.kind]
+    cls: Any = getattr(transformers, auto)._model_mapping[type(backbone.model.config)]
+    return auto, f"{cls.base_model_prefix}.", _TASKS[plan.kind], place.out
+
+
+def by_module(subject: Subject) -> dict[str, list[Placement]]:
+    """Return the changes of projections by the path of their module."""
+    found: dict[str, list[Placement]] = {}
+    for placement in subject.bank.placements():
+        found.setdefault(part_of(subject.bank.sites, placement)[0], []).append(placement)
+    return found

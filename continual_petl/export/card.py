@@ -1,0 +1,99 @@
+"""README.md of an exported adapter: what it is, and the lines of Python that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from continual_petl.export.adapter import Names
+from continual_petl.export.subject import Subject
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.learner.answer import start_token
+
+_POOLED = {
+    "first": "states[:, 0]",
+    "pooler": "output.pooler_output",
+    "mean": "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
+    "last": "states[range(len(states)), mask.cumsum(1).argmax(1)]",
+}
+
+
+def card(subject: Subject, names: Names, config: Mapping[str, Any]) -> str:
+    """Return the text of README.md."""
+    plan = subject.plan
+    base = config["base_model_name_or_path"]
+    labels = (
+        "" if plan.labels is None else f"\nLabels, in the order of the outputs: {', '.join(map(repr, plan.labels))}.\n"
+    )
+    code = "\n".join(_code(subject, names, config))
+    return f"""---
+base_model: {base}
+library_name: peft
+---
+
+# {plan.name}
+
+An adapter of [peft](https://huggingface.co/docs/peft) ({config["peft_type"]}) for a task of kind {plan.kind}, exported by
+continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
+{labels}
+```python
+{code}
+```
+"""
+
+
+def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str]:
+    """Return the lines of Python that compute the outputs of a row."""
+    plan, base = subject.plan, repr(config["base_model_name_or_path"])
+    revision = "" if config["revision"] is None else f", revision={config['revision']!r}"
+    separate = names.head is None and plan.kind not in GENERATIVE
+    images = subject.tokenizer is None
+    # For some model types AutoTokenizer builds the family's own tokenizer, even if the files declare the general one.
+    general = type(subject.tokenizer).__name__ in {"PreTrainedTokenizerFast", "TokenizersBackend"}
+    reader = "AutoImageProcessor" if images else "PreTrainedTokenizerFast" if general else "AutoTokenizer"
+    labels = f", num_labels={plan.num_outputs}" if names.head is not None else ""
+    lines = ["from peft import PeftModel"]
+    lines += ["from safetensors.torch import load_file"] if separate else []
+    lines += [f"from transformers import {names.auto}, {reader}", ""]
+    lines += [f'BASE, ADAPTER = {base}, "path/to/this/folder"']
+    lines += [f"base = {names.auto}.from_pretrained(BASE{labels}{revision})"]
+    lines += ["model = PeftModel.from_pretrained(base, ADAPTER).eval()"]
+    if subject.tokenizer is None:
+        lines += [f'inputs = {reader}.from_pretrained(BASE{revision})([image], return_tensors="pt")']
+    else:
+        side = subject.tokenizer.padding_side
+        lines += [f'tokenizer = {reader}.from_pretrained(BASE, padding_side="{side}"{revision})']
+        lines += ["tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token"] if plan.kind != "seq2seq" else []
+        if plan.kind == "causal-lm" and config["peft_type"] == "PROMPT_TUNING":
+            # peft would count the padding between prompt and text as positions.
+            lines += ['inputs = tokenizer(["some text"], return_tensors="pt")  # one at a time, without padding']
+        else:
+            lines += ['inputs = tokenizer(["some text", "and another"], padding=True, return_tensors="pt")']
+    if plan.kind in GENERATIVE:
+        assert plan.generation is not None
+        return [*lines, f"ids = model.generate(**inputs, max_new_tokens={plan.generation.max_new_tokens})"]
+    if not separate:
+        return [*lines, "logits = model(**inputs).logits"]
+    return [*lines, *_separate(subject, config)]
+
+
+def _separate(subject: Subject, config: Mapping[str, Any]) -> list[str]:
+    """Return the lines that apply the head that is a file of its own."""
+    lines = []
+    if subject.backbone.anatomy.output_head == "seq2seq":
+        lines += ['ids = inputs["input_ids"]  # the decoder reads the text as well, shifted by its start token']
+        start = start_token(subject.backbone)
+        lines += [f'inputs["decoder_input_ids"] = ids.roll(1, 1).index_fill(1, ids.new_tensor([0]), {start})']
+    lines += ["output = model(**inputs)"]
+    skipped = config.get("num_virtual_tokens", 0) if subject.backbone.anatomy.output_head != "seq2seq" else 0
+    skipped = skipped if config["peft_type"] == "PROMPT_TUNING" else 0
+    cut = f"[:, {skipped}:]  # without the prompt" if skipped else ""
+    lines += [f"states = output.last_hidden_state{cut}"]
+    if subject.tokenizer is not None:
+        lines += ['mask = inputs["attention_mask"]']
+    token = subject.plan.kind == "token-classification"
+    pooled = "states" if token else _POOLED[subject.plan.pooling]
+    if subject.tokenizer is None and subject.plan.pooling == "mean":
+        pooled = "states.mean(1)"
+    lines += ['head = load_file(f"{ADAPTER}/head.safetensors")']
+    return [*lines, f'logits = {pooled} @ head["weight"].T + head["bias"]']

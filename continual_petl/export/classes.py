@@ -1,0 +1,204 @@
+"""Which `transformers` class computes what a task's head computes, and how the head is written into it.
+
+A bank's head is one linear layer on the pooled states. Most classifiers of transformers have a second one in between, with a
+non-linearity, which is made to do nothing:
+
+* tanh(x) is x for small x. With a first layer of ``s I`` and a last one of ``W / s``, ``s = 2^-14``, the relative difference
+  is below ``(s x)^2 / 3``: 1e-6 for states of 28. The factors are powers of two, so they do not round.
+* gelu(x) is x / 2 for small x, with a relative difference of ``0.8 s x``; here ``s = 2^-24`` (ELECTRA).
+* DeBERTa's non-linearity is a key of its configuration, which is set to linear.
+
+Float32 and bfloat16 have the exponents for that, float16 does not. Read in transformers 5.23.
+
+Shape suffixes: C outputs, D width of the backbone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from continual_petl.backbones.anatomy import Pooling
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.linear import LinearHead
+from continual_petl.learner.task_plan import TaskPlan
+
+AUTO: Mapping[Kind, str] = {
+    "classification": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "multilabel": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "causal-lm": "AutoModelForCausalLM",
+}
+"""The class of transformers for each kind."""
+PROBLEMS: Mapping[Kind, str] = {
+    "classification": "single_label_classification",
+    "regression": "regression",
+    "multilabel": "multi_label_classification",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a class has the head, for one pooling."""
+
+    out: str
+    """The last linear layer."""
+    dense: str | None = None
+    """The linear layer before it, if there is one."""
+    slope: float = 1.0
+    """The factor s in that layer."""
+    gain: float = 1.0
+    """What the non-linearity multiplies small numbers with."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the configuration to set."""
+    bias: str | None = None
+    """The bias that takes the head's bias, if the last layer has none."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the class has the same arithmetic as the head: pooling and one linear layer."""
+        return self.dense is None and self.bias is None
+
+
+_TANH, _GELU = 2.0**-14, 2.0**-24
+_ROBERTA = Place("classifier.out_proj", "classifier.dense", _TANH)
+_BART = Place("classification_head.out_proj", "classification_head.dense", _TANH)
+_DEBERTA = Place("classifier", "pooler.dense", config={"pooler_hidden_act": "linear"})
+
+_TEXT: Mapping[str, Mapping[Pooling, Place]] = {
+    "bert": {"pooler": Place("classifier"), "first": Place("classifier", "bert.pooler.dense", _TANH)},
+    **{family: {"first": _ROBERTA} for family in ("roberta", "xlm-roberta", "mpnet")},
+    "electra": {"first": Place("classifier.out_proj", "classifier.dense", _GELU, 0.5)},
+    **{family: {"first": _DEBERTA} for family in ("deberta", "deberta-v2")},
+    # Their state at the end token, which is the last one.
+    **{family: {"last": _BART} for family in ("bart", "t5", "mt5")},
+    "gpt2": {"last": Place("score", bias="transformer.ln_f.bias")},
+}
+_TOKENS: Mapping[str, Place] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet"), Place("classifier")),
+    **dict.fromkeys(("deberta", "deberta-v2", "gpt2"), Place("classifier")),
+    **dict.fromkeys(("llama", "qwen2", "qwen3"), Place("score")),
+}
+_IMAGES: Mapping[str, Mapping[Pooling, Place]] = {"vit": {"first": Place("classifier")}}
+
+_NO_BIAS = "its score layer has no bias, and the bank's head has one"
+_REASONS: Mapping[str, str] = {
+    "distilbert": "it applies a ReLU between pooling and head",
+    "modernbert": "it normalises the states between pooling and head",
+    "mbart": "its decoder starts with the language code, not with the start token",
+    **dict.fromkeys(("llama", "qwen2", "qwen3"), _NO_BIAS),
+}
+_TOKEN_REASONS: Mapping[str, str] = {
+    "modernbert": "it normalises the states before the head",
+    **dict.fromkeys(("t5", "mt5"), "it reads the encoder's states, and the bank's head reads the decoder's"),
+    **dict.fromkeys(("bart", "mbart"), "transformers has no such class for this family"),
+}
+
+
+def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
+    """Return where the task's class has the head; None for a generative task, which uses the backbone's.
+
+    Raises:
+        InputError: if the class cannot express the task's pooling and head.
+    """
+    if plan.kind in GENERATIVE:
+        return None
+    family = str(backbone.model.config.model_type)
+    unknown = f"it is not known how transformers builds this class for model type {family!r}"
+    if plan.kind == "token-classification":
+        if family not in _TOKENS:
+            raise _inexpressible(plan, family, _TOKEN_REASONS.get(family, unknown), "")
+        return _TOKENS[family]
+    places = (_IMAGES if plan.kind == "image-classification" else _TEXT).get(family)
+    if places is None:
+        raise _inexpressible(plan, family, _REASONS.get(family, unknown), "")
+    if plan.pooling not in places:
+        allowed = " or ".join(map(repr, places))
+        why = f"it cannot pool with {plan.pooling!r}, only with {allowed}"
+        raise _inexpressible(plan, family, why, f", or learn the task again with pooling {allowed}")
+    return places[plan.pooling]
+
+
+def _inexpressible(plan: TaskPlan, family: str, why: str, remedy: str) -> InputError:
+    return InputError(
+        f"format: got 'merged' for task {plan.name!r} ({plan.kind}, pooling {plan.pooling}), but "
+        f"{AUTO[plan.kind]} cannot express its head on model type {family!r}: {why}. Use format 'peft', whose head is a file "
+        f"of its own, or Run.predict{remedy}."
+    )
+
+
+def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad: int | None) -> Any:
+    """Return a copy of the model's configuration with labels, kind of problem and padding token.
+
+    Args:
+        plan: the task.
+        whole: the model.
+        place: where the head goes.
+        pad: the token that pads rows; None for images.
+    """
+    config: Any = copy.deepcopy(whole.config)
+    if pad is not None and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = pad
+    if place is None:
+        return config
+    names = plan.labels or ("score",)
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
+    config.problem_type = PROBLEMS.get(plan.kind)
+    for key, value in place.config.items():
+        setattr(config, key, value)
+    return config
+
+
+@torch.no_grad()
+def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: Place, config: Any) -> PreTrainedModel:
+    """Return the class of the task's kind with the weights of a model and a head; it shares memory with both.
+
+    Its tables of positions are not computed: it can be saved, but not run.
+
+    Args:
+        plan: the task.
+        whole: the backbone, with or without a bank merged into it.
+        head: the task's head.
+        place: where the head goes.
+        config: from `configured`.
+    """
+    with torch.device("meta"):
+        made: PreTrainedModel = getattr(transformers, AUTO[plan.kind]).from_config(config)
+    wanted = made.state_dict()
+    inner: Any = made.base_model
+    prefix = next(f"{name}." for name, module in made.named_modules() if module is inner)
+    tensors = {f"{prefix}{name}": tensor for name, tensor in whole.base_model.state_dict().items()}
+    # The class may have no use for the pooler, or for T5's head, which is beside its stacks.
+    tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
+    weight_CD, bias_C = head.output.weight, head.output.bias
+    tensors[f"{place.out}.weight"] = weight_CD / (place.slope * place.gain)
+    if place.dense is not None:
+        tensors[f"{place.dense}.weight"] = place.slope * torch.eye(weight_CD.shape[1], device=weight_CD.device)
+        tensors[f"{place.dense}.bias"] = weight_CD.new_zeros(weight_CD.shape[1])
+    if place.bias is None:
+        tensors[f"{place.out}.bias"] = bias_C
+    else:
+        tensors[place.bias] = tensors[place.bias] + _shift(weight_CD, bias_C).to(bias_C.device)
+    made.load_state_dict({name: tensor.detach() for name, tensor in tensors.items()}, strict=True, assign=True)
+    return made
+
+
+def _shift(weight_CD: Tensor, bias_C: Tensor) -> Tensor:
+    """Return the smallest ``d`` (D,) with ``W d = b``: added to the states, it has the effect of the bias."""
+    # The driver for rows that depend on each other exists only on the CPU.
+    weight_CD, bias_C = weight_CD.double().cpu(), bias_C.double().cpu()
+    found: Tensor = torch.linalg.lstsq(weight_CD, bias_C.unsqueeze(1), driver="gelsd").solution
+    return found.squeeze(1).float()

@@ -1,0 +1,55 @@
+"""Compares what exported files compute with what the bank computes, on the inputs of the task's certificate.
+
+Shape suffixes: B rows, W tokens, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import ExportError
+from continual_petl.learner.answer import backbone_inputs, head_of, shifted_right
+from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.store.verify.replay import as_certified, replay
+
+TOLERANCE = 1e-5
+"""Largest difference of an output in float32, relative to the largest output if that is above one."""
+
+Compute = Callable[[dict[str, Tensor]], Tensor]
+"""From inputs of a model to its logits: (B, C), (B, W, C), or (B, W, vocabulary)."""
+
+
+@torch.no_grad()
+def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute) -> float:
+    """Return the largest difference between the outputs of exported files and of the bank, relative as in `TOLERANCE`.
+
+    Args:
+        plan: the task.
+        backbone: the backbone, in float32.
+        bank: its bank.
+        probe: the inputs that the task's certificate holds.
+        compute: computes the logits of the files.
+
+    Raises:
+        ExportError: if the difference is above `TOLERANCE`.
+    """
+    expected = replay(backbone, bank, plan.pooling, probe)
+    batch = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
+    inputs = backbone_inputs(backbone, batch)
+    if plan.kind == "seq2seq":
+        inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
+    found = as_certified(head_of(bank), compute(inputs).float(), batch)
+    scale = max(1.0, float(expected.abs().max()))
+    difference = float((found - expected).abs().max()) / scale if found.shape == expected.shape else float("nan")
+    if not difference <= TOLERANCE:
+        raise ExportError(
+            f"task {plan.name!r}: the exported files do not compute what its bank computes: on the rows of its certificate "
+            f"their outputs differ by {difference:.2g} (allowed: {TOLERANCE:g}). Nothing was written. Use the run itself "
+            "(Run.predict), and please report this with the versions of transformers and of continual-petl."
+        )
+    return difference

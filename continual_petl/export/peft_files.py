@@ -1,0 +1,108 @@
+"""A bank as an adapter that `peft` loads onto the plain backbone; peft itself is not needed to write it.
+
+The head is among the adapter's ``modules_to_save`` if the model's class has the same pooling and head; otherwise the adapter
+is for the base model, and the head is a file of its own, used by a few lines in README.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from continual_petl.errors import InputError
+from continual_petl.export.adapter import Adapter, Names, find_names
+from continual_petl.export.card import card
+from continual_petl.export.compare import check_outputs
+from continual_petl.export.lowrank import low_rank
+from continual_petl.export.restated import HEAD, restated
+from continual_petl.export.subject import Subject
+from continual_petl.export.vectors import factors, norm_copies, norms
+from continual_petl.export.virtual import prefix, prompt
+from continual_petl.heads.linear import LinearHead
+
+_MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+_BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
+    frozenset({"lowrank"}): low_rank,
+    frozenset({"decomposed"}): low_rank,
+    frozenset({"lowrank", "decomposed"}): low_rank,
+    frozenset({"rescale"}): factors,
+    frozenset({"prompt"}): prompt,
+    frozenset({"attention"}): prefix,
+}
+
+
+def write_peft(subject: Subject, folder: Path) -> float:
+    """Write a task's adapter into a folder, read it back, and compare it with the bank.
+
+    Args:
+        subject: the task.
+        folder: an empty folder.
+
+    Returns:
+        The largest difference found; see `check_outputs`.
+
+    Raises:
+        InputError: if peft has no such adapter.
+        ExportError: if the files compute something else.
+    """
+    plan, backbone, bank = subject.plan, subject.backbone, subject.bank
+    virtual = any(m.config.outside or m.config.in_heads for m in plan.bank.modifications)
+    names = find_names(plan, backbone, headless=virtual)
+    adapter = _built(subject, names)
+    saved = dict(adapter.tensors)
+    config = {
+        "base_model_name_or_path": _MINILM if backbone.name == "minilm" else backbone.name,
+        "revision": backbone.revision,
+        "task_type": names.task_type,
+        "inference_mode": True,
+        **adapter.config,
+    }
+    if isinstance(bank.head, LinearHead):
+        head = {name: tensor.detach() for name, tensor in bank.head.output.named_parameters()}
+        if names.head is None:
+            _save(head, folder / HEAD)
+        else:
+            saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
+            config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
+    start = "" if virtual else "base_model.model."
+    _save({f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors")
+    text = json.dumps(config, indent=2, sort_keys=True)
+    (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
+    (folder / "README.md").write_text(card(subject, names, config), encoding="utf-8")
+    return check_outputs(plan, backbone, bank, subject.probe, restated(subject, names, folder))
+
+
+def _built(subject: Subject, names: Names) -> Adapter:
+    spec = subject.plan.bank
+    forms = frozenset(m.form for m in spec.modifications)
+    own = spec.layernorms == "own"
+    if not forms and own:
+        return norms(subject, names)
+    build = _BUILT.get(forms)
+    if build is None or (own and build in {prompt, prefix}):
+        what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
+        instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
+        raise InputError(
+            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank of "
+            f"{' and '.join(what) or 'nothing but a head'}. It has one for low-rank changes (lora, dora) with or without "
+            f"LayerNorms of their own, one for factors (ia3), for LayerNorms, for a prompt, and for prefixes. {instead}."
+        )
+    adapter = build(subject, names)
+    if own:
+        copies = norm_copies(subject, names)
+        adapter.config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in copies})
+        adapter.tensors.update(copies)
+    return adapter
+
+
+def _mergeable(subject: Subject) -> bool:
+    return all(m.config.mergeable for m in subject.plan.bank.modifications)
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    whole = {name: tensor.detach().float().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(whole, path, metadata={"format": "pt"})

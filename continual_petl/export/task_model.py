@@ -1,0 +1,67 @@
+"""A learned task as a plain `nn.Module`, for a notebook or code that expects one.
+
+Shape suffixes: B rows, W tokens, C outputs, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from continual_petl.errors import InputError
+from continual_petl.learner.answer import INPUTS, answer
+from continual_petl.store.bank_cache import CachedBank
+
+
+class TaskModel(nn.Module):
+    """Backbone and bank of one task: tokenised inputs in, logits out. It is frozen and always in eval mode.
+
+    It shares backbone and bank with the run that made it: moving it to another device moves both, and its weights must not be
+    changed.
+
+    Args:
+        held: a learned bank with its backbone.
+
+    Shape:
+        ``(B, C)``; token-classification ``(B, W, C)``; generative tasks ``(B, W, V)``.
+
+    Example::
+
+        model = run.model("agnews")
+        model(**tokenizer(["some text"], return_tensors="pt")).softmax(-1)
+    """
+
+    def __init__(self, held: CachedBank) -> None:
+        super().__init__()
+        self.plan = held.plan
+        self._backbone = held.backbone
+        self.backbone, self.bank = held.backbone.model, held.bank
+        self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> TaskModel:
+        """Stay in eval mode, whatever is asked: with dropout the outputs would not be the task's."""
+        super().train(False)
+        return self
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """Return the logits, float32.
+
+        Args:
+            inputs: what the backbone's tokenizer returns for some rows, padded on the right, or ``pixel_values``. A seq2seq
+                task also needs ``labels``, the target ids (B, V), whose logits are returned.
+
+        Raises:
+            InputError: if an input is missing or not used.
+        """
+        kind = self.plan.kind
+        needed = {"pixel_values" if kind == "image-classification" else "input_ids"}
+        needed |= {"labels"} if kind == "seq2seq" else set()
+        allowed = {*INPUTS, *needed} - ({"input_ids"} if kind == "image-classification" else {"pixel_values"})
+        if not needed <= inputs.keys() <= allowed:
+            raise InputError(
+                f"inputs of task {self.plan.name!r} ({kind}): got {', '.join(inputs) or 'none'}; needed: "
+                f"{', '.join(sorted(needed))}; allowed: {', '.join(sorted(allowed))}. Call the model with what the "
+                f"backbone's {'image processing' if kind == 'image-classification' else 'tokenizer'} returns."
+            )
+        return answer(self._backbone, self.bank, self.plan.pooling, inputs)
