@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from continual_petl.banks.config.spec import named_parents
 from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath, contradictions
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -172,9 +173,11 @@ def _bound(spec: StreamSpec, task: TaskSpec) -> str:
     """Describe how a task depends on others, if it does: a sweep learns each task alone."""
     bank = task.bank or spec.bank
     if bank.start_from is not None:
+        named = named_parents(bank.start_from)
+        of = f"the bank of {named[0]!r}" if len(named) == 1 else f"earlier banks ({bank.start_from})"
         return (
-            f"task {task.name!r} has start_from: {bank.start_from}, and a sweep learns each task alone: sweep the "
-            "others with --task, or take start_from out of the stream"
+            f"task {task.name!r} starts from {of}, and a sweep learns each task alone: sweep the others with --task, or take "
+            "start_from out of the stream"
         )
     if bank.fuse is not None:
         return (

@@ -216,7 +216,7 @@ class BankSpec(FrozenModel):
     def _fits_together(self) -> BankSpec:
         if self.scope == "shared" and self.start_from is not None:
             raise ValueError(
-                "scope shared continues the newest shared bank, so start_from has no effect: remove "
+                f"scope shared continues the newest shared bank, so it cannot start from {self.start_from!r}: remove "
                 "start_from, or write scope: task"
             )
         if self.fuse and (why := self.model_copy(update={"fuse": ()}).why_not_fused) is not None:
