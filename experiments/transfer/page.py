@@ -26,8 +26,8 @@ initial values and order.
 `start_from: auto` would take: its short fits use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of
 each label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
 (`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both earlier
-banks. A task that sees at most {WHOLE_UP_TO:,} rows while it is learned is tried with all its steps, so choosing takes several
-times as long as learning; that includes the three domains with all their rows, about 400 each."""
+banks. A task that sees at most {WHOLE_UP_TO:,} rows while it is learned is tried with all its steps, so choosing takes
+several times as long as learning; that includes the three domains with all their rows, about 400 each."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 
