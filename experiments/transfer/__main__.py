@@ -41,7 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Run the command; return the exit code."""
     given = parse(arguments)
-    ledger = Ledger(given.out / "results" / "cases.jsonl")
+    ledger = Ledger(given.out / "results" / "cases.ndjson")
     if given.pages is None:
         with ExitStack() as stack:
             runs = given.runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -129,7 +129,7 @@ def _circumstances(lines: Sequence[Line]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in last.versions.items())
     commits = ", ".join(dict.fromkeys(line.commit for line in lines))
     return (
-        "`python -m experiments.transfer --data FOLDER` adds a line to `results/cases.jsonl` for each case; what the file "
+        "`python -m experiments.transfer --data FOLDER` adds a line to `results/cases.ndjson` for each case; what the file "
         f"has is not learned again. {len(lines)} lines, commits {commits}; {last.machine.processor}, one thread, other work "
         f"on the machine at the same time, so seconds are only comparable within a line; {versions}."
     )

@@ -14,7 +14,7 @@ from experiments.transfer.cases import cases_of
 from experiments.transfer.ledger import HERE, Ledger
 from experiments.transfer.page import page
 
-COMMITTED = Ledger(HERE / "results" / "cases.jsonl")
+COMMITTED = Ledger(HERE / "results" / "cases.ndjson")
 
 
 def test_page_is_that_of_the_committed_ledger() -> None:
@@ -54,7 +54,7 @@ def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
     monkeypatch.setattr(streams, "BANKS", {"pfeiffer": {"preset": "pfeiffer", "bottleneck": 4}})
     monkeypatch.setattr(command, "BANKS", streams.BANKS)
     assert command.main(words) == 0
-    ledger = Ledger(out / "results" / "cases.jsonl")
+    ledger = Ledger(out / "results" / "cases.ndjson")
     (yelp, amazon) = cases_of(ledger.lines())
     assert list(yelp.starts) == ["fresh", "sst2"]
     assert list(amazon.starts) == ["fresh", "sst2", "yelp", "average", "fusion"]
