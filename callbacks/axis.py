@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import Index
+from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.reading import parse_json, read_file
 
 _MAX_BYTES = 2**22

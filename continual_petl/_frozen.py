@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
@@ -43,7 +44,7 @@ def _key_docstrings(owner: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     return {
         key.target.id: inspect.cleandoc(text.value.value)
-        for key, text in zip(definition.body, definition.body[1:], strict=False)
+        for key, text in pairwise(definition.body)
         if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }

@@ -55,6 +55,7 @@ INSIDE = {
     "engine": (
         {"learn", "forget", "reevaluate"},
         {"run"},
+        {"predictions"},
         {"verify", "ablation"},
         {"parallel"},
         {"task"},
@@ -68,6 +69,7 @@ INSIDE = {
         {"commit", "inspect", "model_cache", "open_run", "signature"},
         {"verify", "forget"},
         {"store", "bank_cache", "inputs"},
+        {"parents"},
         {"folder", "strict_load"},
         {"certificate"},
         {"files"},

@@ -69,11 +69,9 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
         raise with_lines(error, places, key_of(stream.spec, task)) from error
 
 
-def _bank_from(text: str, task: TaskSpec, spec: StreamSpec) -> BankChoice:
+def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) -> BankChoice:
     """Return the task's bank with the value of --start-from; a task without one takes the stream's, or the parent's."""
-    names = text.split(",")
-    start_from = names if len(names) > 1 else text
-    bank = task.bank or (spec.bank if text == AUTO else None)
+    bank = task.bank or (spec.bank if start_from == AUTO else None)
     known = {} if bank is None else bank.model_dump(exclude_none=True)
     try:
         return BankChoice.model_validate(known | {"start_from": start_from})

@@ -21,8 +21,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.data_dir is not None:
         overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
     if arguments.start_from is not None:
-        names = arguments.start_from.split(",")
-        overrides = [*overrides, ("bank.start_from", json.dumps(names if len(names) > 1 else names[0]))]
+        overrides = [*overrides, ("bank.start_from", json.dumps(arguments.start_from))]
     try:
         stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
     except PartlyUsableError as error:

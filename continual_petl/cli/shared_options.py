@@ -40,7 +40,12 @@ def add_remote_code(command: argparse.ArgumentParser) -> None:
 def add_start_from(command: argparse.ArgumentParser) -> None:
     """Add --start-from."""
     text = "where new banks start: an earlier task, several separated by commas (averaged), or auto (the best is found)"
-    command.add_argument("--start-from", metavar="T", help=text)
+    command.add_argument("--start-from", metavar="T", type=_one_or_several, help=text)
+
+
+def _one_or_several(text: str) -> str | list[str]:
+    names = text.split(",")
+    return names if len(names) > 1 else text
 
 
 def add_check(command: argparse.ArgumentParser) -> None:

@@ -25,7 +25,8 @@ from continual_petl.report.ablated import AblatedSpan, relative_change
 from continual_petl.report.ablation import Ablation
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.environment import current_environment
-from continual_petl.store.certificate.manifest import Manifest, SplitScores
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.values import SplitScores
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 Span = tuple[int, int]

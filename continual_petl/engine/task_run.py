@@ -21,6 +21,7 @@ from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
 from continual_petl.store.commit import Evidence
+from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -76,7 +77,7 @@ class TaskRun:
         learner.add_task(
             plan,
             start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
-            reads=session.store.read_banks(plan.name, plan.bank, reads_of(session, plan)),
+            reads=read_banks(session.store, plan.name, plan.bank, reads_of(session, plan)),
             tokenizer=models.tokenizer,
         )
         return cls(

@@ -7,7 +7,6 @@ have 100,000 of them, not 25 million.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,15 +21,11 @@ from continual_petl.metrics.backward import change_of_earlier
 from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.report.routed_results import RoutedResults, routed_results
 from continual_petl.report.routed_results import Row as RoutedRow
-from continual_petl.store.certificate.chain import Link
-from continual_petl.store.folder.results_file import Line, Status, TaskLine
-from continual_petl.store.store import Store
+from continual_petl.store.folder.results_file import Status
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     from torch import Tensor
-
-_RANK: dict[Status, int] = {"not measured": 0, "certified": 1, "measured": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,75 +273,6 @@ class Results:
             "routed": None if self.routed is None else self.routed.to_json(),
             "seconds": self.seconds,
         }
-
-
-def read_results(store: Store) -> Results:
-    """Return the result matrix of a run; lines of tasks that were forgotten or replaced are left out."""
-    links = store.links()
-    summaries = {link.task: store.summary(link.task) for link in links}
-    own = {task: (summary.metric, summary.split, summary.score) for task, summary in summaries.items()}
-    return results_of(links, store.results(), own)
-
-
-def results_of(
-    links: Sequence[Link],
-    lines: Iterable[Line],
-    own: Mapping[str, tuple[str, str, float | None]],
-) -> Results:
-    """Return the result matrix.
-
-    Args:
-        links: one for each learned task, in the order of learning.
-        lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
-            newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
-        own: for each task, its metric, its reported split, and its score just after it was learned.
-    """
-    tasks = [link.task for link in links]
-    place = {(link.task, link.index): n for n, link in enumerate(links)}
-    rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
-    routed: list[RoutedRow] = [{} for _ in tasks]
-    seconds: dict[str, dict[str, float]] = {}
-    gains: dict[str, float] = {}
-    for line in lines:
-        if isinstance(line, TaskLine):
-            if (line.task, line.index) in place:
-                seconds[line.task] = line.seconds
-                if line.gain is not None:
-                    gains[line.task] = line.gain
-            continue
-        i = place.get((line.after, line.index))
-        for cell in line.cells:
-            j = place.get((cell.task, cell.index))
-            if i is None or j is None or j > i:
-                continue
-            before = rows[i].get(j)
-            if before is None or _RANK[cell.status] >= _RANK[before[1]]:
-                rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
-        if i is not None and line.routed:
-            routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
-    for i, task in enumerate(tasks):
-        if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
-            # Committed, but its row is not written yet: take its score from its certificate.
-            score = own[task][2]
-            rows[i][i] = (math.nan if score is None else score, "measured")
-    return Results(
-        tasks=tuple(tasks),
-        metrics=tuple(own[task][0] for task in tasks),
-        splits=tuple(own[task][1] for task in tasks),
-        rows=tuple(map(_row, rows)),
-        seconds=seconds,
-        gains=gains,
-        routed_rows=tuple(routed),
-    )
-
-
-def _row(cells: Mapping[int, tuple[float, Status]]) -> ResultRow:
-    columns = sorted(cells)
-    return ResultRow(
-        columns=np.array(columns, dtype=np.int64),
-        values=np.array([cells[column][0] for column in columns], dtype=np.float64),
-        status=tuple(cells[column][1] for column in columns),
-    )
 
 
 def _number(value: float) -> float | None:

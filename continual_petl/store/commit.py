@@ -21,21 +21,15 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
-from continual_petl.store.certificate.manifest import (
-    HISTORY,
-    ROUTER,
-    Manifest,
-    Parent,
-    SplitScores,
-    TensorEntry,
-    write_manifest,
-)
+from continual_petl.store.certificate.manifest import HISTORY, ROUTER, Manifest, write_manifest
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
+from continual_petl.store.certificate.values import Parent, SplitScores, TensorEntry
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
+from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
 from continual_petl.store.strict_load import entries_of, fitting_bank
 from continual_petl.store.verify.probe_file import OUTPUTS
@@ -113,7 +107,7 @@ def commit_task(
                 )
             ),
         )
-        written.read((run or store).read_banks(plan.name, plan.bank, evidence.reads))
+        written.read(read_banks(run or store, plan.name, plan.bank, evidence.reads))
         inputs, resident = dict(evidence.probe), written.to(backbone.model.device)
         outputs = replay(backbone, resident, plan.pooling, inputs)
         certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}

@@ -20,6 +20,7 @@ from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBan
 from continual_petl.store.certificate.pin import check_files, check_pin
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.store.inputs import BackboneInputs
+from continual_petl.store.parents import read_manifests
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.schema.stream_spec import BackboneSpec
@@ -199,7 +200,7 @@ class ModelCache:
 
     def _num_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of a bank in memory, with those of the banks that it reads."""
-        read = self.store.read_manifests(manifest.task, manifest.bank, manifest.reads)
+        read = read_manifests(self.store, manifest.task, manifest.bank, manifest.reads)
         return sum(num_bytes(each.tensors) for each in (manifest, *read))
 
     def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.finding import Finding, TaskCheck
-from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.reading import read_file
 from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
 from continual_petl.store.store import Store

@@ -13,7 +13,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
-from continual_petl.store.certificate.manifest import ROUTER, Manifest, Parent
+from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.certificate.stored_tensor import StoredTensor, as_tensors
 from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
@@ -27,13 +27,13 @@ from continual_petl.store.folder.consistent_read import consistently
 from continual_petl.store.folder.missing import Missing, missing
 from continual_petl.store.folder.recovery import clean
 from continual_petl.store.folder.stream_seal import sealed_stream
+from continual_petl.store.parents import read_banks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from continual_petl.backbones.backbone import Backbone
     from continual_petl.banks.bank import Bank
-    from continual_petl.banks.config.spec import BankSpec
     from continual_petl.learner.task_plan import TaskPlan
 
 _T = TypeVar("_T")
@@ -235,54 +235,6 @@ class Store(BankFolders):
         """Return the task plan of a learned task."""
         return self.manifest(task).plan()
 
-    def readers(self, task: str) -> list[str]:
-        """Return the learned tasks whose fused banks read this task's bank."""
-        return [name for name in self.tasks if task in self.manifest(name).bank.fuse]
-
-    def check_reads(self, task: str) -> None:
-        """Raise `StoreError` if a bank that a fused bank reads is missing, or is not the one that was certified.
-
-        The banks that a task started from may be forgotten or replaced later; one that is still there must be the same.
-        """
-        manifest = self.manifest(task)
-        self.read_manifests(task, manifest.bank, manifest.reads)
-        started = manifest.start.taken.parents if manifest.start is not None else ()
-        for parent in {*started, *([manifest.parent] if manifest.parent is not None else [])}:
-            if not self.has(parent.task) or self.link(parent.task).index > manifest.index:
-                continue
-            now = self.manifest(parent.task).digest
-            if now != parent.digest:
-                raise StoreError(
-                    f"task {task!r} started from the bank of {parent.task!r} with digest {parent.digest[:12]}, but it now "
-                    f"has {now[:12]}: one of the two certificates is not the one that was written. Restore both from a copy."
-                )
-
-    def read_manifests(self, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[Manifest]:
-        """Return the manifests of the banks that a task's fused bank reads; see `check_reads`."""
-        found = []
-        for parent in reads:
-            where = f"task {task!r} reads the bank of {parent.task!r}"
-            if not self.has(parent.task):
-                raise StoreError(f"{where}, which is missing in {self.folder}. Restore it from a copy of the folder.")
-            manifest = self.manifest(parent.task)
-            if manifest.digest != parent.digest:
-                raise StoreError(
-                    f"{where} with digest {parent.digest[:12]}, but it now has {manifest.digest[:12]}, so {task!r} would "
-                    "predict differently. Restore it from a copy of the folder."
-                )
-            if (manifest.bank.modifications, manifest.bank.layers) != (bank.modifications, bank.layers):
-                raise StoreError(f"{where}, which has other modifications or layers; the two do not belong together.")
-            found.append(manifest)
-        return found
-
-    def read_banks(self, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[dict[str, Tensor]]:
-        """Return the tensors that a task's fused bank reads, for `Bank.read`; see `check_reads`."""
-        self.read_manifests(task, bank, reads)
-        try:
-            return [self.tensors(parent.task) for parent in reads]
-        except StoreError as error:
-            raise StoreError(f"task {task!r} reads other banks: {error}") from error
-
     def load_bank(self, task: str, backbone: Backbone, *, run: Store | None = None) -> Bank:
         """Return a learned bank, strictly: same backbone, every tensor with its shape and digest, nothing else.
 
@@ -307,7 +259,7 @@ class Store(BankFolders):
                 f"{backbone.digest[:12]}. A bank predicts only on the backbone it was learned on: use that one."
             )
         bank = fitting_bank(self.plan(task), backbone, manifest.tensors, lambda: self.tensors(task))
-        bank.read(run.read_banks(task, manifest.bank, manifest.reads))
+        bank.read(read_banks(run, task, manifest.bank, manifest.reads))
         return bank
 
     def clean(self) -> None:

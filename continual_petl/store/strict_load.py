@@ -13,7 +13,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.task_plan import TaskPlan
-from continual_petl.store.certificate.manifest import TensorEntry
+from continual_petl.store.certificate.values import TensorEntry
 
 
 def fitting_bank(

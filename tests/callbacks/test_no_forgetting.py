@@ -18,7 +18,8 @@ from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
 from continual_petl.callbacks import Progress, TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import SplitScores, read_manifest
+from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.verify.certificate import rotating
 from continual_petl.streams.stream_file.dump import dump_stream

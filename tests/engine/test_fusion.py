@@ -33,6 +33,7 @@ from continual_petl.report.facts import read_facts
 from continual_petl.report.page.details import _settings as settings_table
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tensor_file import num_bytes
+from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 from continual_petl.streams.stream_file.yaml_file import dump_stream
@@ -353,7 +354,7 @@ def test_bank_of_another_form_in_the_place_of_one_that_is_read_is_refused(folder
     store = Store(folder)
     wrong = store.manifest("f").bank.model_copy(update={"layers": "0-1"})
     with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', which has other modifications or layers"):
-        store.read_banks("f", wrong, store.manifest("f").reads)
+        read_banks(store, "f", wrong, store.manifest("f").reads)
 
 
 def test_fused_bank_can_be_started_from(backbone_folder: Folder, folder: Path) -> None:

@@ -6,7 +6,7 @@ from continual_petl.banks.config.inherit import unknown_parent
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from continual_petl.learner import TaskPlan
-from continual_petl.store.certificate.manifest import Parent
+from continual_petl.store.certificate.values import Parent
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 

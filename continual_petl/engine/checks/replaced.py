@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from continual_petl.errors import InputError
+from continual_petl.store.parents import readers
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def check_not_shared(store: Store, task: str, what: str) -> None:
 
 def check_not_read(store: Store, task: str, what: str) -> None:
     """Reject a change of a bank that fused banks read."""
-    if readers := store.readers(task):
+    if found := readers(store, task):
         raise InputError(
             f"task {task!r} cannot be {what}: other tasks have fused banks that read its bank, and could not predict without "
-            f"it: {', '.join(map(repr, readers))}. Forget them first (continual-petl forget), or learn the stream into "
+            f"it: {', '.join(map(repr, found))}. Forget them first (continual-petl forget), or learn the stream into "
             "another --run-dir."
         )

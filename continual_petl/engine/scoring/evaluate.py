@@ -19,7 +19,7 @@ from continual_petl.heads.scores import make_scores
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
 from continual_petl.learner.respond import Outputs, count, places_of_words
-from continual_petl.store.certificate.manifest import SplitScores
+from continual_petl.store.certificate.values import SplitScores
 from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 

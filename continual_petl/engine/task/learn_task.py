@@ -30,7 +30,7 @@ from continual_petl.engine.transfer.choose import decide_start
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import Answered
-from continual_petl.store.certificate.manifest import SplitScores
+from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.progress import read_bank, write_bank

@@ -17,7 +17,7 @@ from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.resume import deciding_arguments
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import explain_refusals
 from continual_petl.store.files.sealed import VERSION, invalid, read_sealed, write_sealed
 from continual_petl.store.store import Store

@@ -27,7 +27,8 @@ from continual_petl.router.similarity import distances
 from continual_petl.router.task_sums import NUM_LAYERS
 from continual_petl.router.totals import totals_of
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.start import Parent, Start, StartCandidate
+from continual_petl.store.certificate.start import Start, StartCandidate
+from continual_petl.store.certificate.values import Parent
 from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
 
 FILE = "start.json"

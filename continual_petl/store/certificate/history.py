@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import HISTORY, Index, Manifest
+from continual_petl.store.certificate.manifest import HISTORY, Manifest
+from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.atomic import json_bytes, write_file
 from continual_petl.store.files.reading import MAX_JSON_BYTES, parse_json, read_file, read_json
 from continual_petl.store.files.sealed import check_version, invalid

@@ -13,15 +13,12 @@ from pydantic import (
     model_validator,
 )
 
-from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
-from continual_petl.store.certificate.start import Digest as Digest
-from continual_petl.store.certificate.start import Index as Index
-from continual_petl.store.certificate.start import Parent as Parent
 from continual_petl.store.certificate.start import Start
+from continual_petl.store.certificate.values import Digest, Index, Parent, SplitScores, TensorEntry
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 from continual_petl.streams.schema.field_types import Name
 
@@ -33,42 +30,6 @@ HISTORY = "history.json"
 ROUTER = "router.safetensors"
 """Sums for the router; missing for a task with ``routing: off``."""
 FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
-
-
-Dtype = Literal[
-    "float64",
-    "int64",
-    "uint64",
-    "float32",
-    "int32",
-    "uint32",
-    "float16",
-    "bfloat16",
-    "int16",
-    "uint16",
-    "int8",
-    "uint8",
-    "bool",
-]
-"""Dtypes that a store may contain."""
-
-
-class TensorEntry(FrozenModel):
-    """One stored tensor."""
-
-    dtype: Dtype
-    shape: tuple[Index, ...]
-    digest: Digest
-
-
-class SplitScores(FrozenModel):
-    """Scores on one split, with the predictions they are based on."""
-
-    num_examples: Index
-    scores: dict[str, float]
-    """Scores by name, as computed by torchmetrics."""
-    predictions: str
-    """Digest of the predictions, row by row."""
 
 
 class Manifest(PlanFields):

@@ -7,20 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.streams.schema.field_types import Name
-
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""SHA-256, in hexadecimal digits."""
-Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
-"""A count, or a position in the chain, small enough for every JSON reader."""
-
-
-class Parent(FrozenModel):
-    """A bank that another one was initialised from, or reads."""
-
-    task: Name
-    digest: Digest
-    """Digest of all its tensors together."""
+from continual_petl.store.certificate.values import Index, Parent
 
 
 class StartCandidate(FrozenModel):

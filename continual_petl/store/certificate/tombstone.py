@@ -15,7 +15,7 @@ from pydantic import PrivateAttr, ValidationError, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 from continual_petl.streams.schema.field_types import Name

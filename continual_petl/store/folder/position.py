@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.manifest import Index
+from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.reading import entries
 from continual_petl.store.files.sealed import VERSION, invalid, read_sealed, write_sealed
 from continual_petl.store.folder.bank_folders import BankFolders, is_name

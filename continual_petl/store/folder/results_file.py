@@ -17,7 +17,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import append_lines, line_bytes
 from continual_petl.store.files.reading import parse_json, read_lines, read_tail
 from continual_petl.store.files.sealed import SEAL, invalid

@@ -18,6 +18,7 @@ from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
 from continual_petl.store.strict_load import fitting_bank
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
@@ -106,7 +107,7 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
         inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
         bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: as_tensors(damage.tensors))
-        bank.read(store.read_banks(task, manifest.bank, manifest.reads))
+        bank.read(read_banks(store, task, manifest.bank, manifest.reads))
         with attending(backbone, manifest.environment.attention) as as_learned:
             found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)
     except (StoreError, *_REFUSED):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged, Finding, TaskCheck
+from continual_petl.store.parents import check_parents
 from continual_petl.store.store import Store
 from continual_petl.store.verify.probe_file import stored_probe
 
@@ -46,7 +48,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
             findings = [with_effect(store, task, backbone, damage)]
     except StoreError as error:
         findings = [Finding(message=str(error))]
-    others: tuple[Callable[[str], object], ...] = (store.check_reads, store.router_sums, store.history)
+    others: tuple[Callable[[str], object], ...] = (partial(check_parents, store), store.router_sums, store.history)
     for read in others:
         try:
             read(task)

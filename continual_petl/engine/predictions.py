@@ -1,0 +1,130 @@
+"""What an opened run predicts: rows of a named task, rows whose task it finds, and which tasks are similar."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+from continual_petl.errors import InputError
+
+# Opening a run needs no torch; see `continual_petl.engine.run`.
+if TYPE_CHECKING:
+    from continual_petl.engine.session import Session
+    from continual_petl.heads.words import Answer
+    from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
+    from continual_petl.predictor.routed import RoutedAnswer, Unknown
+
+
+class Predictions(ABC):
+    """The predictions of a run."""
+
+    @property
+    @abstractmethod
+    def session(self) -> Session:
+        """The open stream, with backbones and banks in memory."""
+
+    @abstractmethod
+    def check_learned(self, task: str) -> None:
+        """Raise `InputError` unless a task is learned."""
+
+    @overload
+    def predict(
+        self, rows: OneRow, task: None = None, *, batch_size: int = 32, unknown: Unknown = "reject"
+    ) -> RoutedAnswer: ...
+    @overload
+    def predict(
+        self, rows: Row | Sequence[Row], task: None = None, *, batch_size: int = 32, unknown: Unknown = "reject"
+    ) -> RoutedAnswer | list[RoutedAnswer]: ...
+    @overload
+    def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
+    @overload
+    def predict(self, rows: OneOrSeveral, task: str, *, batch_size: int = 32) -> Answer | list[Answer]: ...
+    @overload
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]: ...
+    def predict(
+        self,
+        rows: Row | Sequence[Row],
+        task: str | Sequence[str] | None = None,
+        *,
+        batch_size: int = 32,
+        unknown: Unknown | None = None,
+    ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
+        """Return the prediction for one row, or a list of predictions for several rows, each from the bank of its task.
+
+        Without a task, the run finds the task of each row and returns its probability; see `predictor.routed`.
+
+        Args:
+            rows: a list of texts, pairs of texts, lists of words or images, or a single row; see `Predictor.predict`.
+            task: the learned task whose bank predicts, or a list with one task per row; None lets the run find the task of
+                each row, among the tasks that were learned with ``routing``.
+            batch_size: rows at a time.
+            unknown: only without a task. ``reject``, the default: a row that does not resemble the rows of any task gets no
+                prediction; ``nearest``: the most probable task predicts it.
+
+        Example::
+
+            run.predict("How far is the moon?", task="topics").value
+            [answer.value for answer in run.predict(["one text", "and another"], task="topics")]
+            run.predict("How far is the moon?").task  # found by the run
+        """
+        if task is None:
+            from continual_petl.predictor.routed import predict_routed
+
+            return predict_routed(self.session.models, rows, batch_size=batch_size, unknown=unknown or "reject")
+        if unknown is not None:
+            raise InputError(f"unknown: got {unknown!r}, but a task was named: leave one of the two out")
+        from continual_petl.predictor.predictor import Predictor  # with torch and transformers
+
+        return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
+
+    def similar(self, target: str | Sequence[Row]) -> dict[str, float]:
+        """Return the distance of each learned task from a learned task or from rows, nearest first.
+
+        Args:
+            target: a learned task, which is left out of the result, or rows of one type.
+
+        Example::
+
+            run.similar("sst2")  # {"yelp": 21.3, "trec": 34.0}
+            run.similar(["some new text", "and another"])
+        """
+        from continual_petl.predictor.similar import similar_tasks
+
+        return similar_tasks(self.session.models, target)
+
+    @overload
+    def predict_all(self, rows: OneRow, tasks: Sequence[str], *, batch_size: int = 32) -> dict[str, Answer]: ...
+    @overload
+    def predict_all(
+        self, rows: OneOrSeveral, tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, Answer] | dict[str, list[Answer]]: ...
+    @overload
+    def predict_all(
+        self, rows: Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, list[Answer]]: ...
+    def predict_all(
+        self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, Answer] | dict[str, list[Answer]]:
+        """Return the predictions of several tasks for the same row or rows; see `Predictor.predict_all`."""
+        from continual_petl.predictor.predictor import Predictor
+
+        return Predictor(self.session.models).predict_all(rows, tasks, batch_size=batch_size)
+
+    def pipeline(self, task: str) -> Callable[..., Any]:
+        """Return a function from one row or a list of rows to the task's predictions; see `Predictor.predict`.
+
+        Args:
+            task: a learned task.
+
+        Raises:
+            InputError: if the task is not learned.
+
+        Example::
+
+            classify = run.pipeline("agnews")
+            classify("some text").value
+        """
+        self.check_learned(task)
+        return partial(self.predict, task=task)
