@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"__main__"},
     {"cli"},
-    {"sweep"},
+    {"serve", "sweep"},
     {"engine"},
     {"callbacks"},
     {"report"},

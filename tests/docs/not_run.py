@@ -11,6 +11,10 @@ COMMANDS: dict[str, str] = {
     ),
     "continual-petl report runs/support-desk --serve": "serves until somebody ends it",
     **{
+        f"continual-petl serve runs/mine{words}": "serves until somebody ends it; tests/serve/test_server.py has it"
+        for words in ("", " --host 0.0.0.0 --allowed-host models.example.org --token-file token.txt")
+    },
+    **{
         f"continual-petl run {words}": "needs the Hub, or copies of its data; tests/cli/test_catalog_run.py"
         for words in (
             "classic5 --dry-run",
@@ -32,6 +36,7 @@ SCRIPTS: dict[str, str] = {
 """Scripts of a page that are compiled and not run."""
 
 PROGRAMS: dict[str, str] = {
+    "curl": "may not be installed, and nothing serves; tests/serve/test_server.py has it",
     "make": "makes an environment of its own from a package index; the target has to exist",
     "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
     "pip": "needs a package index; the extra has to exist",
