@@ -18,6 +18,7 @@ FLOORS = (
     {"sweep"},
     {"engine"},
     {"callbacks"},
+    {"hub"},
     {"report"},
     {"predictor"},
     {"router"},
