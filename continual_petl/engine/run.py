@@ -11,7 +11,8 @@ from continual_petl import _notebook
 from continual_petl.engine.predictions import Predictions
 from continual_petl.errors import StoreError
 from continual_petl.hub.address import Address, check_repo
-from continual_petl.hub.opened import open_anywhere, problems_of, refusal
+from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of, listed
 from continual_petl.report.misread import MAX_MISREAD, MisreadRows

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from continual_petl.hub.address import Address
-from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.open_run import is_on_hub, open_store
 from continual_petl.store.store import Store
-
-MAX_PROBLEMS = 5
-"""Number of problems that a refusal lists in full."""
 
 
 def open_anywhere(run: str | Path) -> Store:
@@ -27,15 +22,3 @@ def open_anywhere(run: str | Path) -> Store:
     from continual_petl.hub.download import download  # folders do not need it
 
     return open_store(download(address))
-
-
-def problems_of(checks: Sequence[TaskCheck]) -> list[str]:
-    """Return the distinct problems that checks have found."""
-    return list(dict.fromkeys(problem for check in checks for problem in check.problems))
-
-
-def refusal(where: str, problems: Sequence[str]) -> str:
-    """Return the message that refuses a run, with what is wrong with it."""
-    listed = " ".join(f"{problem.rstrip('.')}." for problem in problems[:MAX_PROBLEMS])
-    more = f" (and {len(problems) - MAX_PROBLEMS} more)" if len(problems) > MAX_PROBLEMS else ""
-    return f"{where}: it does not match its certificates, so it is not used. {listed}{more}"

@@ -8,7 +8,7 @@ hold a run that does not verify.)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from continual_petl.hub.address import Address, check_repo
 from continual_petl.hub.card import run_card
 from continual_petl.hub.errors import explained, offline
 from continual_petl.hub.files import RESULTS, files_of, limit_of
-from continual_petl.hub.opened import problems_of, refusal
+from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.facts import read_facts
 from continual_petl.store.store import Store
 
@@ -78,7 +78,7 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
         files: dict[str, Path | bytes] = {**files_of(store), RESULTS: results[: results.rfind(b"\n") + 1]}
 
         def check(there: Mapping[str, RepoFile]) -> None:
-            _check_continues(results, there, repo)
+            _check_continues(files, results, there, repo)
 
         return _Upload(
             repo=repo,
@@ -200,27 +200,31 @@ def _additions(files: Mapping[str, Path | bytes]) -> Iterator[CommitOperationAdd
     yield from (CommitOperationAdd(path, content) for path, content in files.items())
 
 
-def _check_continues(results: bytes, there: Mapping[str, RepoFile], repo: str) -> None:
+def _check_continues(files: Collection[str], results: bytes, there: Mapping[str, RepoFile], repo: str) -> None:
     """Raise `InputError` unless the run is the one in the repository, as it is or with more entries.
 
-    results.jsonl is only ever appended to, so the one there has to be the beginning of the one here.
+    results.jsonl is only ever appended to, so the one there has to be the beginning of the one here; and a tombstone there
+    has to be here too, or a task that was dropped there would come back.
     """
     if "stream.yaml" not in there and (others := _OF_EXPORTS.intersection(there)):
         raise InputError(
             f"{repo}: this repository holds another model ({min(others)}); push the run to a repository of its own"
         )
-    old = there.get(RESULTS)
-    if old is None:
-        return
-    start = results[: old.size]
-    if old.lfs is not None:
-        same = hashlib.sha256(start).hexdigest() == old.lfs.sha256
-    else:  # git's digest of a file
-        header = b"blob %d\0" % len(start)
-        same = hashlib.sha1(header + start, usedforsecurity=False).hexdigest() == old.blob_id
-    if len(start) < old.size or not same:
+    dropped = any(path.startswith("tombstones/") and path not in files for path in there)
+    if dropped or not _begins_with(results, there.get(RESULTS)):
         raise InputError(
-            f"{repo}: this repository holds another run, or this run with more learned than here: its results.jsonl is not "
-            "the beginning of the one here. Nothing was uploaded. Push to another repository or another --revision, or "
+            f"{repo}: this repository holds another run, or this run with more learned or dropped than here. "
+            "Nothing was uploaded. Push to another repository or another --revision, or "
             f"download what is there (`hf download {repo} --local-dir FOLDER`) and learn on in that folder."
         )
+
+
+def _begins_with(content: bytes, there: RepoFile | None) -> bool:
+    """Return whether a file in the repository, known by its size and digest, is the beginning of this content."""
+    if there is None:
+        return True
+    start = content[: there.size]
+    if there.lfs is not None:
+        return hashlib.sha256(start).hexdigest() == there.lfs.sha256
+    # Git's digest of a file.
+    return hashlib.sha1(b"blob %d\0" % len(start) + start, usedforsecurity=False).hexdigest() == there.blob_id

@@ -65,6 +65,7 @@ COMMANDS = {
     },
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "export": {"--format", "--to", "--remote-code", "--json"},
+    "push": {"--task", "--format", "--private", "--revision", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},

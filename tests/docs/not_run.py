@@ -32,6 +32,7 @@ SCRIPTS: dict[str, str] = {
 """Scripts of a page that are compiled and not run."""
 
 PROGRAMS: dict[str, str] = {
+    "hf": "asks for a token, or downloads with a program of its own; tests/hub/test_download.py has what it leaves",
     "make": "makes an environment of its own from a package index; the target has to exist",
     "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
     "pip": "needs a package index; the extra has to exist",

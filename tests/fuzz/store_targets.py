@@ -28,6 +28,7 @@ from continual_petl.store.folder.index import index_file
 from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
+from tests.fuzz.hub_target import HUB_TARGET
 from tests.fuzz.router_targets import ROUTER_TARGETS
 from tests.fuzz.signature_target import SIGNATURE_TARGET
 from tests.fuzz.states_target import STATES_TARGET
@@ -236,6 +237,7 @@ STORE_TARGETS = {
         Target("sealed-bank", _bank, (InputError, StoreError), _edit_seeds, _edit_tokens, _edits("bank")),
         STATES_TARGET,
         SIGNATURE_TARGET,
+        HUB_TARGET,
         *ROUTER_TARGETS,
     )
 }

@@ -11,11 +11,16 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 TOKEN = "hf_of_the_tests"
 
@@ -96,6 +101,25 @@ class LocalHub(ThreadingHTTPServer):
     def sent(self, method: str, part: str = "") -> list[str]:
         """Return the requests with a method whose path has a part."""
         return [each for each in self.asked if each.startswith(f"{method} ") and part in each]
+
+
+@contextmanager
+def local_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    """Yield a Hub that huggingface_hub uses, with a token, and with its cache in a folder."""
+    with LocalHub() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name, value in {
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,  # whose client is not Python, and has another server
+            "ENDPOINT": server.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HOME": str(home),
+            "HF_HUB_CACHE": str(home / "hub"),
+        }.items():
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server
+        server.shutdown()
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -12,7 +12,6 @@ from huggingface_hub import ModelCard
 
 from continual_petl import InputError, Run
 from continual_petl.export.model_card import BEGIN, END, base_model, new_card, updated_card
-from tests.hub.conftest import Folder
 from tests.hub.local_hub import LocalHub
 
 
@@ -24,9 +23,7 @@ def test_card_says_what_the_run_is(hub: LocalHub, folder: Path) -> None:
     assert card.data.tags == ["peft", "continual-learning"]
     assert card.data.library_name == "continual-petl"
     assert card.data.base_model is None  # the backbone is a folder on this machine, which the card does not name
-    assert (
-        str(run.session.backbone_name if hasattr(run.session, "backbone_name") else run.spec.backbone.name) not in text
-    )
+    assert run.spec.backbone.name not in text
     head = run.store.head()
     assert head is not None
     assert head.seal in text
@@ -73,7 +70,7 @@ def test_card_too_large_to_be_one_is_refused(hub: LocalHub, folder: Path) -> Non
     run = Run(folder)
     run.push("user/run")
     hub.change("user/run", {"README.md": b"x" * (2**20 + 1)})
-    with pytest.raises(InputError, match="its README.md has 1,048,577 bytes; a card has at most 1,048,576"):
+    with pytest.raises(InputError, match=r"its README.md has 1,048,577 bytes; a card has at most 1,048,576"):
         run.push("user/run")
 
 
@@ -105,7 +102,7 @@ def test_task_is_pushed_as_an_export(hub: LocalHub, folder: Path, tmp_path: Path
 
 
 @torch.no_grad()
-def test_lines_of_a_checkpoint_card_compute_its_outputs(folder: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+def test_lines_of_a_checkpoint_card_compute_its_outputs(folder: Path, tmp_path: Path) -> None:
     run = Run(folder)
     to = run.export("one", "merged", tmp_path / "out")
     text = (to / "README.md").read_text("utf-8")

@@ -69,7 +69,7 @@ def test_diff_compares_with_a_run_on_the_hub(pushed: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["forget", RUN, "--task", "one"],
+        ["forget", RUN, "one"],
         ["sign", RUN, "--key", "key.pem"],
         ["reevaluate", RUN],
         ["learn", RUN, "task.yaml"],

@@ -9,7 +9,7 @@ import pytest
 from continual_petl import InputError, Run, StoreError, forget, learn, reevaluate
 from continual_petl.hub import files as hub_files
 from continual_petl.hub.address import Address
-from tests.hub.conftest import Folder
+from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import LocalHub
 from tests.streams_in_code import stream, task
 
@@ -46,7 +46,7 @@ def test_commit_is_downloaded_once(hub: LocalHub, pushed: Run, folder: Path) -> 
     hub.asked.clear()
     assert Run("hf://user/run").store.tasks == ["two"]
     assert Run(f"hf://user/run@{commit}").store.tasks == ["one", "two"]
-    assert len(hub.sent("GET", "/resolve/")) == 3  # results, stream and tombstone; the rest is in the cache
+    assert len(hub.sent("GET", "/resolve/")) == 2  # stream and tombstone; the rest is in the cache
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_code_of_a_backbone_is_not_executed_unasked(hub: LocalHub, pushed: Run, 
     from continual_petl.store.folder.stream_seal import sealed_stream
 
     text = hub.files("user/run")["stream.yaml"].decode().rpartition("# SHA-256")[0]
-    text = text.replace("backbone:\n", "backbone:\n  remote_code: true\n", 1)
+    text = text.replace("remote_code: false", "remote_code: true")
     hub.change("user/run", {"stream.yaml": sealed_stream(text)})
     with pytest.raises(InputError, match="remote"):
         Run.from_hub("user/run")
@@ -204,9 +204,8 @@ def test_downloaded_folder_can_be_learned_on_and_pushed(
     snapshot_download("user/run", local_dir=folder)
     assert {"README.md", ".cache"} <= {path.name for path in folder.iterdir()}
     assert all(check.ok for check in Run(folder).verify())
-    settings = {"training": {"epochs": 1}, "bank": {"preset": "lora", "rank": 2}}
-    learn(stream(backbone_folder(), [task(name) for name in ("one", "two", "three")], **settings), folder)
+    learn_tasks(backbone_folder(), ("one", "two", "three"), folder)
     Run(folder).push("user/run")
     assert Run.from_hub("user/run").store.tasks == ["one", "two", "three"]
-    with pytest.raises(InputError, match="or this run with more learned than here"):
+    with pytest.raises(InputError, match="or this run with more learned or dropped than here"):
         pushed.push("user/run")

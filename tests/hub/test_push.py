@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from continual_petl import InputError, Run, StoreError, forget, learn
 from continual_petl.hub.files import limit_of
 from continual_petl.store.files.lock import RunLock
-from tests.hub.conftest import Folder
+from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import LocalHub
 from tests.streams_in_code import stream, task
 
@@ -47,8 +48,7 @@ def test_only_new_and_changed_files_are_uploaded(
     hub: LocalHub, folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Run(folder).push("user/run")
-    settings: dict[str, Any] = {"training": {"epochs": 1}, "bank": {"preset": "lora", "rank": 2}}
-    learn(stream(backbone_folder(), [task(name) for name in ("one", "two", "three")], **settings), folder)
+    learn_tasks(backbone_folder(), ("one", "two", "three"), folder)
     hub.asked.clear()
     committed: list[str] = []
     from huggingface_hub import _commit_api
@@ -111,6 +111,15 @@ def test_forgotten_task_is_removed_and_leaves_a_tombstone(hub: LocalHub, folder:
     assert files == {"tombstones/000002.json", *(name for name in IN_RUN if not name.startswith("banks/one/"))}
 
 
+def test_dropped_task_does_not_come_back(hub: LocalHub, folder: Path, tmp_path: Path) -> None:
+    Run(folder).push("user/run")
+    behind = shutil.copytree(folder, tmp_path / "behind")
+    forget(folder, "one")
+    Run(folder).push("user/run")
+    with pytest.raises(InputError, match="this run with more learned or dropped than here"):
+        Run(behind).push("user/run")
+
+
 def test_repository_can_be_private_and_have_branches(
     hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,10 +149,10 @@ def test_another_run_is_never_overwritten(hub: LocalHub, folder: Path, backbone_
     Run(folder).push("user/run")
     other = tmp_path / "other"
     learn(stream(backbone_folder(), [task("one")], training={"epochs": 1}, seed=5), other)
-    with pytest.raises(InputError, match=r"holds another run, or this run with more learned than here.*hf download"):
+    with pytest.raises(InputError, match=r"holds another run, or this run with more learned or dropped.*hf download"):
         Run(other).push("user/run")
     hub.change("user/run", {"results.jsonl": hub.files("user/run")["results.jsonl"] + b"{}\n"})
-    with pytest.raises(InputError, match="holds another run, or this run with more learned than here"):
+    with pytest.raises(InputError, match="holds another run, or this run with more learned or dropped than here"):
         Run(folder).push("user/run")
 
 
