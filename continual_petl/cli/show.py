@@ -29,7 +29,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0
     out().print(task_facts(manifest, history, num_bytes, seconds))
-    _suggest("check it", "verify", str(store.folder), "--task", task)
+    _suggest("check it", "verify", arguments.run, "--task", task)
     return 0
 
 
@@ -37,7 +37,7 @@ def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str
     """List the tasks, and how to show one of them."""
     code = list_tasks.execute(arguments, overrides)
     if not arguments.json and store.tasks:
-        _suggest("show one of them", "show", str(store.folder), store.tasks[-1])
+        _suggest("show one of them", "show", arguments.run, store.tasks[-1])
     return code
 
 

@@ -354,12 +354,13 @@ class Run(Predictions):
             run.push("user/mine", private=True)
             run.push("user/mine-agnews", task="agnews")
         """
-        from continual_petl.hub.push import push_export, push_run
+        from continual_petl.hub.push import check_export, push_export, push_run
 
         check_repo(repo)
         if task is None:
             check_local(self._address or self.store.folder)
             return push_run(self.store, repo, private=private, revision=revision)
+        check_export(self.store, task, format)
         with TemporaryDirectory() as place:
             folder = self.export(task, format, Path(place, "export"))
             return push_export(folder, task, repo, private=private, revision=revision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from continual_petl.errors import counted
 from continual_petl.export.model_card import base_model, new_card
+from continual_petl.hub.address import Address
 from continual_petl.report.formatting import mark_of, number
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.certificate.chain import Link
@@ -14,13 +15,13 @@ MAX_ROWS = 12
 """Maximum number of tasks for which the result matrix is shown."""
 
 
-def run_card(facts: RunFacts, head: Link, repo: str) -> str:
+def run_card(facts: RunFacts, head: Link, address: Address) -> str:
     """Return the text of README.md.
 
     Args:
         facts: the run, which has learned at least one task.
         head: the newest entry of its chain.
-        repo: the repository it is loaded from.
+        address: where it is loaded from.
     """
     pin, last = facts.pin, facts.growth[-1]
     assert pin is not None
@@ -30,9 +31,12 @@ def run_card(facts: RunFacts, head: Link, repo: str) -> str:
     )
     base = base_model(pin.name)
     backbone = "a backbone that is not on the Hub" if base is None else f"[{base}](https://huggingface.co/{base})"
+    order = " one after another" if len(tasks) > 1 else ""
+    at = "" if address.revision is None else f', revision="{address.revision}"'
+    row = "image.png" if facts.tasks[-1].kind == "image-classification" else "some text"
     text = f"""
-{counted(len(tasks), "task")} learned one after another on {backbone} with [continual-petl](https://pypi.org/project/continual-petl):
-the backbone is frozen, and each task has a bank of its own. All banks together have {stored}.
+{counted(len(tasks), "task")}, learned{order} with `continual-petl` on {backbone}. The backbone is frozen, and what was learned is
+in a bank for each task. All banks together have {stored}.
 
 {_tasks(facts)}
 {_summary(facts)}
@@ -42,13 +46,13 @@ the backbone is frozen, and each task has a bank of its own. All banks together 
 ```python
 from continual_petl import Run
 
-run = Run.from_hub("{repo}")  # verified before it answers
-run.predict("some text", task="{tasks[-1]}")
+run = Run.from_hub("{address.repo}"{at})  # verified before it answers
+run.predict("{row}", task="{tasks[-1]}")
 ```
 
 ```bash
-continual-petl verify hf://{repo}
-continual-petl predict hf://{repo} "some text" --task {tasks[-1]}
+continual-petl verify {address}
+continual-petl predict {address} "{row}" --task {tasks[-1]}
 ```
 
 ## Certificate

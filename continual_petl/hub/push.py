@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, StoreError, counted
-from continual_petl.export.model_card import HERE, updated_card
+from continual_petl.export.model_card import HERE, base_model, updated_card
 from continual_petl.hub.address import Address, check_repo
 from continual_petl.hub.card import run_card
 from continual_petl.hub.errors import explained, offline
@@ -87,7 +87,18 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
             message=f"{counted(len(facts.tasks), 'task')}, newest entry {head.index} with seal {head.seal[:12]}",
             check=check,
             is_own=lambda path: limit_of(path) is not None,
-        ).commit(files, run_card(facts, head, repo))
+        ).commit(files, run_card(facts, head, Address(repo, revision)))
+
+
+def check_export(store: Store, task: str, format: str) -> None:
+    """Raise `InputError` if nobody else could load the export of a task: an adapter for a folder of this machine."""
+    pin = store.pin()
+    if format == "peft" and pin is not None and base_model(pin.name) is None:
+        raise InputError(
+            f"task {task!r}: its backbone is the folder {pin.name}, which others do not have, so they could not load an "
+            "adapter for it. Push format 'merged', which holds the backbone too, or learn the task on a backbone of the "
+            "Hub."
+        )
 
 
 def push_export(folder: Path, task: str, repo: str, *, private: bool = False, revision: str | None = None) -> Pushed:

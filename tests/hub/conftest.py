@@ -18,9 +18,9 @@ TASKS = ("one", "two")
 SETTINGS: dict[str, Any] = {"training": {"epochs": 1}, "bank": {"preset": "lora", "rank": 2}}
 
 
-def learn_tasks(backbone: Path, names: Sequence[str], folder: Path) -> Run:
-    """Learn tasks into a run folder."""
-    named = {"name": str(backbone), "pooling": "first"}
+def learn_tasks(backbone: Path, names: Sequence[str], folder: Path, name: str | None = None) -> Run:
+    """Learn tasks into a run folder, on a backbone that may have a name of its own."""
+    named = {"name": name or str(backbone), "pooling": "first"}
     return learn(stream(backbone, [task(name) for name in names], backbone=named, **SETTINGS), folder)
 
 

@@ -107,7 +107,7 @@ class LocalHub(ThreadingHTTPServer):
 def local_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     """Yield a Hub that huggingface_hub uses, with a token, and with its cache in a folder."""
     with LocalHub() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         for name, value in {
             "HF_HUB_OFFLINE": False,
             "HF_HUB_DISABLE_XET": True,  # whose client is not Python, and has another server
@@ -125,6 +125,8 @@ def local_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]
 class _Answer(BaseHTTPRequestHandler):
     server: LocalHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and content at once
 
     def log_message(self, *_: Any) -> None:
         """Write nothing."""

@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 
 from continual_petl import InputError, Run
 from continual_petl.export.model_card import BEGIN, END, base_model, new_card, updated_card
+from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import LocalHub
 
 
@@ -83,8 +84,11 @@ def test_card_is_replaced_between_its_marks_only() -> None:
 
 
 @pytest.mark.parametrize("format", ["peft", "merged"])
-def test_task_is_pushed_as_an_export(hub: LocalHub, folder: Path, tmp_path: Path, format: str) -> None:
-    run = Run(folder)
+def test_task_is_pushed_as_an_export(
+    hub: LocalHub, backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setattr("continual_petl.backbones.files.minilm_path", backbone_folder)
+    run = learn_tasks(backbone_folder(), ("one", "two"), tmp_path / "run", "minilm")
     done = run.push("user/one", task="one", format=format)
     files = hub.files("user/one")
     assert done.changed
@@ -98,7 +102,13 @@ def test_task_is_pushed_as_an_export(hub: LocalHub, folder: Path, tmp_path: Path
         run.push("user/one")
     run.push("user/run")
     with pytest.raises(InputError, match=r"user/run: this repository holds a run; push the task 'one' to another one"):
-        run.push("user/run", task="one")
+        run.push("user/run", task="one", format=format)
+
+
+def test_adapter_for_a_folder_is_not_pushed(hub: LocalHub, folder: Path) -> None:
+    with pytest.raises(InputError, match=r"task 'one': its backbone is the folder .*Push format 'merged'"):
+        Run(folder).push("user/one", task="one")
+    assert not hub.asked
 
 
 @torch.no_grad()

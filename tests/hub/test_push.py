@@ -128,6 +128,7 @@ def test_repository_can_be_private_and_have_branches(
     assert done.url.endswith("/user/run/tree/v1")
     assert set(hub.files("user/run")) == {".gitattributes"}
     assert set(hub.files("user/run", "v1")) >= IN_RUN
+    assert b'Run.from_hub("user/run", revision="v1")' in hub.files("user/run", "v1")["README.md"]
     assert Run.from_hub("user/run", revision="v1").store.tasks == ["one", "two"]
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "no-token"))
