@@ -1,8 +1,8 @@
 """Downloads a run, checks every digest in it, and only then puts it where it is read.
 
 `huggingface_hub` downloads into its cache, whose files are links, which a store refuses. The run folder is made of the same
-files (as hard links, so that they take no room) under ``continual-petl`` next to that cache, a folder for each commit. Its
-content cannot be changed on the Hub any more, so a folder that is there is not downloaded again.
+files (large ones as hard links, which take no room) under ``continual-petl`` next to that cache, a folder for each commit.
+What a commit holds cannot change any more, so a folder that is there is not downloaded again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError
@@ -89,14 +90,19 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
         made = Path(beside, folder.name)
         for path in paths:
             (made / path).parent.mkdir(parents=True, exist_ok=True)
-            source = (snapshot / path).resolve()
-            try:
-                os.link(source, made / path)
-            except OSError:  # another disk, or one without hard links
-                shutil.copyfile(source, made / path)
+            _link((snapshot / path).resolve(), made / path)
         check_unchanged(made, str(address))
         if not folder.is_dir():  # otherwise another process was faster
             made.rename(folder)
+
+
+def _link(source: Path, place: Path) -> None:
+    """Make a file of a bank a hard link; copy others, since a run that learns would write to them."""
+    if place.suffix == ".safetensors":
+        with suppress(OSError):  # another disk, or one without hard links
+            os.link(source, place)
+            return
+    shutil.copyfile(source, place)
 
 
 def check_unchanged(folder: Path, where: str) -> None:
