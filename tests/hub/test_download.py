@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import InputError, Run, StoreError, forget, learn, reevaluate
+from continual_petl import InputError, Run, StoreError, SweepSpec, forget, learn, reevaluate
 from continual_petl.hub import files as hub_files
 from continual_petl.hub.address import Address
+from continual_petl.sweep import sweep
 from tests.hub.conftest import Folder, learn_tasks
 from tests.hub.local_hub import LocalHub
 from tests.streams_in_code import stream, task
@@ -185,6 +186,8 @@ def test_runs_on_the_hub_are_only_read(hub: LocalHub, backbone_folder: Folder, t
             reevaluate(address)
         with pytest.raises(InputError, match=says):
             learn(stream(backbone_folder(), [task("one")]), address)
+        with pytest.raises(InputError, match=says):
+            sweep(stream(backbone_folder(), [task("one")]), SweepSpec(space={"training.epochs": [1]}), folder=address)
     assert not hub.asked
 
 

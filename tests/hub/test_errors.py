@@ -15,11 +15,11 @@ from continual_petl.hub.errors import explained
 from tests.hub.local_hub import LocalHub
 
 
-def with_status(kind: type[HfHubHTTPError], code: int) -> Any:
+def with_status(kind: Any, code: int) -> Any:
     """Return an error of huggingface_hub as the Hub's answer with this status makes it."""
     error = kind.__new__(kind)
     Exception.__init__(error, "what the Hub said\nand more")
-    error.response = type("Response", (), {"status_code": code})()  # type: ignore[assignment]
+    error.response = type("Response", (), {"status_code": code})()
     return error
 
 
