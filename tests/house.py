@@ -18,6 +18,7 @@ FLOORS = (
     {"serve", "sweep"},
     {"engine"},
     {"callbacks"},
+    {"hub"},
     {"report"},
     {"predictor"},
     {"router"},

@@ -27,6 +27,7 @@ from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.recovery import interrupted_replacement
 from continual_petl.store.folder.results_file import measured_rows, unfinished
 from continual_petl.store.folder.stream_seal import stream_problem
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
@@ -81,6 +82,7 @@ def learn(
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
     check_is_stream(stream)
+    check_local(run_dir)
     pool = Pool(jobs, executor)
     given = stream.spec
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})

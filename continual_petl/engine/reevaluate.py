@@ -12,6 +12,7 @@ from continual_petl.report.read_results import read_results
 from continual_petl.report.results import Results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.folder.results_file import Cell, RowLine
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
@@ -70,6 +71,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
         found = reevaluate("runs/mine")
         found.certified, found.run.results.forgetting
     """
+    check_local(run_dir)
     run = Run(run_dir, remote_code=remote_code)
     session, store = run.session, run.store
     session.models.check_code()

@@ -18,13 +18,13 @@ from continual_petl.export.adapter import Adapter, Names, find_names
 from continual_petl.export.card import card
 from continual_petl.export.compare import check_outputs
 from continual_petl.export.lowrank import low_rank
+from continual_petl.export.model_card import base_model
 from continual_petl.export.restated import HEAD, restated
 from continual_petl.export.subject import Subject
 from continual_petl.export.vectors import factors, norm_copies, norms
 from continual_petl.export.virtual import prefix, prompt
 from continual_petl.heads.linear import LinearHead
 
-_MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 _BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
     frozenset({"lowrank"}): low_rank,
     frozenset({"decomposed"}): low_rank,
@@ -55,7 +55,7 @@ def write_peft(subject: Subject, folder: Path) -> float:
     adapter = _built(subject, names)
     saved = dict(adapter.tensors)
     config = {
-        "base_model_name_or_path": _MINILM if backbone.name == "minilm" else backbone.name,
+        "base_model_name_or_path": base_model(backbone.name) or backbone.name,
         "revision": backbone.revision,
         "task_type": names.task_type,
         "inference_mode": True,

@@ -84,6 +84,7 @@ COMMANDS = {
         "--replicas",
         "--remote-code",
     },
+    "push": {"--task", "--format", "--private", "--revision", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},

@@ -37,6 +37,7 @@ SCRIPTS: dict[str, str] = {
 
 PROGRAMS: dict[str, str] = {
     "curl": "may not be installed, and nothing serves; tests/serve/test_server.py has it",
+    "hf": "asks for a token, or downloads with a program of its own; tests/hub/test_download.py has what it leaves",
     "make": "makes an environment of its own from a package index; the target has to exist",
     "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
     "pip": "needs a package index; the extra has to exist",

@@ -163,6 +163,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/everyday.md": _learned,
     "docs/how-to/export.md": _support_desk,
     "docs/how-to/from-peft.md": _prices,
+    "docs/how-to/hub.md": _support_desk,
     "docs/how-to/incremental.md": _intents,
     "docs/how-to/own-callback.md": _support_desk,
     "docs/how-to/own-data.md": _files,

@@ -28,6 +28,7 @@ from continual_petl.store.folder.index import index_file
 from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
+from tests.fuzz.hub_target import HUB_TARGET
 from tests.fuzz.request_target import REQUEST_TARGET
 from tests.fuzz.router_targets import ROUTER_TARGETS
 from tests.fuzz.signature_target import SIGNATURE_TARGET
@@ -238,6 +239,7 @@ STORE_TARGETS = {
         STATES_TARGET,
         SIGNATURE_TARGET,
         REQUEST_TARGET,
+        HUB_TARGET,
         *ROUTER_TARGETS,
     )
 }

@@ -18,7 +18,7 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     command.add_argument("task", metavar="TASK", help="name of a learned task")
     text = "merged: bank and backbone as one checkpoint of transformers; peft: the bank as an adapter"
     command.add_argument("--format", required=True, choices=("merged", "peft"), help=text)
