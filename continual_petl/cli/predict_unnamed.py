@@ -15,7 +15,7 @@ from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import ANSWER, SHARES, Record, record_of, route_of
 from continual_petl.store.open_run import check_can_route
@@ -121,4 +121,4 @@ def _write(
         print_json({"output": str(path), "answers": dict(counts)})
     else:
         unknown = f", {counts[UNKNOWN]:,} of them unknown" if counts[UNKNOWN] else ""
-        out().print(f"wrote {counts.total():,} predictions to {path}{unknown}", markup=False, soft_wrap=True)
+        out().print(f"wrote {counted(counts.total(), 'prediction')} to {path}{unknown}", markup=False, soft_wrap=True)
