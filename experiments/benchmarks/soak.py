@@ -1,7 +1,7 @@
 """An endpoint under load for minutes, while tasks are committed and forgotten and clients leave before they are answered.
 
-``python -m experiments.benchmarks.soak [--minutes 10] [--out FILE.json]`` sends requests at 80 % of the measured throughput. Every
-answer is compared with that of `Run.predict`; a forgotten task has to answer with status 410, and a full queue may
+``python -m experiments.benchmarks.soak [--minutes 10] [--out FILE.json]`` sends requests at 80 % of the measured throughput.
+Every answer is compared with that of `Run.predict`; a forgotten task has to answer with status 410, and a full queue may
 answer with 429. Memory is that of the endpoint's process.
 """
 
