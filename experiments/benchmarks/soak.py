@@ -77,7 +77,7 @@ class Soak:
                     assert off < TOLERANCE, f"{row}: probability of {label!r} is off by {off}"
 
     def commit(self) -> None:
-        """Commit a copy of the first bank under a new name, and ask for it once it is listed."""
+        """Commit a copy of the first bank under a new name."""
         self._num_banks += 1
         fill(self._folder, self._num_banks - len(self._forgotten))
         self.seen["commits"] += 1
