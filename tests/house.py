@@ -21,6 +21,7 @@ FLOORS = (
     {"report"},
     {"predictor"},
     {"router"},
+    {"imports"},
     {"export"},
     {"store"},
     {"learner"},
@@ -53,6 +54,7 @@ INSIDE = {
         {"protocols"},
     ),
     "engine": (
+        {"import_adapter"},
         {"learn", "forget", "reevaluate"},
         {"run"},
         {"predictions"},

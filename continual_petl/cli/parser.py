@@ -11,8 +11,8 @@ from importlib import import_module
 from continual_petl._version import VERSION
 
 COMMANDS = (
-    *("init", "run", "learn", "sweep", "forget", "verify", "sign", "reevaluate", "predict", "ablate", "export"),
-    *("report", "list", "show", "similar", "diff", "doctor", "streams", "schema"),
+    *("init", "run", "learn", "sweep", "forget", "verify", "sign", "reevaluate", "predict", "ablate"),
+    *("export", "import", "report", "list", "show", "similar", "diff", "doctor", "streams", "schema"),
 )
 """In the order of ``--help``."""
 

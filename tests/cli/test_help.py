@@ -65,6 +65,7 @@ COMMANDS = {
     },
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "export": {"--format", "--to", "--remote-code", "--json"},
+    "import": {"--base", "--data", "--json", "--kind", "--labels", "--pooling", "--remote-code", "--task", "--wait"},
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},

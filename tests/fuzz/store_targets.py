@@ -27,6 +27,7 @@ from continual_petl.store.files.sealed import SEAL, seal_of
 from continual_petl.store.folder.index import index_file
 from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
+from tests.fuzz.adapter_target import ADAPTER_TARGET
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
 from tests.fuzz.router_targets import ROUTER_TARGETS
 from tests.fuzz.signature_target import SIGNATURE_TARGET
@@ -236,6 +237,7 @@ STORE_TARGETS = {
         Target("sealed-bank", _bank, (InputError, StoreError), _edit_seeds, _edit_tokens, _edits("bank")),
         STATES_TARGET,
         SIGNATURE_TARGET,
+        ADAPTER_TARGET,
         *ROUTER_TARGETS,
     )
 }
