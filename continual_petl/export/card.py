@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from continual_petl.export.adapter import Names
+from continual_petl.export.classes import AUTO
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import start_token
@@ -35,6 +36,46 @@ library_name: peft
 
 An adapter of [peft](https://huggingface.co/docs/peft) ({config["peft_type"]}) for a task of kind {plan.kind}, exported by
 continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
+{labels}
+```python
+{code}
+```
+"""
+
+
+def hub_card(subject: Subject, base: str) -> str:
+    """Return the text of README.md of an adapter of `adapters`."""
+    plan = subject.plan
+    labels = (
+        "" if plan.labels is None else f"\nLabels, in the order of the outputs: {', '.join(map(repr, plan.labels))}.\n"
+    )
+    auto = AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
+    side = "right" if subject.tokenizer is None else subject.tokenizer.padding_side
+    separate = plan.kind not in GENERATIVE
+    lines = ["import adapters"]
+    lines += ["from safetensors.torch import load_file"] if separate else []
+    lines += [f"from transformers import {auto}, AutoTokenizer", "", f'BASE, ADAPTER = {base!r}, "path/to/this/folder"']
+    lines += [f"model = {auto}.from_pretrained(BASE)", "adapters.init(model)"]
+    lines += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model.eval()"]
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained(BASE, padding_side="{side}")']
+    if plan.kind != "seq2seq":
+        lines += ["tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token"]
+    lines += ['inputs = tokenizer(["some text", "and another"], padding=True, return_tensors="pt")']
+    if separate:
+        lines += _separate(subject, {"peft_type": None})
+    else:
+        assert plan.generation is not None
+        lines += [f"ids = model.generate(**inputs, max_new_tokens={plan.generation.max_new_tokens})"]
+    code = "\n".join(lines)
+    return f"""---
+base_model: {base}
+library_name: adapter-transformers
+---
+
+# {plan.name}
+
+An adapter of [adapters](https://docs.adapterhub.ml) 1.3 for a task of kind {plan.kind}, exported by continual-petl. On the
+rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
 {labels}
 ```python
 {code}

@@ -64,13 +64,15 @@ def write_peft(subject: Subject, folder: Path) -> float:
     if isinstance(bank.head, LinearHead):
         head = {name: tensor.detach() for name, tensor in bank.head.output.named_parameters()}
         if names.head is None:
-            _save(head, folder / HEAD, _notes(subject))
+            save_tensors(head, folder / HEAD, head_notes(subject))
         else:
             saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
             config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
     start = "" if virtual else "base_model.model."
-    notes = {} if names.head is None else _notes(subject)
-    _save({f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes)
+    notes = {} if names.head is None else head_notes(subject)
+    save_tensors(
+        {f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes
+    )
     text = json.dumps(config, indent=2, sort_keys=True)
     (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
     (folder / "README.md").write_text(card(subject, names, config), encoding="utf-8")
@@ -104,7 +106,7 @@ def _mergeable(subject: Subject) -> bool:
     return all(m.config.mergeable for m in subject.plan.bank.modifications)
 
 
-def _notes(subject: Subject) -> dict[str, str]:
+def head_notes(subject: Subject) -> dict[str, str]:
     """Return what the head's file says about it, which peft has no place for; an import reads it."""
     plan = subject.plan
     labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
@@ -112,6 +114,7 @@ def _notes(subject: Subject) -> dict[str, str]:
     return {"kind": plan.kind, **pooling, **labels}
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str]) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str]) -> None:
+    """Write tensors in float32, with notes in the metadata."""
     whole = {name: tensor.detach().float().cpu().contiguous().clone() for name, tensor in tensors.items()}
     save_file(whole, path, metadata={"format": "pt", **notes})
