@@ -32,9 +32,9 @@ from continual_petl.heads.kinds import LABELLED
 from continual_petl.heads.linear import LinearHead
 from continual_petl.imports.base_model import check_base
 from continual_petl.imports.draft import put
-from continual_petl.imports.files import read_peft_files
 from continual_petl.imports.head import resolve_labels
-from continual_petl.imports.peft import Imported, check_imported, translate_peft
+from continual_petl.imports.imported import Imported, check_imported
+from continual_petl.imports.translate import read_adapter, translate
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -61,14 +61,14 @@ def import_adapter(
     remote_code: bool = False,
     wait: bool = False,
 ) -> Run:
-    """Commit an adapter of `peft` as the next task of a run, with its certificate; nothing is trained.
+    """Commit an adapter of `peft` or `adapters` as the next task of a run, with its certificate; nothing is trained.
 
     The bank is compared with the arithmetic of the other library before it is committed. With rows, its scores are measured
     as those of a learned task are; without rows, its cells of R say "not measured".
 
     Args:
         run_dir: a run folder.
-        folder: the adapter's folder, as ``save_pretrained`` writes it; only JSON and safetensors are read.
+        folder: the adapter's folder, as ``save_pretrained`` writes it; nothing in it is executed.
         task: the name of the new task.
         data: rows to measure scores on, as in a stream file; None means no scores.
         kind: the kind of the task; None takes it from the adapter.
@@ -91,7 +91,7 @@ def import_adapter(
 
         run = import_adapter("runs/mine", "adapters/trec", "trec", labels=["ABBR", "DESC"], data="data/trec")
     """
-    files = read_peft_files(folder)
+    files = read_adapter(folder)
     store = open_store(run_dir)
     with store.lock(wait=wait), listening() as request:
         store.clean()
@@ -102,7 +102,7 @@ def import_adapter(
         opened.store.check_complete()
         opened.session.check_backbone()
         backbone = opened.session.models.backbone("fp32")
-        imported = translate_peft(files, backbone, kind=kind, pooling=pooling)
+        imported = translate(files, backbone, kind=kind, pooling=pooling)
         check_base(imported.base, imported.revision, backbone, base)
         spec, entry = _entry(opened.spec, imported, task, data, labels)
         session = Session(spec, opened.store)
@@ -112,7 +112,7 @@ def import_adapter(
             finish_committed(session, watching, request, num_more=1)
             if data is not None:
                 find_problems(session, [entry]).raise_all()
-            origin = Origin(format="peft", method=imported.method, base=imported.base, files=files.digests)
+            origin = Origin(format=imported.format, method=imported.method, base=imported.base, files=files.digests)
             ready = _with_rows if data is not None else _without_rows
             learned = ready(session, entry, imported, origin, request)
             session.store.write_backbone(learned.backbone)

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from continual_petl.backbones.sites import Layer
+from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.forms.base import Site
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
@@ -39,7 +39,7 @@ _BERT = {"self": "attention.output.adapters", "ffn": "output.adapters"}
 _BLOCKS = {"self": "attention_adapters.adapters", "cross": "cross_attention_adapters.adapters"}
 _BLOCKS |= {"ffn": "output_adapters.adapters"}
 _T5 = {"self": "layer.0.adapters", "cross": "layer.1.adapters", "ffn": "layer.{last}.adapters"}
-_PLACES: Mapping[str, Mapping[str, str]] = {
+PLACES: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), _BERT),
     **dict.fromkeys(("distilbert", "bart", "mbart", "gpt2"), _BLOCKS),
     **dict.fromkeys(("t5", "mt5"), _T5),
@@ -66,13 +66,13 @@ def hub_adapter(subject: Subject, name: str) -> HubAdapter:
         InputError: if `adapters` has no such method, or not for this family.
     """
     rows, family = subject.plan.bank.modifications, str(subject.backbone.model.config.model_type)
-    if family not in _PLACES:
-        raise _refused(subject, f"its model type {family!r} is not one of {', '.join(_PLACES)}")
+    if family not in PLACES:
+        raise _refused(subject, f"its model type {family!r} is not one of {', '.join(PLACES)}")
     if subject.plan.bank.layernorms == "own":
         raise _refused(subject, "its bank has LayerNorms of its own, and adapters keeps those of the model")
     forms = {row.form for row in rows}
     if forms == {"bottleneck"}:
-        return _bottlenecks(subject, name, rows, _PLACES[family])
+        return _bottlenecks(subject, name, rows)
     if forms == {"lowrank"}:
         return _low_rank(subject, name, rows)
     raise _refused(subject, f"its bank has {' and '.join(sorted(forms)) or 'nothing but a head'}")
@@ -91,7 +91,7 @@ def _left_out(subject: Subject) -> list[int]:
     return [layer.number for layer in subject.bank.sites.layers if layer.number not in inside]
 
 
-def _bottlenecks(subject: Subject, name: str, rows: tuple[Modification, ...], places: Mapping[str, str]) -> HubAdapter:
+def _bottlenecks(subject: Subject, name: str, rows: tuple[Modification, ...]) -> HubAdapter:
     first, sites = rows[0], {row.modifies for row in rows}
     if len(sites) < len(rows) or not sites <= {"attention", "ffn"}:
         raise _refused(subject, f"its bottlenecks are at {', '.join(row.modifies for row in rows)}")
@@ -139,18 +139,17 @@ def _bottlenecks(subject: Subject, name: str, rows: tuple[Modification, ...], pl
     for placement in subject.bank.placements():
         delta = placement.delta
         assert isinstance(delta, Bottleneck)
-        path = f"{place_of(subject, placement.layer, placement.name, places)}.{name}"
+        path = f"{place_of(subject.bank.sites, placement.layer, placement.name)}.{name}"
         tensors |= {f"{path}.adapter_down.0.weight": delta.down.weight, f"{path}.adapter_down.0.bias": delta.down.bias}
         tensors |= {f"{path}.adapter_up.weight": delta.up.weight, f"{path}.adapter_up.bias": delta.up.bias}
     return HubAdapter(config, tensors)
 
 
-def place_of(subject: Subject, layer: Layer, name: str, places: Mapping[str, str] | None = None) -> str:
+def place_of(sites: Sites, layer: Layer, name: str) -> str:
     """Return the path of a sub-layer's bottlenecks in the base model."""
-    known = places or _PLACES[str(subject.backbone.model.config.model_type)]
+    known = PLACES[sites.anatomy.family]
     at = "ffn" if name == "ffn" else "self" if name == layer.stack.attentions[0].name else "cross"
-    start = layer.path.removeprefix(subject.bank.sites.base)
-    return f"{start}.{known[at].format(last=len(layer.stack.attentions))}"
+    return f"{layer.path.removeprefix(sites.base)}.{known[at].format(last=len(layer.stack.attentions))}"
 
 
 def _reduction(width: int, size: int) -> float:

@@ -8,6 +8,7 @@ sequential ``f + s up(phi(down(h)))`` with ``h = f``, or ``h = LN(f + x)`` with 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,17 +36,34 @@ def hub_restated(subject: Subject, folder: Path) -> Compute:
     Raises:
         ExportError: if there are other tensors than the configuration asks for.
     """
-    model, sites, device = subject.backbone.model, subject.bank.sites, str(subject.backbone.model.device)
+    device = str(subject.backbone.model.device)
     whole = json.loads((folder / "adapter_config.json").read_text("utf-8"))
-    config, name = whole["config"], whole["name"]
-    stored = load_file(folder / "adapter.safetensors", device=device)
     head = load_file(folder / HEAD, device=device) if (folder / HEAD).is_file() else {}
+    return hub_computed(subject, whole=whole, stored=load_file(folder / "adapter.safetensors"), head=head)
+
+
+def hub_computed(
+    subject: Subject, *, whole: Mapping[str, Any], stored: Mapping[str, Tensor], head: Mapping[str, Tensor]
+) -> Compute:
+    """Return the function from a model's inputs to the logits that adapters computes with the content of an adapter's files.
+
+    Args:
+        subject: the task; only its backbone, pooling and kind are read.
+        whole: the configuration.
+        stored: the tensors.
+        head: the head's tensors.
+
+    Raises:
+        ExportError: if there are other tensors than the configuration asks for.
+    """
+    model, sites = subject.backbone.model, subject.bank.sites
+    config, name = whole["config"], whole["name"]
     wanted = [layer for layer in sites.layers if layer.number not in config["leave_out"]]
     used: set[str] = set()
 
     def take(path: str) -> Tensor:
         used.add(path)
-        return stored[path]
+        return stored[path].to(model.device)
 
     hooked: list[tuple[nn.Module, Any]] = []
     try:
@@ -93,7 +111,7 @@ def _bottlenecks(subject: Subject, config: dict[str, Any], name: str, layer: Lay
     for sublayer in sublayers:
         part = stack.ffn if sublayer == "ffn" else attention_of(layer, sublayer)
         first = subject.bank.sites.into(layer)[0] if sublayer == "ffn" else attention_of(layer, sublayer).query
-        path = f"{place_of(subject, layer, sublayer)}.{name}"
+        path = f"{place_of(subject.bank.sites, layer, sublayer)}.{name}"
         down, up = ((take(f"{path}.{which}.weight"), take(f"{path}.{which}.bias")) for which in _LEAVES)
         if int(down[0].shape[1] // config["reduction_factor"]) != down[0].shape[0]:
             raise KeyError(f"{path}.adapter_down.0.weight")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from continual_petl.store.files.reading import parse_json, read_file
 CONFIG = "adapter_config.json"
 PEFT_TENSORS = "adapter_model.safetensors"
 PEFT_PICKLE = "adapter_model.bin"
+HUB_TENSORS = "adapter.safetensors"
+HUB_PICKLE = "pytorch_adapter.bin"
 MAX_CONFIG_BYTES = 2**20
 MAX_TENSOR_BYTES = 4 * 2**30
 MAX_TENSORS = 50_000
@@ -71,6 +74,51 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
         notes=_metadata(place / HEAD if head else tensors),
         digests=digests,
     )
+
+
+def read_hub_files(folder: str | Path) -> AdapterFiles:
+    """Read the folder of an adapter of `adapters`.
+
+    Its own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
+
+    Raises:
+        InputError: if a file is missing, too large or damaged.
+    """
+    place = Path(folder)
+    tensors = next((place / name for name in (HUB_TENSORS, HUB_PICKLE) if (place / name).is_file()), None)
+    if tensors is None:
+        raise InputError(f"folder: {place} has neither {HUB_TENSORS} nor {HUB_PICKLE}; it is incomplete.")
+    digests = {path.name: file_digest(path) for path in (place / CONFIG, tensors, place / HEAD) if path.is_file()}
+    head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
+    plain = tensors.name == HUB_TENSORS
+    return AdapterFiles(
+        folder=place,
+        config=read_config(place / CONFIG),
+        tensors=read_safetensors(tensors, digests[HUB_TENSORS]) if plain else _read_pickle(tensors),
+        head=head,
+        notes=_metadata(place / HEAD) if head else {},
+        digests=digests,
+    )
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in a file that torch.save wrote."""
+    try:
+        content = io.BytesIO(read_file(path.resolve(), MAX_TENSOR_BYTES))
+        found = torch.load(content, map_location="cpu", weights_only=True)
+    except (StoreError, OSError, ValueError, RuntimeError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"folder: {path} cannot be read ({str(error)[:300]}); it is damaged.") from error
+    except Exception as error:  # the unpickler's own error, whose module is not imported here
+        raise InputError(
+            f"folder: {path} holds more than tensors ({type(error).__name__}), so it could execute code, or it is damaged. "
+            "Save the adapter again with use_safetensors=True."
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        for name, tensor in found.items()
+    ):
+        raise InputError(f"folder: {path} does not hold tensors by name; it is not an adapter.")
+    return whole(path, found)
 
 
 def read_config(path: Path) -> dict[str, Any]:

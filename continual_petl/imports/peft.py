@@ -6,20 +6,21 @@ translation shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.errors import ExportError, InputError, known_names
+from continual_petl.errors import InputError, known_names
 from continual_petl.export.adapter import Names
-from continual_petl.export.compare import compare_outputs
+from continual_petl.export.compare import Compute
 from continual_petl.export.restated import PARTS, computed
 from continual_petl.export.subject import Subject
 from continual_petl.imports.draft import Draft
 from continual_petl.imports.files import AdapterFiles
 from continual_petl.imports.head import ImportedHead, find_head, find_kind
+from continual_petl.imports.imported import Imported
 from continual_petl.imports.lowrank import low_rank
 from continual_petl.imports.peft_config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
 from continual_petl.imports.vectors import factors, with_norms
@@ -27,22 +28,6 @@ from continual_petl.imports.virtual import TABLE, prefix, prompt, table_of
 
 _START = "base_model.model."
 _INSIDE = "ln_tuning_layers."
-
-
-@dataclass(frozen=True)
-class Imported:
-    """An adapter, translated."""
-
-    draft: Draft
-    head: ImportedHead
-    base: str | None
-    """The base model that it names."""
-    revision: str | None
-    method: str
-    names: Names
-    config: dict[str, Any]
-    """Its configuration in the form that `computed` reads."""
-    stored: dict[str, Tensor]
 
 
 def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
@@ -118,7 +103,19 @@ def _imported(
     known |= {"target_modules": sorted(changed), "feedforward_modules": inner}
     known["peft_type"] = "PROMPT_TUNING" if config.peft_type == "P_TUNING" else config.peft_type
     method = "DoRA" if config.use_dora else config.peft_type
-    return Imported(draft, head, config.base_model_name_or_path, config.revision, method, names, known, dict(stored))
+    computes = partial(_computes, names=names, config=known, stored=stored)
+    return Imported(
+        draft, head, config.base_model_name_or_path, config.revision, "peft", method, dict(stored), computes
+    )
+
+
+def _computes(
+    subject: Subject, *, head: dict[str, Tensor], names: Names, config: dict[str, Any], stored: dict[str, Tensor]
+) -> Compute:
+    """Return peft's arithmetic."""
+    device = subject.backbone.model.device
+    placed = {name: tensor.to(device) for name, tensor in stored.items()}
+    return computed(subject, names, config, placed, {} if names.head is not None else head)
 
 
 def _sorted(tensors: dict[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
@@ -175,27 +172,3 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
             f"adapter_model.safetensors: {f'tensor {other[0][:200]!r} is' if other else 'there are no tensors, or none'} of "
             f"peft_type {config.peft_type}; the file is damaged, or of another method."
         )
-
-
-def check_imported(imported: Imported, subject: Subject) -> float:
-    """Compare a bank with what peft computes with the adapter; return the largest difference.
-
-    Raises:
-        InputError: if they differ.
-    """
-    device = subject.backbone.model.device
-    stored = {name: tensor.to(device) for name, tensor in imported.stored.items()}
-    head = {name: tensor.to(device) for name, tensor in imported.head.tensors.items()}
-    separate = {} if imported.head.module is not None else head
-    where = (subject.plan, subject.backbone, subject.bank, subject.probe)
-    try:
-        found, allowed = compare_outputs(*where, computed(subject, imported.names, imported.config, stored, separate))
-    except ExportError as error:
-        raise InputError(f"folder: {error}") from error
-    if not found <= allowed:
-        raise InputError(
-            f"task {subject.plan.name!r}: its bank would not compute what {imported.method} computes in the library that "
-            f"wrote it: their outputs differ by {found:.2g} (allowed: {allowed:.2g}). Nothing was committed. Please report "
-            "this with the versions of transformers and of continual-petl."
-        )
-    return found

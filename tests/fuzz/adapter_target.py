@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
+from torch import nn
 
 from continual_petl.backbones.backbone import Backbone, load_backbone
+from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.imports.files import CONFIG, PEFT_TENSORS, read_peft_files
+from continual_petl.export.restated import HEAD
+from continual_petl.imports.files import CONFIG, HUB_PICKLE, HUB_TENSORS, PEFT_TENSORS
 from continual_petl.imports.head import resolve_labels
-from continual_petl.imports.peft import translate_peft
+from continual_petl.imports.translate import read_adapter, translate
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
 from tests.tiny import make_model, make_tokenizer
@@ -48,7 +51,25 @@ def _seeds() -> list[bytes]:
         (factors, {f"{_QUERY.replace('query', 'key')}.ia3_l": torch.ones(16, 1)}),
         ({**_CONFIG, "peft_type": "LN_TUNING", "target_modules": ".*LayerNorm"}, {f"{norm}.weight": torch.ones(16)}),
     ]
-    return [json.dumps(config).encode() + _BETWEEN + save(tensors | head) for config, tensors in made]
+    norms = {
+        "mh_adapter": False,
+        "output_adapter": True,
+        "reduction_factor": 4,
+        "non_linearity": "relu",
+        "scaling": 1.0,
+    }
+    hub = {"config": norms | {"leave_out": [1]}, "model_type": "bert", "name": "x", "model_name": "b"}
+    start = "encoder.layer.0.output.adapters.x.adapter_"
+    parts = {"down.0.weight": (4, 16), "down.0.bias": (4,), "up.weight": (16, 4), "up.bias": (16,)}
+    made.append((hub, {start + part: torch.ones(shape) for part, shape in parts.items()}))
+    return [
+        json.dumps(config).encode() + _BETWEEN + save(tensors)
+        for config, tensors in [(c, t | head if "peft_type" in c else t) for c, t in made]
+    ]
+
+
+def _head() -> bytes:
+    return save({"weight": torch.zeros(2, 16), "bias": torch.zeros(2)})
 
 
 def _check(data: bytes) -> None:
@@ -57,7 +78,18 @@ def _check(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / CONFIG).write_bytes(config)
         (Path(folder) / PEFT_TENSORS).write_bytes(tensors)
-        made = translate_peft(read_peft_files(folder), _backbone(), kind=None, pooling=None)
+        for name in (HUB_TENSORS, HUB_PICKLE):
+            # Read as one of the two, as the first byte decides.
+            if (name == HUB_TENSORS) == (not tensors.startswith(b"PK")):
+                (Path(folder) / name).write_bytes(tensors)
+        (Path(folder) / HEAD).write_bytes(_head())
+        kind = "classification" if b'"model_type"' in config else None
+        if kind is None:
+            (Path(folder) / HEAD).unlink()
+        made = translate(read_adapter(folder), _backbone(), kind=kind, pooling=None)
+        bank = Bank(made.draft.spec, _backbone().model, _backbone().sites, nn.Identity())
+        bank.initialise(_backbone().model, 0)
+        made.draft.write(bank)
         resolve_labels(made.head, None)
         assert all(tensor.isfinite().all() for tensor in made.stored.values())
 

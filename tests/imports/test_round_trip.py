@@ -14,9 +14,9 @@ from continual_petl.export.peft_files import write_peft
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
-from continual_petl.imports.files import read_peft_files
 from continual_petl.imports.head import resolve_labels
-from continual_petl.imports.peft import check_imported, translate_peft
+from continual_petl.imports.imported import check_imported
+from continual_petl.imports.translate import read_adapter, translate
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.verify.replay import replay
 from tests.export.subjects import Folder, subject_of
@@ -39,7 +39,7 @@ def again(subject: Subject, folder: Path, **asked: Any) -> Subject:
 @torch.no_grad()
 def imported(subject: Subject, folder: Path, kind: str | None = None, pooling: str | None = None) -> Subject:
     """Return the task that an adapter's folder becomes on the backbone of another one."""
-    made = translate_peft(read_peft_files(folder), subject.backbone, kind=kind, pooling=pooling)
+    made = translate(read_adapter(folder), subject.backbone, kind=kind, pooling=pooling)
     head = made.head
     changes: dict[str, Any] = {"bank": made.draft.spec, "kind": head.kind, "labels": resolve_labels(head, None)}
     plan = subject.plan.model_copy(update=changes | ({} if head.pooling is None else {"pooling": head.pooling}))

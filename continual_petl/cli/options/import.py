@@ -8,7 +8,8 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "add an adapter that another library learned to a run, as a task"
 EPILOG = """Nothing is trained. The bank is compared with the other library's arithmetic before it is committed; what
-cannot be expressed exactly is refused, with the reason. Only JSON and safetensors are read.
+cannot be expressed exactly is refused, with the reason. Nothing in
+the folder is executed.
 
 examples:
   continual-petl import runs/mine adapters/trec --task trec
@@ -19,7 +20,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
-    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, as peft's save_pretrained writes it")
+    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, as peft or adapters wrote it")
     command.add_argument("--task", metavar="NAME", required=True, help="name of the new task")
     text = "rows to measure scores on, as under data in a stream file (default: scores are not measured)"
     command.add_argument("--data", metavar="DATA", help=text)
