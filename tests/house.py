@@ -22,6 +22,7 @@ FLOORS = (
     {"report"},
     {"predictor"},
     {"router"},
+    {"imports"},
     {"export"},
     {"store"},
     {"learner"},
@@ -54,6 +55,7 @@ INSIDE = {
         {"protocols"},
     ),
     "engine": (
+        {"import_adapter"},
         {"learn", "forget", "reevaluate"},
         {"run"},
         {"predictions"},

@@ -12,7 +12,7 @@ from continual_petl._version import VERSION
 
 COMMANDS = (
     *("init", "run", "learn", "sweep", "forget", "verify", "sign", "reevaluate"),
-    *("predict", "serve", "ablate", "export", "push"),
+    *("predict", "serve", "ablate", "export", "import", "push"),
     *("report", "list", "show", "similar", "diff", "doctor", "streams", "schema"),
 )
 """In the order of ``--help``."""

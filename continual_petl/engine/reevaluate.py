@@ -16,6 +16,7 @@ from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
+_WITHOUT_ROWS = "it was imported without rows, so its certificate has no score"
 _SHARED = "its bank has scope: shared and has changed since it was certified"
 _CHANGED = "it differs from its certificate: {}"
 
@@ -88,6 +89,9 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
             if links[task].shared:
                 left[task] = _SHARED
                 continue
+            if not store.manifest(task).is_measured:
+                left[task] = _WITHOUT_ROWS
+                continue
             checks[task] = check_task(store, task, session.models.backbone_of(task))
             if not checks[task].ok:
                 left[task] = _CHANGED.format(" ".join(checks[task].problems))
@@ -127,6 +131,6 @@ def _cell(store: Store, task: str, index: int) -> Cell:
         split=split,
         metric=manifest.metric,
         value=manifest.score,
-        num_examples=manifest.scores[split].num_examples,
+        num_examples=manifest.num_examples,
         status="certified",
     )

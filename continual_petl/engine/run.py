@@ -306,7 +306,8 @@ class Run(Predictions):
 
         Args:
             task: a learned task.
-            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`.
+            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`;
+                ``adapters``: an adapter of `adapters`.
             folder: where the files go; must not exist.
 
         Raises:

@@ -73,6 +73,35 @@ def _labels_and_code(subject: Subject, lines: Sequence[str]) -> str:
     return f"{told}\n```python\n{code}\n```\n"
 
 
+def adapters_card(subject: Subject, base: str) -> str:
+    """Return the text of README.md of an adapter of `adapters`.
+
+    Args:
+        subject: the task.
+        base: what the backbone is loaded from.
+    """
+    plan = subject.plan
+    text = f"""An adapter of [adapters](https://docs.adapterhub.ml) 1.3 for a task of kind {plan.kind}, exported by
+continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
+"""
+    auto = AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
+    side = "right" if subject.tokenizer is None else subject.tokenizer.padding_side
+    separate = plan.kind not in GENERATIVE
+    lines = ["import adapters"]
+    lines += ["from safetensors.torch import load_file"] if separate else []
+    lines += [f"from transformers import {auto}, AutoTokenizer", "", f'BASE, ADAPTER = {base!r}, "{HERE}"']
+    lines += [f"model = {auto}.from_pretrained(BASE)", "adapters.init(model)"]
+    lines += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model.eval()"]
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained(BASE, padding_side="{side}")']
+    if plan.kind != "seq2seq":
+        lines += ["tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token"]
+    lines += [_TWO_TEXTS]
+    lines += _separate(subject, {"peft_type": None}) if separate else [_outputs(subject)]
+    text += _labels_and_code(subject, lines)
+    tags = ("adapter-transformers", "continual-learning")
+    return new_card(base_model(subject.backbone.name), "adapter-transformers", tags, plan.name, text)
+
+
 def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str]:
     """Return the lines of Python that compute the outputs of a row."""
     plan, base = subject.plan, repr(config["base_model_name_or_path"])

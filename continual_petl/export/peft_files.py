@@ -64,12 +64,15 @@ def write_peft(subject: Subject, folder: Path) -> float:
     if isinstance(bank.head, LinearHead):
         head = {name: tensor.detach() for name, tensor in bank.head.output.named_parameters()}
         if names.head is None:
-            _save(head, folder / HEAD)
+            save_tensors(head, folder / HEAD, head_notes(subject))
         else:
             saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
             config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
     start = "" if virtual else "base_model.model."
-    _save({f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors")
+    notes = {} if names.head is None else head_notes(subject)
+    save_tensors(
+        {f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes
+    )
     text = json.dumps(config, indent=2, sort_keys=True)
     (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
     (folder / "README.md").write_text(card(subject, names, config), encoding="utf-8")
@@ -103,6 +106,15 @@ def _mergeable(subject: Subject) -> bool:
     return all(m.config.mergeable for m in subject.plan.bank.modifications)
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+def head_notes(subject: Subject) -> dict[str, str]:
+    """Return what the head's file says about it, which peft has no place for; an import reads it."""
+    plan = subject.plan
+    labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
+    pooling = {} if plan.kind == "token-classification" else {"pooling": plan.pooling}
+    return {"kind": plan.kind, **pooling, **labels}
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str]) -> None:
+    """Write tensors in float32, with notes in the metadata."""
     whole = {name: tensor.detach().float().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(whole, path, metadata={"format": "pt"})
+    save_file(whole, path, metadata={"format": "pt", **notes})

@@ -85,6 +85,7 @@ COMMANDS = {
         "--remote-code",
     },
     "push": {"--task", "--format", "--private", "--revision", "--remote-code", "--json"},
+    "import": {"--base", "--data", "--json", "--kind", "--labels", "--pooling", "--remote-code", "--task", "--wait"},
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},

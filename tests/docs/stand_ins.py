@@ -162,6 +162,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/earlier-tasks.md": _earlier_tasks,
     "docs/how-to/everyday.md": _learned,
     "docs/how-to/export.md": _support_desk,
+    "docs/how-to/import.md": _support_desk,
     "docs/how-to/from-peft.md": _prices,
     "docs/how-to/hub.md": _support_desk,
     "docs/how-to/incremental.md": _intents,

@@ -27,6 +27,7 @@ from continual_petl.store.files.sealed import SEAL, seal_of
 from continual_petl.store.folder.index import index_file
 from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
+from tests.fuzz.adapter_target import ADAPTER_TARGET
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
 from tests.fuzz.hub_target import HUB_TARGET
 from tests.fuzz.request_target import REQUEST_TARGET
@@ -240,6 +241,7 @@ STORE_TARGETS = {
         SIGNATURE_TARGET,
         REQUEST_TARGET,
         HUB_TARGET,
+        ADAPTER_TARGET,
         *ROUTER_TARGETS,
     )
 }
