@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from continual_petl.errors import InputError
@@ -115,6 +115,13 @@ def head_notes(subject: Subject) -> dict[str, str]:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str]) -> None:
-    """Write tensors in float32, with notes in the metadata."""
+    """Write tensors in float32, with notes in the metadata; the same tensors and notes always give the same bytes."""
     whole = {name: tensor.detach().float().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(whole, path, metadata={"format": "pt", **notes})
+    content = save(whole, metadata={"format": "pt", **notes})
+    # safetensors writes the entries of the metadata in a random order.
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[start:])
