@@ -58,6 +58,7 @@ INSIDE = {
         {"import_adapter"},
         {"learn", "forget", "reevaluate"},
         {"run"},
+        {"sharing"},
         {"predictions"},
         {"verify", "ablation"},
         {"parallel"},

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
-from continual_petl.engine.predictions import Predictions
+from continual_petl.engine.sharing import Sharing
 from continual_petl.errors import StoreError
-from continual_petl.hub.address import Address, check_repo
+from continual_petl.hub.address import Address
 from continual_petl.hub.opened import open_anywhere
 from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of, listed
 from continual_petl.report.misread import MAX_MISREAD, MisreadRows
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.open_run import check_learned, check_local, is_on_hub
+from continual_petl.store.open_run import check_learned, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from continual_petl.engine.ablation import Spans
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
-    from continual_petl.export.task_model import TaskModel
-    from continual_petl.hub.push import Pushed
     from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
 
 
-class Run(Predictions):
+class Run(Sharing):
     """A run folder, opened for reading. Nothing here changes the folder.
 
     Args:
@@ -73,9 +70,9 @@ class Run(Predictions):
         # The session's store has already read much of the folder.
         self.store = open_anywhere(folder) if session is None else session.store
         self._session, self._remote_code = session, remote_code
-        self._address = str(folder) if session is None and is_on_hub(folder) else None
+        self.address = str(folder) if session is None and is_on_hub(folder) else None
         """The address of a downloaded run."""
-        self._verified = self._address is None
+        self._verified = self.address is None
         """Whether the probes of a downloaded run were replayed."""
         self._spec = load_stream(self.store.stream_file) if session is None else session.spec
         if resident_bytes is not None:
@@ -141,7 +138,7 @@ class Run(Predictions):
     def _check_unverified(self) -> None:
         """Replay the probes of a downloaded run, once; raise `StoreError` if anything differs."""
         if not self._verified and (problems := problems_of(self.verify())):
-            raise StoreError(refusal(str(self._address), problems))
+            raise StoreError(refusal(str(self.address), problems))
 
     def _opened(self) -> Session:
         if self._session is None:
@@ -300,89 +297,6 @@ class Run(Predictions):
         from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
-
-    def export(self, task: str, format: str, folder: str | Path) -> Path:
-        """Write a task's bank in a format that other libraries load; return the folder. See `export.write.export_task`.
-
-        Args:
-            task: a learned task.
-            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`;
-                ``adapters``: an adapter of `adapters`.
-            folder: where the files go; must not exist.
-
-        Raises:
-            InputError: if the task is not learned, the folder cannot be used, or the format cannot express the bank.
-            ExportError: if the files would not compute what the bank computes; nothing is then written.
-
-        Example::
-
-            run.export("agnews", "merged", "exported/agnews")
-            transformers.pipeline("text-classification", model="exported/agnews")("some text")
-        """
-        from continual_petl.export.write import check_request, export_task
-
-        self.check_learned(task)
-        check_request(self.store, format, folder)  # before the session imports torch
-        return export_task(self.session.models, task, format, folder)
-
-    def push(
-        self,
-        repo: str,
-        *,
-        task: str | None = None,
-        format: str = "peft",
-        private: bool = False,
-        revision: str | None = None,
-    ) -> Pushed:
-        """Upload the run, or the export of one task, to the Hub as one commit; only what changed is sent.
-
-        Args:
-            repo: the repository, ``USER/NAME``; created if it does not exist.
-            task: upload only this task, exported, so that others can load it without this package; see `export`.
-            format: format of that export: ``peft`` or ``merged``.
-            private: create the repository as private, and refuse one that is public.
-            revision: the branch; created if it does not exist. None means ``main``.
-
-        Raises:
-            InputError: if nothing is learned, the task cannot be exported, the Hub cannot be reached or refuses, or the
-                repository holds something else.
-            ExportError: as in `export`.
-            StoreError: if the run is damaged.
-            RunInUseError: if another process writes to the run.
-
-        Example::
-
-            run.push("user/mine", private=True)
-            run.push("user/mine-agnews", task="agnews")
-        """
-        from continual_petl.hub.push import check_export, push_export, push_run
-
-        check_repo(repo)
-        if task is None:
-            check_local(self._address or self.store.folder)
-            return push_run(self.store, repo, private=private, revision=revision)
-        check_export(self.store, task, format)
-        with TemporaryDirectory() as place:
-            folder = self.export(task, format, Path(place, "export"))
-            return push_export(folder, task, repo, private=private, revision=revision)
-
-    def model(self, task: str) -> TaskModel:
-        """Return a task's backbone and bank as one frozen `nn.Module`: tokenised inputs in, logits out.
-
-        Args:
-            task: a learned task.
-
-        Raises:
-            InputError: if the task is not learned.
-
-        Example::
-
-            run.model("agnews")(**tokenizer(["some text"], return_tensors="pt")).softmax(-1)
-        """
-        self.check_learned(task)
-        from continual_petl.export.task_model import TaskModel
-
-        return TaskModel(self.session.models.held(task))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the learned tasks as a pandas table, a row for each: kind, bank, metric, score, parameters, bytes.
