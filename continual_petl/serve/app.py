@@ -93,7 +93,7 @@ class _Endpoint:
             await asyncio.sleep(self._settings.watch_s)
             try:
                 before = self._catalog.seals
-                if self._catalog.look():
+                if await asyncio.to_thread(self._catalog.look):  # with many tasks it takes a while
                     now = self._catalog.seals
                     new = sorted(task for task, seal in now.items() if before.get(task) != seal)
                     _log.info("tasks changed: new %s, gone %s", new, sorted(set(before).difference(now)))
@@ -200,6 +200,10 @@ def _as_problem(error: Exception) -> Problem:
         return error
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
+        if isinstance(error.body, bytes):
+            return Problem(
+                422, "bad_request", "the body is not read as JSON: send the header Content-Type: application/json"
+            )
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may hold")
     if isinstance(error, HTTPException):

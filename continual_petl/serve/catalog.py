@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ _MAX_MANIFESTS = 20_000
 
 
 class Catalog:
-    """The tasks of a run folder. Use one per thread.
+    """The tasks of a run folder. Use one per thread; only `look` may be called from another one.
 
     Args:
         folder: the run folder.
@@ -31,6 +32,7 @@ class Catalog:
         open_store(folder)
         self._live = Store(Path(folder), max_manifests=_MAX_MANIFESTS)
         self._stamp: object = None
+        self._looking = threading.Lock()
         self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
         self.store = self._live
         """The run folder as it was at the last look."""
@@ -46,16 +48,19 @@ class Catalog:
         Raises:
             StoreError: if the chain is broken, or entries are missing; the tasks then stay as they were.
         """
-        stamp = self._live.stamp()
-        if stamp == self._stamp:
-            return False
-        self._live.check_complete()
-        store = self._live.snapshot()
-        links, stones = store.links(), store.tombstones()
-        self.seals = {link.task: link.seal for link in links}
-        self.forgotten = frozenset(stone.task for stone in stones if stone.task is not None).difference(self.seals)
-        self.store, self._stamp = store, stamp
-        return True
+        with self._looking:
+            stamp = self._live.stamp()
+            if stamp == self._stamp:
+                return False
+            if not self._live.stream_file.is_file():  # such as a disk that is no longer mounted
+                raise StoreError(f"{self._live.folder}: the run is no longer there")
+            self._live.check_complete()
+            store = self._live.snapshot()
+            seals = {link.task: link.seal for link in store.links()}
+            stones = {stone.task for stone in store.tombstones() if stone.task is not None}
+            self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
+            self.store, self._stamp = store, stamp
+            return True
 
     def manifest(self, task: str) -> Manifest:
         """Return a learned task's manifest.

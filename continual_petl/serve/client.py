@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -84,7 +84,7 @@ class Client:
         """
         body = {"inputs": inputs, "task": task if isinstance(task, str | None) else list(task), "unknown": unknown}
         found: list[Record] = self._answer(self._http.post("/v1/predict", json=body))["predictions"]
-        return found if isinstance(inputs, list) else found[0]
+        return found[0] if isinstance(inputs, str | Mapping) else found
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the learned tasks: name, kind, labels, metric, score, size and seal of each.

@@ -179,7 +179,10 @@ class Lane(Generic[_J, _T]):
         return batch
 
     def _computed(self, jobs: Sequence[_J]) -> Sequence[_T | Exception]:
+        """Return the outcomes; a fault ends neither the lane nor the other jobs of its batch."""
         try:
             return self._compute(jobs)
-        except Exception as error:  # a fault of one batch must not end the lane
-            return [error] * len(jobs)
+        except BaseException as error:  # with those of the tokenizer's library, which are no Exception
+            if len(jobs) > 1:
+                return [outcome for job in jobs for outcome in self._computed([job])]
+            return [error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")]

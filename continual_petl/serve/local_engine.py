@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -150,7 +151,7 @@ class LocalEngine:
         if routes:
             tasks = [routes[index].task if index in routes else None for index in range(len(asked.rows))]
             texts: dict[int, Record] = {}
-            await self._in_lane("texts", Asked(asked.rows, tasks, asked.unknown), list(routes), texts, catalog)
+            await self._in_lane("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
             for index, route in routes.items():
                 answer = Answer(value=texts[index][ANSWER], probabilities=None)
                 found[index] = record(catalog, asked.rows[index], None, route, answer)

@@ -71,7 +71,7 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # the client is gone before there is a response
+        started, status = time.perf_counter(), 499  # if the client is gone before there is a response
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -83,6 +83,9 @@ class Observed:
         fields: dict[str, object] = scope.setdefault("state", {}).setdefault("log", {})
         try:
             await self._app(scope, receive, observed)
+        except Exception:
+            status = 500  # the response is sent around this
+            raise
         finally:
             seconds = time.perf_counter() - started
             route = scope.get("route")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -48,9 +49,10 @@ def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_ro
     return Problem(status, code, f"row {number}: {message}", row=number)
 
 
-def unusable(error: InputError) -> Problem:
-    """Return the problem of rows that a bank cannot predict."""
-    return Problem(422, "bad_row", str(error))
+def unusable(error: InputError, number: int) -> Problem:
+    """Return the problem of the row with this number, which was predicted alone: the error calls it the first one."""
+    message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
+    return Problem(422, "bad_row", message, row=number)
 
 
 def timed_out(seconds: float) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,14 +19,20 @@ from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
 from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.encoding.images import pillow
 
+IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
 _FORMS = {
     ("text",): "a text, or an object with the key text",
     ("text", "text_pair"): "a list of two texts, or an object with the keys text and text_pair",
     ("source",): "a text, or an object with the key source",
     ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
-    ("image",): "an object with the key image, which holds the bytes of an image file in base64",
+    ("image",): IMAGE_FORM,
 }
+_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Only what browsers and cameras write: some of Pillow's other formats start programs."""
+_MAX_PIXELS = 2**25
+"""A few bytes of a file can stand for gigabytes of pixels; these take about 400 MB while they are resized."""
 _UNNAMED = "a text, a list of two texts, or an object with the keys text, text and text_pair, source, tokens, or image"
 
 
@@ -56,6 +63,8 @@ class Asked:
     rows: Sequence[Row]
     tasks: Sequence[str | None]
     unknown: Unknown
+    numbers: Sequence[int]
+    """Number of each row in the request, from 1."""
 
     @property
     def num_rows(self) -> int:
@@ -64,7 +73,12 @@ class Asked:
 
     def part(self, indices: Sequence[int]) -> Asked:
         """Return some of the rows."""
-        return Asked([self.rows[index] for index in indices], [self.tasks[index] for index in indices], self.unknown)
+        return Asked(
+            rows=[self.rows[index] for index in indices],
+            tasks=[self.tasks[index] for index in indices],
+            unknown=self.unknown,
+            numbers=[self.numbers[index] for index in indices],
+        )
 
 
 def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings) -> Asked:
@@ -103,7 +117,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
                 check_request(rows, [index], manifest)
             except InputError as error:
                 raise Problem(422, "bad_row", str(error), row=index + 1) from error
-    return Asked(rows, tasks, request.unknown or settings.unknown)
+    return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
 
 
 def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
@@ -119,6 +133,8 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
             return _image(value, number)
         if given == ("tokens",):
             names = given
+        elif given != ("text", "text_pair") and not isinstance(value, str):
+            raise bad_row(number, f"{given[0]}: it is no text; each row is {form}")
     elif names == ("image",):
         # A text would be a path on the machine that serves.
         raise bad_row(number, f"each row is {form}")
@@ -138,9 +154,22 @@ _JSON = {list: "list", dict: "object", int: "number", float: "number", bool: "bo
 
 def _image(value: Any, number: int) -> Row:
     try:
-        return {"bytes": base64.b64decode(value, validate=True)}
+        content = base64.b64decode(value, validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
         raise bad_row(number, "image: it is not base64; give the bytes of an image file in base64") from error
+    try:
+        with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
+            width, height = opened.size
+    except Exception as error:  # Pillow has many for broken files
+        raise bad_row(number, f"image: it cannot be read; allowed are {', '.join(_IMAGE_FORMATS)}") from error
+    if width * height > _MAX_PIXELS:
+        raise bad_row(
+            number,
+            f"image: it has {width:,} x {height:,} pixels; allowed are {_MAX_PIXELS:,}: make it smaller",
+            status=413,
+            code="too_many_pixels",
+        )
+    return {"bytes": content}
 
 
 def _check_texts(row: Row, number: int, most: int) -> None:

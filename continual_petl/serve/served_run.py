@@ -7,7 +7,7 @@ between two batches, never inside one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from continual_petl.predictor.routed import routed_answer
 from continual_petl.predictor.task_finder import Route, task_finder
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, unusable
-from continual_petl.serve.rows import Asked
+from continual_petl.serve.rows import IMAGE_FORM, Asked
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -96,7 +96,20 @@ class ServedRun:
         except (Problem, InputError, StoreError) as error:
             if len(jobs) > 1:
                 return [outcomes for job in jobs for outcomes in self.answer([job])]
-            return [self._problem(error)]
+            return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
+
+    def _first_bad_row(self, job: Asked, error: InputError) -> Problem:
+        """Return the problem of the first row that cannot be predicted, found by halving the rows."""
+        if isinstance(error, MemoryRanOutError):
+            return Problem(413, "memory", "memory ran out: send fewer or shorter rows")
+        if job.num_rows == 1:
+            return unusable(error, job.numbers[0])
+        middle = job.num_rows // 2
+        for half in (range(middle), range(middle, job.num_rows)):
+            (found,) = self.answer([job.part(half)])
+            if isinstance(found, Problem):
+                return found
+        return Problem(422, "bad_row", str(error))
 
     def _look(self) -> None:
         before = self._catalog.seals
@@ -114,10 +127,6 @@ class ServedRun:
     def _problem(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
             return error
-        if isinstance(error, MemoryRanOutError):
-            return Problem(413, "memory", "memory ran out: send fewer or shorter rows")
-        if isinstance(error, InputError):
-            return unusable(error)
         _log.error("a batch failed: %s", error)
         return Problem(503, "unreadable", "a bank of this request cannot be read at the moment: see the endpoint's log")
 
@@ -127,6 +136,9 @@ class ServedRun:
         Raises:
             Problem: if a task is not learned, or what was learned has changed.
         """
+        if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
+            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its body predicts for all of them
+        self._load(tasks)
         for task in dict.fromkeys(tasks):
             seal = self._catalog.manifest(task).seal
             if self._verified.get(task) == seal:
@@ -139,6 +151,22 @@ class ServedRun:
                     503, "not_verified", f"task {task!r} is not what its certificate says and gives no predictions"
                 )
             self._verified[task] = seal
+
+    def _load(self, tasks: Iterable[str]) -> None:
+        """Load the backbone in the precisions of these tasks.
+
+        Raises:
+            Problem: if it cannot be loaded; the reason names files, so that only the log has it.
+        """
+        for task in tasks:
+            self._catalog.manifest(task)
+            try:
+                self._session.models.backbone_of(task)
+            except InputError as error:
+                _log.error("the backbone cannot be loaded: %s", error)
+                raise Problem(
+                    503, "no_backbone", "the backbone cannot be loaded: see the endpoint's log", retry_after=60
+                ) from error
 
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
@@ -170,7 +198,18 @@ class ServedRun:
         if not unnamed:
             return {}
         models, own = self._session.models, [rows[index] for index in unnamed]
-        finder = task_finder(models)
+        try:
+            finder = task_finder(models)
+        except InputError as error:
+            _log.error("tasks cannot be found: %s", error)
+            raise Problem(
+                422, "no_routing", "this run cannot find the task of a row: name the task of every row"
+            ) from error
+        self._load(finder.manifests)
+        if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
+            for row in own:
+                if not isinstance(row, dict):  # a text would be a path on the machine that serves
+                    raise InputError(f"row 1: each row is {IMAGE_FORM}")
         routes = finder.routes(own, finder.states(models, own, self._settings.batch_rows))
         return dict(zip(unnamed, routes, strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import threading
@@ -43,7 +44,8 @@ def serve(
         log_config=log_config(),
         server_header=False,
         timeout_keep_alive=30,
-        timeout_graceful_shutdown=None,
+        # A client that never ends its request, or does not read the response, must not keep the process.
+        timeout_graceful_shutdown=math.ceil(settings.timeout_s) + 5,
         lifespan="on",
     )
     server = _Server(config, lambda: ready(_address(settings, listener)))

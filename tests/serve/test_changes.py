@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from continual_petl import Run, StoreError, forget, learn
+from continual_petl import InputError, Run, StoreError, forget, learn
 from continual_petl.serve import ServeSettings, make_app
+from continual_petl.store.model_cache import ModelCache
 from tests.serve.conftest import TASKS, TRAINING, Open
 from tests.small import small
 from tests.streams_in_code import stream, task
@@ -104,6 +105,56 @@ def test_run_that_breaks_while_it_is_served_is_not_ready(own: Path, opened: Open
     (own / "second").rename(own / "banks" / "second")
     _until(lambda: client.get("/health/ready").status_code == 200)
     assert _ask(client, "second")[0] == 200
+
+
+def test_folder_that_goes_away_is_not_an_empty_run(own: Path, opened: Open) -> None:
+    """Such as a disk that is no longer mounted."""
+    client = opened(own)
+    assert _ask(client, "first")[0] == 200
+    own.rename(own.with_name("away"))
+    _until(lambda: client.get("/health/ready").status_code == 503)
+    assert _ask(client, "first") == (503, "not_ready")
+    own.with_name("away").rename(own)
+    _until(lambda: _ask(client, "first")[0] == 200)
+
+
+def test_run_without_routing_asks_for_the_task(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:
+    learn(stream(backbone_folder(), [task("one", num_rows=24, routing="off")], training=TRAINING), tmp_path / "run")
+    client = opened(tmp_path / "run")
+    for _ in range(2):  # with one task, then without any
+        error = client.post("/v1/predict", json={"inputs": ["w1"]}).json()["error"]
+        assert error["code"] == "no_routing"
+        assert "name the task of every row" in error["message"]
+        assert str(tmp_path) not in error["message"]
+        forget(tmp_path / "run", "one") if "one" in Run(tmp_path / "run").store.tasks else None
+        _until(lambda: _ask(client, "one")[0] == 410)
+
+
+def test_backbone_that_cannot_be_loaded_is_named_in_the_log_only(
+    own: Path, opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = opened(own)
+    message = "backbone '/models/minilm': no such folder"
+
+    def fail(models: ModelCache, task: str) -> None:
+        raise InputError(message)
+
+    monkeypatch.setattr(ModelCache, "backbone_of", fail)
+    for body in ({"inputs": ["w1"], "task": "first"}, {"inputs": ["w1"]}):
+        response = client.post("/v1/predict", json=body)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "no_backbone")
+        assert "/models" not in response.text
+    assert message in caplog.text
+
+
+def test_shared_bank_predicts_only_if_its_newest_body_is_verified(
+    backbone_folder: Folder, tmp_path: Path, opened: Open
+) -> None:
+    tasks = [task("one", num_rows=24), task("two", num_rows=24)]
+    shared = {"preset": "houlsby", "bottleneck": 4, "scope": "shared"}
+    learn(stream(backbone_folder(), tasks, training=TRAINING, bank=shared), tmp_path / "run")
+    _flip(tmp_path / "run" / "banks" / "two" / "probe.safetensors")
+    assert _ask(opened(tmp_path / "run"), "one") == (503, "not_verified")
 
 
 def test_banks_are_read_within_their_limit(own: Path, opened: Open) -> None:

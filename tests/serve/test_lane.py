@@ -141,6 +141,31 @@ def test_fault_ends_its_batch_but_not_the_lane() -> None:
     _with(use)
 
 
+def test_fault_of_one_request_is_not_anothers() -> None:
+    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
+        found = await asyncio.gather(lane.answer([Rows("fault")]), lane.answer([Rows("b")]), return_exceptions=True)
+        assert isinstance(found[0], RuntimeError)
+        assert found[1] == ["B"]
+
+    _with(use)
+
+
+def test_panic_does_not_end_the_lane() -> None:
+    """The tokenizer's library raises some that are no `Exception`."""
+
+    class Panic(BaseException):
+        pass
+
+    async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
+        lane._compute, before = lambda jobs: (_ for _ in ()).throw(Panic("index out of range")), lane._compute
+        with pytest.raises(RuntimeError, match="Panic: index out of range"):
+            await asyncio.wait_for(lane.answer([Rows("a")]), 20)
+        lane._compute = before
+        assert await asyncio.wait_for(lane.answer([Rows("a")]), 20) == ["A"]
+
+    _with(use)
+
+
 def test_stop_computes_what_waits_and_refuses_the_rest() -> None:
     async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
         first = asyncio.ensure_future(lane.answer([Rows("a", 4)]))

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from continual_petl import Run
 
+PIXEL = "R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
 TEXTS = ["w1 w20 w30", "w0 w41", "w1 w1 w50 w60 w70 w12"]
 
 
@@ -94,7 +95,10 @@ def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
         ({"inputs": [None]}, 422, "bad_row", "row 1: it is a null; each row is a text, a list of two texts"),
         ({"inputs": [["w1", "w2", "w3"]]}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "image: it is not base64"),
-        ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "no task that can be found without its name takes such rows"),
+        ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "row 1: image: it cannot be read; allowed are PNG, JPEG"),
+        ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "no task that can be found without its name takes such rows"),
+        ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: text: it is no text"),
+        ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": ["w1 \ud800"], "task": "first"}, 422, "bad_row", "row 1: it contains an unpaired surrogate"),
         ({"inputs": ["w1"], "task": ["first", "first"]}, 422, "bad_request", "2 tasks for 1 rows"),
         ({"inputs": ["w1"], "tsk": "first"}, 422, "bad_request", "tsk: Extra inputs are not permitted"),
@@ -121,6 +125,22 @@ def test_problem_of_one_row_names_its_number(client: TestClient) -> None:
     assert response.json()["error"]["row"] == 3
 
 
+@pytest.mark.parametrize(
+    ("inputs", "tasks", "row"),
+    [
+        ([*["w1"] * 70, ["w"] * 200, "w1"], [*["first"] * 70, "tags", "first"], 71),
+        (["w1", ["w"] * 200, ["w"] * 200], [None, "tags", "tags"], 2),
+        ([["w1"], {"image": PIXEL}], ["tags", None], 2),
+    ],
+)
+def test_problem_that_shows_in_a_batch_names_its_row(client: TestClient, inputs: Any, tasks: Any, row: int) -> None:
+    """Rows are computed in parts, and without those that get no prediction; the number is that of the request."""
+    response = client.post("/v1/predict", json={"inputs": inputs, "task": tasks})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["row"]) == (422, "bad_row", row)
+    assert f"row {row} " in error["message"]
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"inputs": "\xff"}', b"null"])
 def test_what_is_not_json_is_refused(client: TestClient, content: bytes) -> None:
     response = client.post("/v1/predict", content=content, headers={"content-type": "application/json"})
@@ -134,6 +154,7 @@ def test_texts_sent_as_a_form_are_refused(client: TestClient) -> None:
         "/v1/predict", content=b'{"inputs": ["w1"], "task": "first"}', headers={"content-type": "text/plain"}
     )
     assert response.status_code == 422
+    assert "send the header Content-Type: application/json" in response.json()["error"]["message"]
 
 
 def test_problem_of_one_request_is_not_anothers(client: TestClient, run: Run) -> None:

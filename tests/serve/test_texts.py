@@ -58,13 +58,22 @@ def test_images_are_sent_as_bytes(backbone_folder: Folder, tmp_path: Path, opene
     assert client.post("/v1/predict", json=body | {"task": None, "unknown": "nearest"}).status_code == 200
 
 
+def _png(width: int, height: int) -> str:
+    file = io.BytesIO()
+    Image.new("1", (width, height)).save(file, "png")
+    return base64.b64encode(file.getvalue()).decode()
+
+
 @pytest.mark.parametrize(
     ("row", "fragment"),
     [
         ("/etc/hostname", "row 1: each row is an object with the key image"),
         ({"image": 5}, "row 1: image: it is not base64"),
-        ({"image": base64.b64encode(b"no image").decode()}, "image 1 of 1: its bytes cannot be read"),
-        ({"image": base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 50).decode()}, "image 1 of 1: its bytes cannot"),
+        ({"image": base64.b64encode(b"no image").decode()}, "row 1: image: it cannot be read; allowed are PNG, JPEG"),
+        ({"image": base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 50).decode()}, "row 1: image: it cannot be read"),
+        ({"image": base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").decode()}, "allowed are PNG"),
+        ({"image": _png(9, 9)[:-36]}, "row 1: its bytes cannot be read"),
+        ({"image": _png(6000, 6000)}, "row 1: image: it has 6,000 x 6,000 pixels; allowed are 33,554,432"),
     ],
 )
 def test_what_is_no_image_is_refused(
@@ -74,5 +83,17 @@ def test_what_is_no_image_is_refused(
     tasks = [task_of_kind("image-classification", "light", num_rows=16)]
     learn(stream(backbone_folder("vit"), tasks, training=TRAINING, backbone=pooled), tmp_path / "run")
     response = opened(tmp_path / "run").post("/v1/predict", json={"inputs": [row], "task": "light"})
-    assert (response.status_code, response.json()["error"]["code"]) == (422, "bad_row")
+    assert response.status_code in (422, 413)
     assert fragment in response.json()["error"]["message"]
+
+
+def test_text_without_a_task_is_never_read_as_a_path(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:
+    pooled = {"name": str(backbone_folder("vit")), "pooling": "first"}
+    tasks = [task_of_kind("image-classification", "light", num_rows=16)]
+    learn(stream(backbone_folder("vit"), tasks, training=TRAINING, backbone=pooled), tmp_path / "run")
+    (tmp_path / "image.png").write_bytes(base64.b64decode(_png(6, 6)))
+    client = opened(tmp_path / "run")
+    for row in (str(tmp_path / "image.png"), {"text": "/etc/hostname"}, {"tokens": ["w1"]}):
+        response = client.post("/v1/predict", json={"inputs": [row], "unknown": "nearest"})
+        assert (response.status_code, response.json()["error"]["row"]) == (422, 1)
+        assert response.json()["error"]["message"].startswith("row 1: each row is an object with the key image")

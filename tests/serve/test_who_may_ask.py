@@ -131,6 +131,7 @@ def test_internal_error_shows_no_traceback(
     assert (found.status_code, found.json()["error"]["code"]) == (500, "internal")
     assert "secret" not in found.text
     assert "secret /etc/passwd" in caplog.text
+    assert 'continual_petl_requests_total{path="/v1/predict",status="500"} 1.0' in client.get("/metrics").text
 
 
 def test_log_has_no_texts_unless_they_are_asked_for(
