@@ -49,7 +49,7 @@ def test_texts_and_labels_of_one_request(backbone_folder: Folder, tmp_path: Path
 def test_lanes_load_their_backbones_one_after_the_other(
     backbone_folder: Folder, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two models cannot be loaded by transformers at a time: its classes would stay changed, and every later model would be refused."""
+    """The classes of transformers would stay changed, and every later model would be refused."""
     half = {"precision": "bf16"}
     tasks = [task("labels", num_rows=24), task("half", num_rows=24, training=half), task_of_kind("seq2seq", "texts")]
     learn(stream(backbone_folder("bart"), tasks, training=TRAINING, bank=small("lora")), tmp_path / "run")
