@@ -7,6 +7,7 @@ between two batches, never inside one.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger("continual_petl.serve")
+_LOADING = threading.Lock()
+"""transformers changes its classes while it loads a model: two at a time would leave them changed."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,9 @@ class ServedRun:
             InputError: if it cannot be loaded.
             StoreError: if it is not the backbone that the run was learned on.
         """
-        for task in self._catalog.store.tasks[:1]:
-            self._session.models.backbone_of(task)
+        with _LOADING:
+            for task in self._catalog.store.tasks[:1]:
+                self._session.models.backbone_of(task)
 
     def answer(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         """Predict the rows of several requests in shared batches.
@@ -161,7 +165,8 @@ class ServedRun:
         for task in tasks:
             self._catalog.manifest(task)
             try:
-                self._session.models.backbone_of(task)
+                with _LOADING:
+                    self._session.models.backbone_of(task)
             except InputError as error:
                 _log.error("the backbone cannot be loaded: %s", error)
                 raise Problem(

@@ -68,6 +68,13 @@ class ServeSettings:
         for name in ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}; allowed are whole numbers from 1")
+        if self.resident_bytes is not None and self.resident_bytes < 0:
+            raise InputError(f"resident_bytes: got {self.resident_bytes}; allowed are whole numbers from 0 (one bank)")
+        for name in self.allowed_hosts:
+            if not name or "*" in name.removeprefix("*."):
+                raise InputError(
+                    f"allowed_hosts: got {name!r}; give a name such as models.example.org, or *.example.org for all below it"
+                )
         for name in ("timeout_s", "watch_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name}: got {getattr(self, name)}; allowed are seconds above 0")

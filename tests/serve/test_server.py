@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -55,6 +56,18 @@ def test_stop_answers_what_was_accepted(learned: Path, run: Run, number: int) ->
     assert any(line.get("path") == "/v1/predict" and line["rows"] == len(texts) for line in lines)
 
 
+@pytest.mark.slow
+def test_client_that_never_ends_its_request_does_not_keep_the_process(learned: Path) -> None:
+    with _served(learned, "--timeout", "0.5") as (process, address):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+            with Client(address) as client:
+                assert client.predict("w1 w2", "first")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "code", "fragment"),
     [
@@ -77,8 +90,6 @@ def test_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_port_in_use(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from continual_petl import Run, learn
+from continual_petl.backbones.backbone import load_backbone
 from tests.serve.conftest import TRAINING, Open
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
@@ -41,6 +44,29 @@ def test_texts_and_labels_of_one_request(backbone_folder: Folder, tmp_path: Path
     for each in found:
         assert each["task"] not in each["runners_up"]
     assert 'continual_petl_rows_total{lane="texts"}' in client.get("/metrics").text
+
+
+def test_lanes_load_their_backbones_one_after_the_other(
+    backbone_folder: Folder, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes of transformers would stay changed, and every later model would be refused."""
+    half = {"precision": "bf16"}
+    tasks = [task("labels", num_rows=24), task("half", num_rows=24, training=half), task_of_kind("seq2seq", "texts")]
+    learn(stream(backbone_folder("bart"), tasks, training=TRAINING, bank=small("lora")), tmp_path / "run")
+    client, loading, most = opened(tmp_path / "run"), 0, 0
+
+    def slowly(*args: Any, **more: Any) -> Any:
+        nonlocal loading, most
+        loading += 1
+        most = max(most, loading)
+        time.sleep(0.2)
+        found = load_backbone(*args, **more)
+        loading -= 1
+        return found
+
+    monkeypatch.setattr("continual_petl.store.model_cache.load_backbone", slowly)
+    found = client.post("/v1/predict", json={"inputs": ["w10 w20"] * 2, "task": ["texts", "half"]})
+    assert (found.status_code, most) == (200, 1)
 
 
 def test_images_are_sent_as_bytes(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:

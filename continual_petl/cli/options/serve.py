@@ -15,9 +15,11 @@ its first prediction. The log, on standard error, has one JSON object per line, 
                      returns {"predictions": [...]}, with the records of predict --json; null: the run finds the task
   GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try)
 
-Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 401 no token, 404 unknown task, 410 forgotten task,
+Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 no JSON (or, as plain text, a Host header that is not
+allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task,
 413 too large, 422 a row that the task cannot predict, 429 too many rows wait (see Retry-After), 503 not ready, 504 timed out.
-Ctrl-C and SIGTERM stop the endpoint after everything that was accepted is answered.
+Ctrl-C and SIGTERM stop the endpoint after everything that was accepted is answered; a client that does not end its request
+is waited for until 5 s after --timeout.
 
 examples:
   continual-petl serve runs/mine
