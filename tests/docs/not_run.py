@@ -11,8 +11,12 @@ COMMANDS: dict[str, str] = {
     ),
     "continual-petl report runs/support-desk --serve": "serves until somebody ends it",
     **{
-        f"continual-petl serve runs/mine{words}": "serves until somebody ends it; tests/serve/test_server.py has it"
-        for words in ("", " --host 0.0.0.0 --allowed-host models.example.org --token-file token.txt")
+        f"continual-petl serve runs/{words}": "serves until somebody ends it; tests/serve/test_server.py has it"
+        for words in (
+            "stream",
+            "mine",
+            "mine --host 0.0.0.0 --allowed-host models.example.org --token-file token.txt",
+        )
     },
     **{
         f"continual-petl run {words}": "needs the Hub, or copies of its data; tests/cli/test_catalog_run.py"
@@ -24,6 +28,7 @@ COMMANDS: dict[str, str] = {
             "unified-view --data-dir data --tasks.mnli.data.local null --tasks.en-ro.data.local my_en_ro",
         )
     },
+    "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md has one on this machine",
     "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/engine/test_on_ray.py has it",
     "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_at_once.py has jobs",
     "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
