@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from continual_petl.callbacks import RoutingWatch as RoutingWatch
     from continual_petl.callbacks import StreamCallback as StreamCallback
     from continual_petl.engine.forget import forget as forget
+    from continual_petl.engine.import_adapter import import_adapter as import_adapter
     from continual_petl.engine.learn import learn as learn
     from continual_petl.engine.reevaluate import reevaluate as reevaluate
     from continual_petl.engine.run import Run as Run
@@ -66,6 +67,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "TaskStream": "continual_petl.streams.stream",
         "begin_task": "continual_petl.learner.begin",
         "forget": "continual_petl.engine.forget",
+        "import_adapter": "continual_petl.engine.import_adapter",
         "learn": "continual_petl.engine.learn",
         "load_backbone": "continual_petl.backbones.backbone",
         "reevaluate": "continual_petl.engine.reevaluate",

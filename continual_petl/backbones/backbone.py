@@ -11,6 +11,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.available import check_available
 from continual_petl.backbones.files import config_facts, files_of, source_of
+from continual_petl.backbones.max_length import max_length_of
 from continual_petl.backbones.mutable_state import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool
 from continual_petl.backbones.sites import Sites
@@ -27,10 +28,6 @@ from continual_petl.digests import combined_digest, file_digest, module_tensors,
 from continual_petl.errors import InputError
 
 Precision = Literal["bf16", "fp32"]
-
-RELATIVE_LENGTH = 512
-"""Default maximum number of tokens for models without a position limit, if their configuration has no ``n_positions``: the
-length that T5 was pre-trained with. More may be requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +174,7 @@ def load_backbone(
         precision=precision,
         attention=str(model.config._attn_implementation),
         pooling=pooling or default,
-        max_length=_max_length(name, model.config, sites.anatomy, max_length),
+        max_length=max_length_of(name, model.config, sites.anatomy, max_length),
         fixed_positions=fixed_positions(model),
         remote_code=remote_code,
     )
@@ -224,38 +221,3 @@ def _check_pooling(backbone: Backbone, asked: Pooling | None) -> None:
 
 def _listed(poolings: tuple[Pooling, ...]) -> str:
     return f"{', '.join(map(repr, poolings[:-1]))} and {poolings[-1]!r}"
-
-
-def check_max_length(name: str, revision: str | None, asked: int) -> None:
-    """Check a number of tokens against the configuration of a backbone, without loading its weights or executing its code.
-
-    Raises:
-        InputError: if the model accepts fewer tokens, or the configuration cannot be read.
-    """
-    try:
-        config = AutoConfig.from_pretrained(source_of(name), revision=revision, trust_remote_code=False)
-    except Exception as error:  # as in `_load_frozen`
-        raise InputError(cannot_load(name, error)) from error
-    _max_length(name, config, find_anatomy(config.model_type), asked)
-
-
-def _max_length(name: str, config: Any, anatomy: Anatomy, asked: int | None) -> int:
-    if anatomy.images:
-        if asked is not None:
-            raise InputError(
-                f"backbone.max_length: got {asked}, but backbone {name!r} reads images, which have no tokens to count: "
-                "leave it out.",
-                key=("max_length",),
-            )
-        return 0
-    if anatomy.max_length_key is None:
-        return asked or int(getattr(config, "n_positions", RELATIVE_LENGTH))
-    allowed = int(getattr(config, anatomy.max_length_key))
-    if anatomy.positions_after_padding:
-        allowed -= config.pad_token_id + 1
-    if asked is not None and asked > allowed:
-        raise InputError(
-            f"backbone.max_length: got {asked}, but the model accepts only {allowed} tokens: give at most {allowed}",
-            key=("max_length",),
-        )
-    return asked or allowed

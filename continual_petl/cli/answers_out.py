@@ -12,30 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from continual_petl.cli.columns_out import ANSWER, SHARES, Record, Types, as_json, cell, one_kind
-from continual_petl.cli.task_columns import standard_columns
+from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
 from continual_petl.errors import InputError, printable
 from continual_petl.heads.words import Answer
-from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import SHARES, Record
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import replace_file
-
-
-def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
-    """Return a record of a row and its prediction.
-
-    Args:
-        row: the row.
-        answer: the prediction; None if there is none.
-        manifest: manifest of the task.
-        given: the row with all its columns; by default, the row with the standard column names.
-    """
-    if given is None:
-        given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
-    record: Record = {**given, ANSWER: None if answer is None else answer.value}
-    if answer is not None and answer.probabilities is not None:
-        record[SHARES] = dict(answer.probabilities)
-    return record
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:

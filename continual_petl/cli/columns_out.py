@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.cli._console import plain
-from continual_petl.cli.task_columns import standard_columns
 from continual_petl.errors import InputError
+from continual_petl.predictor.records import ANSWER, SHARES, Record, standard_columns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.sources.records import format_of
 
-Record = dict[str, Any]
-ANSWER, SHARES = "answer", "probabilities"
 Types = dict[str, Any]
 """For each column, the kinds of its values (see `kind_of`), or its type in pyarrow."""
 

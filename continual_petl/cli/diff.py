@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.hub.opened import open_anywhere
 from continual_petl.report.differences import differences
 from continual_petl.report.task_lines import difference_lines
-from continual_petl.store.open_run import open_store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code: 0 if the runs are the same, 1 if they differ."""
-    one, other = (open_store(folder).snapshot() for folder in (arguments.run, arguments.other))
+    one, other = (open_anywhere(folder).snapshot() for folder in (arguments.run, arguments.other))
     found = differences(one, other)
     if arguments.json:
         print_json(found)

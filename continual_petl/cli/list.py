@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.hub.opened import open_anywhere
 from continual_petl.report.inventory import listed
 from continual_petl.report.task_lines import NOTHING_YET, half_learned_line, half_replaced_line, list_lines, task_table
 from continual_petl.store.folder.position import half_learned
 from continual_petl.store.folder.results_file import TaskLine, each_result
-from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    store = open_store(arguments.run)
+    store = open_anywhere(arguments.run)
     # Manifests are read and checked one by one; if a run in progress changes the folder, they are read again.
     found, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
     if arguments.json:

@@ -11,7 +11,8 @@ from importlib import import_module
 from continual_petl._version import VERSION
 
 COMMANDS = (
-    *("init", "run", "learn", "sweep", "forget", "verify", "sign", "reevaluate", "predict", "ablate", "export"),
+    *("init", "run", "learn", "sweep", "forget", "verify", "sign", "reevaluate"),
+    *("predict", "serve", "ablate", "export", "import", "push"),
     *("report", "list", "show", "similar", "diff", "doctor", "streams", "schema"),
 )
 """In the order of ``--help``."""

@@ -15,16 +15,17 @@ from pathlib import Path
 from textwrap import indent
 
 from continual_petl.cli._console import out, plain, print_json
-from continual_petl.cli.answers_out import check_output, line_of, record_of, write_records
-from continual_petl.cli.columns_out import CopiedColumns, Record, Types, answer_columns, given_columns
+from continual_petl.cli.answers_out import check_output, line_of, write_records
+from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import answer_unnamed
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import Record, record_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.sources.records import format_of
@@ -140,7 +141,7 @@ def _write(
     if arguments.json:
         print_json({"output": str(path), "answers": dict(answered)})
     else:
-        out().print(f"wrote {answered.total():,} predictions to {path}", markup=False, soft_wrap=True)
+        out().print(f"wrote {counted(answered.total(), 'prediction')} to {path}", markup=False, soft_wrap=True)
 
 
 def _print_records(windows: Iterable[list[Record]]) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.cli.answers_out import check_output, line_of, record_of, write_records
-from continual_petl.cli.columns_out import ANSWER, SHARES, CopiedColumns, Record, Types, answer_columns
+from continual_petl.cli.answers_out import check_output, line_of, write_records
+from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import ANSWER, SHARES, Record, record_of, route_of
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.records import format_of
@@ -98,11 +99,7 @@ def _line(run: Run, answer: RoutedAnswer) -> str:
 def _record(run: Run, row: Row, given: Record | None, answer: RoutedAnswer) -> Record:
     """Return the record of a row, including the task that was found for it."""
     manifest = run.store.manifest(answer.task or next(iter(answer.runners_up)))
-    found: Record = {
-        "task": answer.task,
-        "task_probability": answer.task_probability,
-        "runners_up": dict(answer.runners_up),
-    }
+    found = route_of(answer)
     own = record_of(row, answer.answer, manifest, given)
     return found | own if given is None else own | found
 
@@ -124,4 +121,4 @@ def _write(
         print_json({"output": str(path), "answers": dict(counts)})
     else:
         unknown = f", {counts[UNKNOWN]:,} of them unknown" if counts[UNKNOWN] else ""
-        out().print(f"wrote {counts.total():,} predictions to {path}{unknown}", markup=False, soft_wrap=True)
+        out().print(f"wrote {counted(counts.total(), 'prediction')} to {path}{unknown}", markup=False, soft_wrap=True)

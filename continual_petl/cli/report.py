@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from continual_petl.cli._console import out, print_json, progress
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
+from continual_petl.hub.opened import open_anywhere
 from continual_petl.report.misread import MAX_TASKS, MisreadRows
 from continual_petl.report.terminal import print_report
-from continual_petl.store.open_run import open_store
+from continual_petl.store.open_run import is_on_hub
 
 if TYPE_CHECKING:
     from continual_petl.report.facts import Reader
@@ -34,7 +35,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json(found[0] if len(found) == 1 else found)
         return 0
     folder = Path(arguments.output or _default_folder(arguments.runs))
-    stores = [open_store(run) for run in arguments.runs]
+    stores = [open_anywhere(run) for run in arguments.runs]
     from continual_petl.report.facts import (
         Reader,
     )  # imports plotly, so not before the folders are known to be runs
@@ -138,6 +139,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(f"{twice[0]} was given twice; give each run once")
     if arguments.output:
         _check_output(Path(arguments.output))
+    elif not arguments.json and is_on_hub(arguments.runs[0]):
+        raise InputError("--output: a run on the Hub has no folder for its report; say where the page is written")
 
 
 def _check_output(folder: Path) -> None:

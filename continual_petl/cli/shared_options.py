@@ -8,9 +8,12 @@ OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tas
 """
 
 
-def add_run(command: argparse.ArgumentParser) -> None:
-    """Add the argument for the run folder."""
-    command.add_argument("run", metavar="RUN", help="a run folder")
+RUN_OR_ADDRESS = "a run folder, or a run on the Hub: hf://USER/RUN or hf://USER/RUN@REVISION"
+
+
+def add_run(command: argparse.ArgumentParser, *, hub: bool = False) -> None:
+    """Add the argument for the run folder; ``hub`` if the run is only read, and may therefore be on the Hub."""
+    command.add_argument("run", metavar="RUN", help=RUN_OR_ADDRESS if hub else "a run folder")
 
 
 def add_stream(command: argparse.ArgumentParser) -> None:

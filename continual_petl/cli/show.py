@@ -8,15 +8,16 @@ import shlex
 from continual_petl.cli import list as list_tasks
 from continual_petl.cli._console import out, print_json
 from continual_petl.errors import printable
+from continual_petl.hub.opened import open_anywhere
 from continual_petl.report.task_lines import task_facts
 from continual_petl.store.folder.results_file import TaskLine
-from continual_petl.store.open_run import check_learned, open_store
+from continual_petl.store.open_run import check_learned
 from continual_petl.store.store import Store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    store, task = open_store(arguments.run), arguments.task
+    store, task = open_anywhere(arguments.run), arguments.task
     if task is None:
         return _list(arguments, store, overrides)
     check_learned(store, task)
@@ -28,7 +29,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0
     out().print(task_facts(manifest, history, num_bytes, seconds))
-    _suggest("check it", "verify", str(store.folder), "--task", task)
+    _suggest("check it", "verify", arguments.run, "--task", task)
     return 0
 
 
@@ -36,7 +37,7 @@ def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str
     """List the tasks, and how to show one of them."""
     code = list_tasks.execute(arguments, overrides)
     if not arguments.json and store.tasks:
-        _suggest("show one of them", "show", str(store.folder), store.tasks[-1])
+        _suggest("show one of them", "show", arguments.run, store.tasks[-1])
     return code
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
+from continual_petl.predictor.records import standard_columns
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.streams.schema.of_kind import COLUMNS
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
 
@@ -25,11 +25,6 @@ _FORMS: dict[Kind, str] = {
 }
 """The content of a column; for all other kinds: text."""
 _EMPTY = (None, "")
-
-
-def standard_columns(manifest: Manifest) -> tuple[str, ...]:
-    """Return the standard column names of a kind: the keys of ``columns`` in a stream file."""
-    return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
 
 
 @dataclass(frozen=True)

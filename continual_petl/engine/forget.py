@@ -13,6 +13,7 @@ from continual_petl.store.files.atomic import remove_folder
 from continual_petl.store.folder.position import half_learned
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.forget import forget_entry, forget_task
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.dump import dump_stream, settled
 
@@ -44,6 +45,7 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     """
     if (task is None) == (entry is None):
         raise InputError("forget: give either a task, or the number of a missing entry (entry)")
+    check_local(run_dir)
     run = Run(run_dir)
     store = Store(run.store.folder)
     with store.lock():

@@ -27,6 +27,7 @@ from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.recovery import interrupted_replacement
 from continual_petl.store.folder.results_file import measured_rows, unfinished
 from continual_petl.store.folder.stream_seal import stream_problem
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
@@ -81,10 +82,11 @@ def learn(
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
     check_is_stream(stream)
+    check_local(run_dir)
     pool = Pool(jobs, executor)
     given = stream.spec
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
-    watching = _watched(callbacks, progress)
+    watching = watched(callbacks, progress)
     _put_back(Store(Path(run_dir)), wait)
     session = _opened(spec, run_dir, replace, test)
     seen = _state(session.store)
@@ -107,7 +109,7 @@ def learn(
         )
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
-        with _run_events(watching, session.store, notices):
+        with run_events(watching, session.store, notices):
             _learn_all(session, watching, request, pending, pool)
         end_replacing(session.store)
     return Run(session.store.folder, session=session)
@@ -136,15 +138,9 @@ def _learn_all(
 ) -> None:
     """Finish tasks whose process was killed, then learn those that the store does not have."""
     fresh = _Fresh(watching)
-    links, lines = session.store.links(), session.store.results()
-    committed = unfinished(links, lines)
-    rows = measured_rows(links, lines)
     learned = set(session.store.tasks) - set(replace)
     tasks = [task for task in session.spec.tasks if task.name not in learned]
-    session.num_new = len(committed) + len(tasks)
-    for name in committed:
-        trained = seconds_so_far(session.store.progress_folder(name))
-        finish_task(session, name, watching, {"train": trained} if trained else {}, request, rows.get(name))
+    finish_committed(session, watching, request, num_more=len(tasks))
     if pool.is_elsewhere and tasks:
         learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
         return
@@ -158,7 +154,24 @@ def _learn_all(
             finish_task(session, task.name, watching, seconds, request)
 
 
-def _watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:
+def finish_committed(session: Session, watching: list[L.Callback], request: StopRequest, *, num_more: int) -> None:
+    """Finish tasks whose process was killed after their commit.
+
+    Args:
+        session: the run.
+        watching: the callbacks.
+        request: the stop request.
+        num_more: number of tasks that the command learns after these.
+    """
+    links, lines = session.store.links(), session.store.results()
+    committed, rows = unfinished(links, lines), measured_rows(links, lines)
+    session.num_new = len(committed) + num_more
+    for name in committed:
+        trained = seconds_so_far(session.store.progress_folder(name))
+        finish_task(session, name, watching, {"train": trained} if trained else {}, request, rows.get(name))
+
+
+def watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:
     """Return the callbacks, always with `NoForgetting`, and with a progress display if wanted."""
     if sum(isinstance(callback, Dashboard) for callback in callbacks) > 1:
         raise InputError(
@@ -173,7 +186,7 @@ def _watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.C
 
 
 @contextmanager
-def _run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
+def run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
     """Notify the callbacks when the run begins, and when it ends, for whatever reason."""
     watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
     stopped: BaseException | None = None

@@ -12,9 +12,11 @@ from continual_petl.report.read_results import read_results
 from continual_petl.report.results import Results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.folder.results_file import Cell, RowLine
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
+_WITHOUT_ROWS = "it was imported without rows, so its certificate has no score"
 _SHARED = "its bank has scope: shared and has changed since it was certified"
 _CHANGED = "it differs from its certificate: {}"
 
@@ -70,6 +72,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
         found = reevaluate("runs/mine")
         found.certified, found.run.results.forgetting
     """
+    check_local(run_dir)
     run = Run(run_dir, remote_code=remote_code)
     session, store = run.session, run.store
     session.models.check_code()
@@ -85,6 +88,9 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
         for task in {task: None for tasks in unknown.values() for task in tasks}:
             if links[task].shared:
                 left[task] = _SHARED
+                continue
+            if not store.manifest(task).is_measured:
+                left[task] = _WITHOUT_ROWS
                 continue
             checks[task] = check_task(store, task, session.models.backbone_of(task))
             if not checks[task].ok:
@@ -125,6 +131,6 @@ def _cell(store: Store, task: str, index: int) -> Cell:
         split=split,
         metric=manifest.metric,
         value=manifest.score,
-        num_examples=manifest.scores[split].num_examples,
+        num_examples=manifest.num_examples,
         status="certified",
     )

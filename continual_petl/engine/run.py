@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
-from continual_petl.engine.predictions import Predictions
+from continual_petl.engine.sharing import Sharing
 from continual_petl.errors import StoreError
+from continual_petl.hub.address import Address
+from continual_petl.hub.opened import open_anywhere
+from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of, listed
 from continual_petl.report.misread import MAX_MISREAD, MisreadRows
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.open_run import check_learned, open_store
+from continual_petl.store.open_run import check_learned, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from continual_petl.engine.ablation import Spans
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
-    from continual_petl.export.task_model import TaskModel
     from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
 
 
-class Run(Predictions):
+class Run(Sharing):
     """A run folder, opened for reading. Nothing here changes the folder.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, or the address of a run on the Hub: ``hf://USER/RUN``, ``hf://USER/RUN@REVISION``. Such a run
+            is downloaded, and verified before it predicts; see `from_hub`.
         session: the session that learned it, still in memory; without one, everything is read from the folder.
         remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it. A
             folder may come from anyone; without your permission, everything that needs the backbone is then refused.
@@ -46,7 +49,8 @@ class Run(Predictions):
             256 MiB of copies are kept in addition.
 
     Raises:
-        InputError: if the folder holds no run.
+        InputError: if the folder holds no run, or it cannot be downloaded.
+        StoreError: if a downloaded run was changed.
         ValueError: if ``resident_bytes`` is negative.
 
     Example::
@@ -64,11 +68,49 @@ class Run(Predictions):
         resident_bytes: int | None = None,
     ) -> None:
         # The session's store has already read much of the folder.
-        self.store = open_store(folder) if session is None else session.store
+        self.store = open_anywhere(folder) if session is None else session.store
         self._session, self._remote_code = session, remote_code
+        self.address = str(folder) if session is None and is_on_hub(folder) else None
+        """The address of a downloaded run."""
+        self._verified = self.address is None
+        """Whether the probes of a downloaded run were replayed."""
         self._spec = load_stream(self.store.stream_file) if session is None else session.spec
         if resident_bytes is not None:
-            self.session.models.held_banks.limit(resident_bytes)
+            self._opened().models.held_banks.limit(resident_bytes)
+
+    @classmethod
+    def from_hub(
+        cls,
+        repo: str,
+        *,
+        revision: str | None = None,
+        remote_code: bool = False,
+        resident_bytes: int | None = None,
+    ) -> Run:
+        """Download a run from the Hub, verify it, and open it for reading.
+
+        Every digest is checked before the run appears on disk; then the backbone is loaded and every probe is replayed. A
+        run that was changed anywhere is refused.
+
+        Args:
+            repo: the repository, ``USER/RUN``.
+            revision: branch, tag or commit; None means ``main``.
+            remote_code: as in `Run`.
+            resident_bytes: as in `Run`.
+
+        Raises:
+            InputError: if it cannot be downloaded, is no run, or its backbone needs code that you have not allowed.
+            StoreError: if it does not match its certificates; the message holds the findings.
+
+        Example::
+
+            run = Run.from_hub("user/mine", revision="v1")
+            run.predict("some text", task="agnews").value
+        """
+        address = str(Address.of(repo, revision))
+        run = cls(address, remote_code=remote_code, resident_bytes=resident_bytes)
+        run._check_unverified()
+        return run
 
     def __repr__(self) -> str:
         return f"Run({str(self.store.folder)!r}, tasks: {_notebook.names(lambda: self.store.tasks)})"
@@ -90,6 +132,15 @@ class Run(Predictions):
     @property
     def session(self) -> Session:
         """The open stream, with backbones and banks in memory."""
+        self._check_unverified()
+        return self._opened()
+
+    def _check_unverified(self) -> None:
+        """Replay the probes of a downloaded run, once; raise `StoreError` if anything differs."""
+        if not self._verified and (problems := problems_of(self.verify())):
+            raise StoreError(refusal(str(self.address), problems))
+
+    def _opened(self) -> Session:
         if self._session is None:
             from continual_petl.engine.session import Session  # with torch and transformers
 
@@ -211,7 +262,10 @@ class Run(Predictions):
             self.check_learned(task)
         from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
 
-        return list(verify_run(self.session, task, data=data, limit=limit, jobs=jobs, progress=progress))
+        found = list(verify_run(self._opened(), task, data=data, limit=limit, jobs=jobs, progress=progress))
+        if task is None and limit is None and not problems_of(found):
+            self._verified = True
+        return found
 
     def ablate(
         self,
@@ -243,47 +297,6 @@ class Run(Predictions):
         from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
-
-    def export(self, task: str, format: str, folder: str | Path) -> Path:
-        """Write a task's bank in a format that other libraries load; return the folder. See `export.write.export_task`.
-
-        Args:
-            task: a learned task.
-            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`.
-            folder: where the files go; must not exist.
-
-        Raises:
-            InputError: if the task is not learned, the folder cannot be used, or the format cannot express the bank.
-            ExportError: if the files would not compute what the bank computes; nothing is then written.
-
-        Example::
-
-            run.export("agnews", "merged", "exported/agnews")
-            transformers.pipeline("text-classification", model="exported/agnews")("some text")
-        """
-        from continual_petl.export.write import check_request, export_task
-
-        self.check_learned(task)
-        check_request(self.store, format, folder)  # before the session imports torch
-        return export_task(self.session.models, task, format, folder)
-
-    def model(self, task: str) -> TaskModel:
-        """Return a task's backbone and bank as one frozen `nn.Module`: tokenised inputs in, logits out.
-
-        Args:
-            task: a learned task.
-
-        Raises:
-            InputError: if the task is not learned.
-
-        Example::
-
-            run.model("agnews")(**tokenizer(["some text"], return_tensors="pt")).softmax(-1)
-        """
-        self.check_learned(task)
-        from continual_petl.export.task_model import TaskModel
-
-        return TaskModel(self.session.models.held(task))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the learned tasks as a pandas table, a row for each: kind, bank, metric, score, parameters, bytes.

@@ -1,11 +1,13 @@
-"""README.md of an exported adapter: what it is, and the lines of Python that use it."""
+"""README.md of an export, a model card on the Hub: what it is, and the lines of Python that use it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from continual_petl.export.adapter import Names
+from continual_petl.export.classes import AUTO
+from continual_petl.export.model_card import HERE, base_model, new_card
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import start_token
@@ -19,27 +21,85 @@ _POOLED = {
 
 
 def card(subject: Subject, names: Names, config: Mapping[str, Any]) -> str:
-    """Return the text of README.md."""
-    plan = subject.plan
-    base = config["base_model_name_or_path"]
-    labels = (
-        "" if plan.labels is None else f"\nLabels, in the order of the outputs: {', '.join(map(repr, plan.labels))}.\n"
-    )
-    code = "\n".join(_code(subject, names, config))
-    return f"""---
-base_model: {base}
-library_name: peft
----
-
-# {plan.name}
-
-An adapter of [peft](https://huggingface.co/docs/peft) ({config["peft_type"]}) for a task of kind {plan.kind}, exported by
+    """Return the text of README.md of an adapter."""
+    kind, form = subject.plan.kind, config["peft_type"]
+    text = f"""An adapter of [peft](https://huggingface.co/docs/peft) ({form}) for a task of kind {kind}, exported by
 continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
-{labels}
-```python
-{code}
-```
 """
+    text += _labels_and_code(subject, _code(subject, names, config))
+    return new_card(base_model(subject.backbone.name), "peft", ("peft", "continual-learning"), subject.plan.name, text)
+
+
+def checkpoint_card(subject: Subject) -> str:
+    """Return the text of README.md of a merged checkpoint."""
+    plan = subject.plan
+    text = f"""A checkpoint of [transformers](https://huggingface.co/docs/transformers) for a task of kind {plan.kind}: a bank
+of continual-petl, merged into its backbone. On the rows of the task's certificate its outputs are those of the certified
+bank, within 1e-5 in float32.
+"""
+    auto = AUTO[plan.kind]
+    reader = "AutoImageProcessor" if subject.tokenizer is None else "AutoTokenizer"
+    lines = [f"from transformers import {auto}, {reader}", "", f'FOLDER = "{HERE}"']
+    lines += [f"model = {auto}.from_pretrained(FOLDER).eval()"]
+    if subject.tokenizer is None:
+        lines += [f'inputs = {reader}.from_pretrained(FOLDER)([image], return_tensors="pt")']
+    else:
+        lines += [f"tokenizer = {reader}.from_pretrained(FOLDER)", _TWO_TEXTS]
+    lines += [_outputs(subject)]
+    return new_card(
+        base_model(subject.backbone.name),
+        "transformers",
+        ("continual-learning",),
+        plan.name,
+        text + _labels_and_code(subject, lines),
+    )
+
+
+_TWO_TEXTS = 'inputs = tokenizer(["some text", "and another"], padding=True, return_tensors="pt")'
+
+
+def _outputs(subject: Subject) -> str:
+    """Return the line that computes the outputs, if the model has the task's head."""
+    if subject.plan.kind not in GENERATIVE:
+        return "logits = model(**inputs).logits"
+    assert subject.plan.generation is not None
+    return f"ids = model.generate(**inputs, max_new_tokens={subject.plan.generation.max_new_tokens})"
+
+
+def _labels_and_code(subject: Subject, lines: Sequence[str]) -> str:
+    labels = subject.plan.labels
+    told = "" if labels is None else f"\nLabels, in the order of the outputs: {', '.join(map(repr, labels))}.\n"
+    code = "\n".join(lines)
+    return f"{told}\n```python\n{code}\n```\n"
+
+
+def adapters_card(subject: Subject, base: str) -> str:
+    """Return the text of README.md of an adapter of `adapters`.
+
+    Args:
+        subject: the task.
+        base: what the backbone is loaded from.
+    """
+    plan = subject.plan
+    text = f"""An adapter of [adapters](https://docs.adapterhub.ml) 1.3 for a task of kind {plan.kind}, exported by
+continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
+"""
+    auto = AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
+    side = "right" if subject.tokenizer is None else subject.tokenizer.padding_side
+    separate = plan.kind not in GENERATIVE
+    lines = ["import adapters"]
+    lines += ["from safetensors.torch import load_file"] if separate else []
+    lines += [f"from transformers import {auto}, AutoTokenizer", "", f'BASE, ADAPTER = {base!r}, "{HERE}"']
+    lines += [f"model = {auto}.from_pretrained(BASE)", "adapters.init(model)"]
+    lines += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model.eval()"]
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained(BASE, padding_side="{side}")']
+    if plan.kind != "seq2seq":
+        lines += ["tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token"]
+    lines += [_TWO_TEXTS]
+    lines += _separate(subject, {"peft_type": None}) if separate else [_outputs(subject)]
+    text += _labels_and_code(subject, lines)
+    tags = ("adapter-transformers", "continual-learning")
+    return new_card(base_model(subject.backbone.name), "adapter-transformers", tags, plan.name, text)
 
 
 def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str]:
@@ -55,7 +115,7 @@ def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str
     lines = ["from peft import PeftModel"]
     lines += ["from safetensors.torch import load_file"] if separate else []
     lines += [f"from transformers import {names.auto}, {reader}", ""]
-    lines += [f'BASE, ADAPTER = {base}, "path/to/this/folder"']
+    lines += [f'BASE, ADAPTER = {base}, "{HERE}"']
     lines += [f"base = {names.auto}.from_pretrained(BASE{labels}{revision})"]
     lines += ["model = PeftModel.from_pretrained(base, ADAPTER).eval()"]
     if subject.tokenizer is None:
@@ -68,12 +128,9 @@ def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str
             # peft would count the padding between prompt and text as positions.
             lines += ['inputs = tokenizer(["some text"], return_tensors="pt")  # one at a time, without padding']
         else:
-            lines += ['inputs = tokenizer(["some text", "and another"], padding=True, return_tensors="pt")']
-    if plan.kind in GENERATIVE:
-        assert plan.generation is not None
-        return [*lines, f"ids = model.generate(**inputs, max_new_tokens={plan.generation.max_new_tokens})"]
+            lines += [_TWO_TEXTS]
     if not separate:
-        return [*lines, "logits = model(**inputs).logits"]
+        return [*lines, _outputs(subject)]
     return [*lines, *_separate(subject, config)]
 
 

@@ -12,6 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from continual_petl.backbones.weights import quiet
 from continual_petl.banks.merge import merged
 from continual_petl.errors import ExportError
+from continual_petl.export.card import checkpoint_card
 from continual_petl.export.classes import AUTO, configured, find_place, with_head
 from continual_petl.export.compare import Compute, check_outputs
 from continual_petl.export.subject import Subject
@@ -52,6 +53,7 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
         tokenizer.save_pretrained(folder)
         subject.check_tokenizer(folder)
     subject.copy_image_settings(folder)
+    (folder / "README.md").write_text(checkpoint_card(subject), encoding="utf-8")
     lost = sorted({str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in info[kind]})
     if lost:
         raise ExportError(

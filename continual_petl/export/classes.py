@@ -131,6 +131,26 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
     return places[plan.pooling]
 
 
+_UNBIASED = ("gpt2", "llama", "qwen2", "qwen3")
+"""Families whose class for texts has one linear layer without a bias, on the last token's state."""
+
+
+def plain_heads(kind: Kind, family: str) -> dict[str, Pooling | None]:
+    """Return the modules of the kind's class that are a whole head, with the pooling in front of them.
+
+    Args:
+        kind: the kind of the task.
+        family: the backbone's model type.
+    """
+    if kind in GENERATIVE:
+        return {}
+    if kind == "token-classification":
+        return {_TOKENS[family].out: None} if family in _TOKENS else {}
+    places = (_IMAGES if kind == "image-classification" else _TEXT).get(family, {})
+    found: dict[str, Pooling | None] = {place.out: pooling for pooling, place in places.items() if place.plain}
+    return found | ({"score": "last"} if family in _UNBIASED and kind != "image-classification" else {})
+
+
 def _inexpressible(plan: TaskPlan, family: str, why: str, remedy: str) -> InputError:
     return InputError(
         f"format: got 'merged' for task {plan.name!r} ({plan.kind}, pooling {plan.pooling}), but "

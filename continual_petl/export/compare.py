@@ -30,9 +30,29 @@ Compute = Callable[[dict[str, Tensor]], Tensor]
 """From inputs of a model to its logits: (B, C), (B, W, C), or (B, W, vocabulary)."""
 
 
-@torch.no_grad()
 def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute) -> float:
     """Return the largest difference between the outputs of exported files and of the bank, relative as in `TOLERANCE`.
+
+    Args: as of `compare_outputs`.
+
+    Raises:
+        ExportError: if the difference is above `TOLERANCE`, or above a share of what the modifications change.
+    """
+    difference, allowed = compare_outputs(plan, backbone, bank, probe, compute)
+    if not difference <= allowed:
+        raise ExportError(
+            f"task {plan.name!r}: the exported files do not compute what its bank computes: on the rows of its certificate "
+            f"their outputs differ by {difference:.2g} (allowed: {allowed:.2g}). Nothing was written. Use the run itself "
+            "(Run.predict), and please report this with the versions of transformers and of continual-petl."
+        )
+    return difference
+
+
+@torch.no_grad()
+def compare_outputs(
+    plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute
+) -> tuple[float, float]:
+    """Return the largest difference between the outputs of files and of a bank, and the largest that is allowed.
 
     Args:
         plan: the task.
@@ -40,9 +60,6 @@ def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[st
         bank: its bank.
         probe: the inputs that the task's certificate holds.
         compute: computes the logits of the files.
-
-    Raises:
-        ExportError: if the difference is above `TOLERANCE`, or above a share of what the modifications change.
     """
     expected = replay(backbone, bank, plan.pooling, probe)
     batch = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
@@ -52,14 +69,7 @@ def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[st
     found = as_certified(head_of(bank), compute(inputs).float(), batch)
     scale = max(1.0, float(expected.abs().max()))
     difference = float((found - expected).abs().max()) / scale if found.shape == expected.shape else float("nan")
-    allowed = _allowed(plan, backbone, bank, probe, expected, scale)
-    if not difference <= allowed:
-        raise ExportError(
-            f"task {plan.name!r}: the exported files do not compute what its bank computes: on the rows of its certificate "
-            f"their outputs differ by {difference:.2g} (allowed: {allowed:.2g}). Nothing was written. Use the run itself "
-            "(Run.predict), and please report this with the versions of transformers and of continual-petl."
-        )
-    return difference
+    return difference, _allowed(plan, backbone, bank, probe, expected, scale)
 
 
 def _allowed(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from continual_petl.errors import InputError
@@ -18,13 +18,13 @@ from continual_petl.export.adapter import Adapter, Names, find_names
 from continual_petl.export.card import card
 from continual_petl.export.compare import check_outputs
 from continual_petl.export.lowrank import low_rank
+from continual_petl.export.model_card import base_model
 from continual_petl.export.restated import HEAD, restated
 from continual_petl.export.subject import Subject
 from continual_petl.export.vectors import factors, norm_copies, norms
 from continual_petl.export.virtual import prefix, prompt
 from continual_petl.heads.linear import LinearHead
 
-_MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 _BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
     frozenset({"lowrank"}): low_rank,
     frozenset({"decomposed"}): low_rank,
@@ -55,7 +55,7 @@ def write_peft(subject: Subject, folder: Path) -> float:
     adapter = _built(subject, names)
     saved = dict(adapter.tensors)
     config = {
-        "base_model_name_or_path": _MINILM if backbone.name == "minilm" else backbone.name,
+        "base_model_name_or_path": base_model(backbone.name) or backbone.name,
         "revision": backbone.revision,
         "task_type": names.task_type,
         "inference_mode": True,
@@ -64,12 +64,15 @@ def write_peft(subject: Subject, folder: Path) -> float:
     if isinstance(bank.head, LinearHead):
         head = {name: tensor.detach() for name, tensor in bank.head.output.named_parameters()}
         if names.head is None:
-            _save(head, folder / HEAD)
+            save_tensors(head, folder / HEAD, head_notes(subject))
         else:
             saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
             config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
     start = "" if virtual else "base_model.model."
-    _save({f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors")
+    notes = {} if names.head is None else head_notes(subject)
+    save_tensors(
+        {f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes
+    )
     text = json.dumps(config, indent=2, sort_keys=True)
     (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
     (folder / "README.md").write_text(card(subject, names, config), encoding="utf-8")
@@ -103,6 +106,22 @@ def _mergeable(subject: Subject) -> bool:
     return all(m.config.mergeable for m in subject.plan.bank.modifications)
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+def head_notes(subject: Subject) -> dict[str, str]:
+    """Return what the head's file says about it, which peft has no place for; an import reads it."""
+    plan = subject.plan
+    labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
+    pooling = {} if plan.kind == "token-classification" else {"pooling": plan.pooling}
+    return {"kind": plan.kind, **pooling, **labels}
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str]) -> None:
+    """Write tensors in float32, with notes in the metadata; the same tensors and notes always give the same bytes."""
     whole = {name: tensor.detach().float().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(whole, path, metadata={"format": "pt"})
+    content = save(whole, metadata={"format": "pt", **notes})
+    # safetensors writes the entries of the metadata in a random order.
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[start:])

@@ -9,6 +9,7 @@ Shape suffixes: I width of the input, O width of the output, R rank, L virtual t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -33,7 +34,7 @@ from continual_petl.learner.answer import reading_inputs
 
 HEAD = "head.safetensors"
 _START = "base_model.model."
-_PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
+PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
 _Parts = Mapping[str, Tensor]
 
 
@@ -43,13 +44,36 @@ def restated(subject: Subject, names: Names, folder: Path) -> Compute:
     Raises:
         ExportError: if the configuration names other modules than there are tensors for.
     """
+    device = str(subject.backbone.model.device)
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
-    stored = load_file(folder / "adapter_model.safetensors", device=str(subject.backbone.model.device))
+    head = load_file(folder / HEAD, device=device) if (folder / HEAD).is_file() else {}
+    return computed(subject, names, config, load_file(folder / "adapter_model.safetensors", device=device), head)
+
+
+def computed(
+    subject: Subject,
+    names: Names,
+    config: Mapping[str, Any],
+    stored: Mapping[str, Tensor],
+    separate: Mapping[str, Tensor],
+) -> Compute:
+    """Return the function from a model's inputs to the logits that peft computes with the content of an adapter's files.
+
+    Args:
+        subject: the task; only its backbone, pooling and kind are read.
+        names: names of modules in the model that peft wraps.
+        config: the configuration.
+        stored: the tensors.
+        separate: the head's tensors, if they are in a file of their own.
+
+    Raises:
+        ExportError: if the configuration names other modules than there are tensors for.
+    """
     changed: dict[str, dict[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
     for key, tensor in stored.items():
         name = key.removeprefix(_START)
-        if found := _PARTS.fullmatch(name):
+        if found := PARTS.fullmatch(name):
             changed.setdefault(found[1], {})[found[2]] = tensor
         else:
             copies[name] = tensor
@@ -60,9 +84,10 @@ def restated(subject: Subject, names: Names, folder: Path) -> Compute:
             f"for, such as {min(targets ^ changed.keys())!r}. Nothing was written; please report this with the versions of "
             "transformers and of continual-petl."
         )
-    head = {part: copies.pop(f"{names.head}.{part}") for part in ("weight", "bias") if names.head is not None}
-    if (folder / HEAD).is_file():
-        head = load_file(folder / HEAD, device=str(subject.backbone.model.device))
+    head = dict(separate)
+    for part in ("weight", "bias") if names.head is not None else ():
+        if f"{names.head}.{part}" in copies:
+            head[part] = copies.pop(f"{names.head}.{part}")
     substitutes = {names.path(name): tensor for name, tensor in copies.items() if name != "prompt_embeddings"}
     for name, parts in changed.items():
         substitutes |= {
@@ -85,7 +110,7 @@ def restated(subject: Subject, names: Names, folder: Path) -> Compute:
         token = subject.plan.kind == "token-classification"
         mask = inputs.get("attention_mask")
         features = output.last_hidden_state if token else pool(output, mask, subject.plan.pooling)
-        return nn.functional.linear(features, head["weight"], head["bias"])
+        return nn.functional.linear(features, head["weight"], head.get("bias"))
 
     return compute
 
@@ -99,7 +124,8 @@ def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, An
         return module.register_forward_hook(lambda _, args, output: output * factors)
     if "lora_A.weight" in parts:
         rank, alpha = (_by_pattern(config, key, name) for key in ("rank", "alpha"))
-        return module.register_forward_hook(partial(_low_rank, parts, alpha / rank))
+        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        return module.register_forward_hook(partial(_low_rank, parts, scale))
     return ExitStack()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapter import Adapter, Names
 from continual_petl.export.subject import Subject
@@ -48,6 +49,18 @@ def prompt(subject: Subject, names: Names) -> Adapter:
     )
 
 
+def why_no_prefix(backbone: Backbone) -> str | None:
+    """Return why peft has no prefix like those of a bank on a backbone; None if it has."""
+    rotary = getattr(backbone.model.base_model, "rotary_emb", None)
+    if backbone.anatomy.output_head != "causal" or rotary is None:
+        return f"for family {backbone.anatomy.family!r} peft moves the positions of the text, or has no such prefix"
+    if getattr(rotary, "rope_type", None) not in _PLAIN_ROTATIONS or rotary.attention_scaling != 1.0:
+        return "the model's rotary positions depend on the length of the text"
+    if getattr(backbone.model.config, "use_sliding_window", False):
+        return "the model's attention has a window, from which peft's prefixes move out"
+    return None
+
+
 @torch.no_grad()
 def prefix(subject: Subject, names: Names) -> Adapter:
     """Return the prefixes of a bank that has nothing else.
@@ -58,13 +71,9 @@ def prefix(subject: Subject, names: Names) -> Adapter:
     backbone, found = subject.backbone, subject.bank.prefixes()
     config: Any = backbone.model.config
     rotary = getattr(backbone.model.base_model, "rotary_emb", None)
-    why = None
-    if backbone.anatomy.output_head != "causal" or rotary is None:
-        why = f"for family {backbone.anatomy.family!r} peft moves the positions of the text, or has no such prefix"
-    elif getattr(rotary, "rope_type", None) not in _PLAIN_ROTATIONS or rotary.attention_scaling != 1.0:
-        why = "the model's rotary positions depend on the length of the text"
-    elif getattr(config, "use_sliding_window", False):
-        why = "the model's attention has a window, from which peft's prefixes move out"
+    why = why_no_prefix(backbone)
+    if why is not None:
+        pass
     elif len(found) != backbone.num_layers or len({len(each.keys) for each in found}) > 1:
         why = "peft has one prefix in every layer, of one length"
     elif any(each.modification.composition != "gated" or each.scale != 1.0 for each in found):
@@ -75,15 +84,15 @@ def prefix(subject: Subject, names: Names) -> Adapter:
             "Prefixes can be exported for decoders with rotary positions (llama, qwen2, qwen3). Use Run.predict."
         )
     length, num_heads = len(found[0].keys), int(config.num_key_value_heads)
-    rows_LT2GE = [part for each in found for part in (_rotated(each.keys, num_heads, rotary, length), each.values)]
+    rows_LT2GE = [part for each in found for part in (rotated(each.keys, num_heads, rotary, length), each.values)]
     own = {"peft_type": "PREFIX_TUNING", "prefix_projection": False, "token_dim": found[0].keys.shape[1]}
     own |= {"encoder_hidden_size": own["token_dim"]}
     sizes = _sizes(subject, length, 1) | {"num_attention_heads": num_heads}
     return Adapter(own | sizes, {"prompt_embeddings": torch.cat(rows_LT2GE, dim=1)})
 
 
-def _rotated(keys: Tensor, num_heads: int, rotary: Any, position: int) -> Tensor:
-    """Return keys (L, G E), rotated as keys at a position are."""
+def rotated(keys: Tensor, num_heads: int, rotary: Any, position: int) -> Tensor:
+    """Return keys (L, G E), rotated as keys at a position are; a negative position turns them back."""
     keys_LGE = keys.view(len(keys), num_heads, -1)
     cos, sin = rotary(keys, torch.tensor([[position]], device=keys.device))
     half = keys_LGE.shape[-1] // 2

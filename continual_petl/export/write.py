@@ -16,7 +16,7 @@ from continual_petl.store.store import Store
 if TYPE_CHECKING:
     from continual_petl.store.model_cache import ModelCache
 
-Format = Literal["merged", "peft"]
+Format = Literal["merged", "peft", "adapters"]
 
 
 def export_task(models: ModelCache, task: str, format: str, folder: str | Path) -> Path:
@@ -25,7 +25,8 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
     Args:
         models: the run's backbone and banks.
         task: a learned task.
-        format: ``merged``, a checkpoint of `transformers`; ``peft``, an adapter of `peft`.
+        format: ``merged``, a checkpoint of `transformers`; ``peft``, an adapter of `peft`; ``adapters``, an
+            adapter of `adapters`.
         folder: where the files go; must not exist, nor be inside the run folder.
 
     Returns:
@@ -37,16 +38,17 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
         StoreError: if the bank is not the certified one, or the files cannot be written.
 
     Source:
-        The formats of transformers 5.23 and peft 0.21.
+        The formats of transformers 5.23, peft 0.21 and adapters 1.3.
     """
     target = check_request(models.store, format, folder)
+    from continual_petl.export.adapterhub_files import write_adapters
     from continual_petl.export.checkpoint import write_checkpoint
     from continual_petl.export.peft_files import write_peft
     from continual_petl.export.subject import find_subject
 
     subject = find_subject(models, task)
     with new_folder(target) as beside:
-        (write_peft if format == "peft" else write_checkpoint)(subject, beside)
+        {"peft": write_peft, "adapters": write_adapters}.get(format, write_checkpoint)(subject, beside)
     return target
 
 

@@ -65,11 +65,12 @@ def predict_routed(
             [listed[index] for index in chosen], [routes[index].task for index in chosen], batch_size=batch_size
         )
         found = dict(zip(chosen, answers, strict=True))
-    routed = [_answered(route, found.get(index)) for index, route in enumerate(routes)]
+    routed = [routed_answer(route, found.get(index)) for index, route in enumerate(routes)]
     return routed[0] if one else routed
 
 
-def _answered(route: Route, answer: Answer | None) -> RoutedAnswer:
+def routed_answer(route: Route, answer: Answer | None) -> RoutedAnswer:
+    """Return the prediction of a row whose task was found; ``answer`` is None if the task is unknown."""
     shown = dict(route.probabilities)
     probability = shown[route.task]
     if answer is not None:

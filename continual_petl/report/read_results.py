@@ -61,9 +61,10 @@ def results_of(
         if i is not None and line.routed:
             routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
     for i, task in enumerate(tasks):
-        if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
+        score = own[task][2]
+        # A bank that was imported without rows has no score, and its row says so.
+        if i not in rows[i] or (rows[i][i][1] == "not measured" and score is not None):
             # Committed, but its row is not written yet: take its score from its certificate.
-            score = own[task][2]
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),

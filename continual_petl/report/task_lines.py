@@ -158,7 +158,7 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
 
 
 def _scores(manifest: Manifest, history: History) -> dict[str, str]:
-    lines = {}
+    lines = {} if manifest.is_measured else {"scores": "not measured: imported without rows"}
     for split, scores in manifest.scores.items():
         values = ", ".join(f"{name} {value:.4f}" for name, value in scores.scores.items())
         lines[split] = f"{values or 'no score is defined'} on {counted(scores.num_examples, 'row')}"

@@ -22,6 +22,7 @@ from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
 from continual_petl.store.certificate.manifest import HISTORY, ROUTER, Manifest, write_manifest
+from continual_petl.store.certificate.origin import Origin
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
@@ -52,6 +53,7 @@ class Evidence:
     """Learning curves and a summary of the bank's predictions; for display."""
     parent: Parent | None = None
     start: Start | None = None
+    origin: Origin | None = None
     reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
     """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
@@ -137,6 +139,7 @@ def _manifest(
         predecessor=None if newest is None else newest.seal,
         parent=evidence.parent,
         start=evidence.start,
+        origin=evidence.origin,
         reads=evidence.reads,
         **plan.plan_fields(),
         max_length=evidence.max_length,

@@ -17,13 +17,29 @@ from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.near import did_you_mean_path
 
 
+def is_on_hub(run: str | Path) -> bool:
+    """Return whether a run is given by its address on the Hub: ``hf://USER/RUN``."""
+    return str(run).startswith("hf:/")  # a Path keeps one of the slashes
+
+
+def check_local(run: str | Path) -> None:
+    """Raise `InputError` if what has to be a folder on this machine is an address on the Hub."""
+    if is_on_hub(run):
+        repo = str(run).removeprefix("hf:").strip("/").partition("@")[0]
+        raise InputError(
+            f"{run}: a run on the Hub can only be read, and this needs a run folder on this machine. Download it first: "
+            f"`hf download {repo} --local-dir runs/{repo.rpartition('/')[2]}`. `continual-petl push` uploads it again."
+        )
+
+
 def open_store(folder: str | Path) -> Store:
     """Return the store of a run folder, without reading its stream.
 
     Raises:
-        InputError: if the folder holds no run.
+        InputError: if the folder holds no run, or is an address on the Hub.
         StoreError: if its stream.yaml is a link.
     """
+    check_local(folder)
     store = Store(Path(folder))
     refuse_link(store.stream_file)
     if not os.path.isfile(store.stream_file):  # also False for strings that are not valid paths

@@ -74,6 +74,7 @@ class Store(BankFolders):
     def __init__(self, folder: Path, *, max_manifests: int = MAX_MANIFESTS, indexed: bool = True) -> None:
         super().__init__(folder, max_manifests=max_manifests, indexed=indexed)
         self._taken: tuple[list[Link], list[Tombstone], list[results_file.Line]] | None = None
+        self._taken_tasks: frozenset[str] = frozenset()
         self._num_holds = 0
         self._view: _View | None = None
 
@@ -106,7 +107,7 @@ class Store(BankFolders):
             StoreError: if its certificate, or a tombstone, cannot be read.
         """
         if self._taken is not None:
-            return task in self.tasks
+            return task in self._taken_tasks
         return is_name(task) and self.consistently(lambda: self.counts(task), task)
 
     def tombstones(self) -> list[Tombstone]:
@@ -148,7 +149,7 @@ class Store(BankFolders):
             raise StoreError(listed + (more if len(problems) > _MAX_LISTED else ""))
 
     def _viewed(self) -> _View:
-        stamp = self._stamp()
+        stamp = self.stamp()
         if self._view is None or self._view.stamp != stamp:
             links, stones = self.consistently(lambda: (self.live(), self.counting()))
             all_links = chain.whole(links, stones)
@@ -159,7 +160,8 @@ class Store(BankFolders):
         """Return the names of bank folders and tombstones, which costs little however many there are."""
         return frozenset(self.names()).union(path.name for path in self.tombstone_files())
 
-    def _stamp(self) -> tuple[Signature, Signature]:
+    def stamp(self) -> tuple[Signature, Signature]:
+        """Return a value that changes whenever a bank or tombstone is added, replaced or removed."""
         return signature_of(self.banks), signature_of(self.tombstone_folder)
 
     def joined(self, task: str) -> None:
@@ -172,16 +174,17 @@ class Store(BankFolders):
             follows = newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal)
             # Otherwise changes by other processes since the last check, right before this commit, would go unnoticed.
             if follows and self._listed() == view.listed | {task}:
-                self._view = replace(view, stamp=self._stamp(), listed=self._listed(), links=[*view.links, link])
+                self._view = replace(view, stamp=self.stamp(), listed=self._listed(), links=[*view.links, link])
 
     def _reread(self, task: str) -> None:
         self._view = None
 
     def snapshot(self) -> Store:
         """Return the store as it is now, for readers that look several times while a run may continue."""
-        taken = Store(self.folder)
+        taken = Store(self.folder, max_manifests=self._max_manifests)
         taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
         taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
+        taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
         return taken
 
     def consistently(self, read: Callable[[], _T], task: str | None = None) -> _T:

@@ -18,6 +18,7 @@ from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.files.lock import RunLock
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
@@ -70,6 +71,7 @@ def sweep(
         RunInUseError: if another process writes to the folder.
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
+    check_local(folder)
     place = Path(folder)
     check_is_stream(stream)
     swept = stream.spec

@@ -5,6 +5,7 @@ Unlike other notices, they are not in the certificate, because one of them conta
 
 from __future__ import annotations
 
+from continual_petl.streams.schema.data_spec import looks_like_path
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -42,9 +43,10 @@ def _template(task: TaskSpec, more: str) -> str:
     source, data = task.columns.source, task.data
     if isinstance(data, DataSpec) and source in (data.templates or {}):
         return f"write {more} at the end of data.templates.{source}"
-    source = source.replace("{", "{{").replace("}", "}}")
+    path = "..." if not isinstance(data, str) else data if looks_like_path(data) else f"./{data}"
+    source, path = (text.replace("{", "{{").replace("}", "}}") for text in (source, path))
     return (
-        f'write data: {{{{path: ..., templates: {{{{joined: "{{{{{source}}}}}{more}"}}}}}}}} and columns: '
+        f'write data: {{{{path: {path}, templates: {{{{joined: "{{{{{source}}}}}{more}"}}}}}}}} and columns: '
         "{{source: joined}}"
     )
 

@@ -68,7 +68,7 @@ def meant(backbone_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     config = transformers.BertConfig(max_position_embeddings=512)
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
-    monkeypatch.setattr("continual_petl.backbones.backbone.source_of", lambda name: name)
+    monkeypatch.setattr("continual_petl.backbones.max_length.source_of", lambda name: name)
 
 
 @pytest.mark.usefixtures("offline", "meant")

@@ -88,6 +88,14 @@ def test_all_formats_match_python_to_the_last_digit(
         assert [(row["answer"], row.get("probabilities")) for row in printed] == expected
 
 
+def test_a_single_prediction_is_counted_in_the_singular(run: Path, tmp_path: Path, capsys: Any) -> None:
+    source = tmp_path / "rows.csv"
+    write(source, [record_of("yesno", ROWS["yesno"][0])])
+    for named in (["--task", "yesno"], []):
+        assert main(["predict", str(run), *named, "--input", str(source), "--output", str(tmp_path / "out.csv")]) == 0
+        assert "wrote 1 prediction to " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("suffix", "out"),
     [

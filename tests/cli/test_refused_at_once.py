@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -116,6 +117,31 @@ def test_misspelt_key_without_rows_is_reported_without_importing_numpy(bench: Be
     code, said, imported = light(bench, ["run", "FOLDER/stream.yaml"])
     assert (code, imported) == (2, "")
     assert "key trainign: unknown key" in said
+
+
+def test_misspelt_key_and_unsupported_length_are_reported_without_importing_torch(bench: Bench, light: Light) -> None:
+    text = bench.stream.replace("training:", "trainign:").replace("pooling: mean", "max_length: LENGTH")
+    for length in (64, 65):
+        (bench.folder / "stream.yaml").write_text(text.replace("LENGTH", str(length)))
+        code, said, imported = light(bench, ["run", "FOLDER/stream.yaml"])
+        assert (code, imported) == (2, "numpy")
+        assert "key trainign: unknown key" in said
+        assert ("got 65, but the model accepts only 64 tokens" in said) is (length == 65)
+
+
+def test_length_is_compared_with_a_configuration_that_omits_it(
+    bench: Bench, backbone_folder: Callable[[], Path], light: Light
+) -> None:
+    config = json.loads((backbone_folder() / "config.json").read_text())
+    del config["max_position_embeddings"]  # `transformers` then assumes 512
+    (bench.folder / "shorter").mkdir()
+    (bench.folder / "shorter" / "config.json").write_text(json.dumps(config))
+    text = bench.stream.replace("training:", "trainign:").replace("pooling: mean", "max_length: 513")
+    text = text.replace(str(backbone_folder()), str(bench.folder / "shorter"))
+    (bench.folder / "stream.yaml").write_text(text)
+    code, said, _ = light(bench, ["run", "FOLDER/stream.yaml"])
+    assert code == 2
+    assert "got 513, but the model accepts only 512 tokens" in said
 
 
 def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:

@@ -11,6 +11,14 @@ COMMANDS: dict[str, str] = {
     ),
     "continual-petl report runs/support-desk --serve": "serves until somebody ends it",
     **{
+        f"continual-petl serve runs/{words}": "serves until somebody ends it; tests/serve/test_server.py has it"
+        for words in (
+            "stream",
+            "mine",
+            "mine --host 0.0.0.0 --allowed-host models.example.org --token-file token.txt",
+        )
+    },
+    **{
         f"continual-petl run {words}": "needs the Hub, or copies of its data; tests/cli/test_catalog_run.py"
         for words in (
             "classic5 --dry-run",
@@ -20,6 +28,7 @@ COMMANDS: dict[str, str] = {
             "unified-view --data-dir data --tasks.mnli.data.local null --tasks.en-ro.data.local my_en_ro",
         )
     },
+    "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md has one on this machine",
     "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/engine/test_on_ray.py has it",
     "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_at_once.py has jobs",
     "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
@@ -32,6 +41,8 @@ SCRIPTS: dict[str, str] = {
 """Scripts of a page that are compiled and not run."""
 
 PROGRAMS: dict[str, str] = {
+    "curl": "may not be installed, and nothing serves; tests/serve/test_server.py has it",
+    "hf": "asks for a token, or downloads with a program of its own; tests/hub/test_download.py has what it leaves",
     "make": "makes an environment of its own from a package index; the target has to exist",
     "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
     "pip": "needs a package index; the extra has to exist",

@@ -12,7 +12,7 @@ from tests.docs.not_run import PYTHON, TEXTS
 from tests.docs.shell import run_block
 from tests.docs.yaml_blocks import check_yaml
 
-FILES = ("csv", "jsonl", "json")
+FILES = ("csv", "jsonl", "json", "ini", "dockerfile")
 """Languages of blocks that are files and nothing else."""
 
 

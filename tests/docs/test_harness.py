@@ -43,7 +43,7 @@ def page(*blocks: str) -> str:
         (["bash\ncontinual-petl lern runs/x"], "ends with exit code 2, not 0"),
         (["bash\ncontinual-petl verify runs/x"], "ends with exit code 2, not 0"),
         (["bash\ncontinual-petl schema  # exit code 1"], "ends with exit code 0, not 1"),
-        (["bash\ncurl example.org"], "nothing here runs 'curl example.org'"),
+        (["bash\nwget example.org"], "nothing here runs 'wget example.org'"),
         (["bash\nmake tost"], "names what does not exist: tost"),
         (["bash\npip install 'continual-petl[rey]'"], "names what does not exist: rey"),
         (["bash\ntorchrun train.py"], "names what does not exist: train.py"),

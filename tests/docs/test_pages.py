@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.docs.not_run import COMMANDS, PROGRAMS, PYTHON, SCRIPTS, TEXTS
 from tests.docs.pages import run_page
 from tests.docs.shell import words_of
 from tests.docs.stand_ins import DATA, make_minilm, stand_in
+from tests.hub.local_hub import LocalHub, local_hub
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -18,6 +20,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.fixture(scope="session")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_minilm(tmp_path_factory.mktemp("minilm"))
+
+
+@pytest.fixture
+def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    """Return a Hub on this machine for the page about it."""
+    with local_hub(tmp_path_factory.mktemp("hf"), monkeypatch) as server:
+        yield server
 
 
 SLOW = {
@@ -30,9 +39,13 @@ SLOW = {
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES]
 )
-def test_code_blocks_of_page_run(page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks_of_page_run(
+    page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
     stand_in(monkeypatch, minilm)
+    if page == "docs/how-to/hub.md":
+        request.getfixturevalue("hub")
     if page in DATA:
         DATA[page](tmp_path)
     run_page(page, (ROOT / page).read_text(encoding="utf-8"), tmp_path)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
 from continual_petl.banks.config.presets import PRESETS
+from continual_petl.errors import InputError
+from continual_petl.export.adapterhub import adapterhub_adapter
 from continual_petl.export.classes import _IMAGES, _TEXT, _TOKENS
 from tests.docs.blocks import ROOT
+from tests.export.subjects import Folder, subject_of
 
 
 def rows_of(heading: str) -> list[list[str]]:
@@ -18,10 +24,18 @@ def rows_of(heading: str) -> list[list[str]]:
 
 
 def test_every_preset_is_merged_as_the_table_says() -> None:
-    said = {name: row[1] for row in rows_of("Which banks")[:9] for name in re.findall(r"`(\w+)`", row[0])}
+    said = {name: row[1] for row in rows_of("Which banks")[:13] for name in re.findall(r"`(\w+)`", row[0])}
     assert said.keys() == PRESETS.keys()
     for name, cell in said.items():
         assert (cell == "yes") == all(m.config.mergeable for m in PRESETS[name].modifications), name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_exported_for_adapters_as_the_table_says(backbone_folder: Folder, preset: str) -> None:
+    said = {name: row[3] for row in rows_of("Which banks")[:13] for name in re.findall(r"`(\w+)`", row[0])}
+    subject = subject_of(backbone_folder("bert"), "classification", preset)
+    with nullcontext() if said[preset].startswith("`") else pytest.raises(InputError, match="format: got 'adapters'"):
+        adapterhub_adapter(subject, "x")
 
 
 def test_every_pooling_of_every_family_is_in_the_table() -> None:

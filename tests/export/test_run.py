@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors import safe_open
 
 from continual_petl import InputError, Run, learn
+from continual_petl.export.peft_files import save_tensors
 from continual_petl.store.verify.probe_file import OUTPUTS, certified_probe
 from tests.export.subjects import Folder
 from tests.streams_in_code import stream, task, task_of_kind
@@ -107,3 +109,16 @@ def test_frame_has_a_row_for_each_task(folders: dict[str, Path]) -> None:
 def test_task_must_be_learned(folders: dict[str, Path], method: str) -> None:
     with pytest.raises(InputError, match="one, two"):
         partial(getattr(Run(folders["shared"]), method), "other")()
+
+
+def test_same_tensors_and_notes_give_the_same_bytes(tmp_path: Path) -> None:
+    """Safetensors itself writes its metadata in a random order, and an unchanged export would be uploaded again."""
+    notes = {"kind": "classification", "pooling": "mean", "labels": '["né", "yes"]'}
+    written = set()
+    for number in range(20):
+        save_tensors({"weight": torch.ones(3), "bias": torch.zeros(2)}, path := tmp_path / f"{number}", notes)
+        written.add(path.read_bytes())
+    assert len(written) == 1
+    with safe_open(path, "pt") as opened:
+        assert opened.metadata() == {"format": "pt", **notes}
+        assert torch.equal(opened.get_tensor("weight"), torch.ones(3))

@@ -27,7 +27,10 @@ from continual_petl.store.files.sealed import SEAL, seal_of
 from continual_petl.store.folder.index import index_file
 from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
+from tests.fuzz.adapter_target import ADAPTER_TARGET
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
+from tests.fuzz.hub_target import HUB_TARGET
+from tests.fuzz.request_target import REQUEST_TARGET
 from tests.fuzz.router_targets import ROUTER_TARGETS
 from tests.fuzz.signature_target import SIGNATURE_TARGET
 from tests.fuzz.states_target import STATES_TARGET
@@ -236,6 +239,9 @@ STORE_TARGETS = {
         Target("sealed-bank", _bank, (InputError, StoreError), _edit_seeds, _edit_tokens, _edits("bank")),
         STATES_TARGET,
         SIGNATURE_TARGET,
+        REQUEST_TARGET,
+        HUB_TARGET,
+        ADAPTER_TARGET,
         *ROUTER_TARGETS,
     )
 }

@@ -91,7 +91,7 @@ def test_diverged_bank_counts_as_unchanged(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What keeps such a bank out today.
-    monkeypatch.setattr(learn_task, "_check_finite", lambda *_: None)
+    monkeypatch.setattr(learn_task, "check_finite", lambda *_: None)
     monkeypatch.setattr(LossWatch, "check", lambda *_: None)
     wild = {"learning_rate": 1e30, "optimizer": "sgd", "gradient_clip": None, "warmup": 0.0, "epochs": 1}
     run = learn(stream(backbone_folder(), TASKS[:2], training=wild), tmp_path / "run")

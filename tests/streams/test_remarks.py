@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +70,14 @@ def test_columns_of_a_template_count_as_used(tmp_path: Any) -> None:
     data = {"path": "csv", "data_files": str(tmp_path / "rows.csv"), "templates": {"source": "{one} {two}"}}
     (remark,) = _remarks("causal-lm", [], data=data)
     assert remark.endswith("For a mark where the answer begins, write \\nAnswer: at the end of data.templates.source.")
+
+
+def test_advised_path_of_a_file_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``./``, the name of a file would be taken for a data set on the Hub."""
+    monkeypatch.chdir(tmp_path)
+    Path("chats.jsonl").write_text("".join(json.dumps({"source": f"w{n}", "target": "w1"}) + "\n" for n in range(20)))
+    (remark,) = _remarks("causal-lm", [], data="chats.jsonl")
+    assert "write data: {path: ./chats.jsonl, templates: {joined:" in remark
+    templates = {"joined": "{source}\nAnswer:"}
+    columns = {"source": "joined"}
+    assert _remarks("causal-lm", [], data={"path": "./chats.jsonl", "templates": templates}, columns=columns) == []

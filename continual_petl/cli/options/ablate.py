@@ -24,7 +24,7 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     add_remote_code(command)
     text = "names of learned tasks (default: all whose banks have modifications in layers)"
     command.add_argument("--task", metavar="T", nargs="+", action="extend", help=text)

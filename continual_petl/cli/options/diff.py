@@ -18,6 +18,6 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
-    command.add_argument("other", metavar="RUN", help="another run folder")
+    add_run(command, hub=True)
+    command.add_argument("other", metavar="RUN", help="another run, given in the same way")
     add_json(command)

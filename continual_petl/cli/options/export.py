@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
-HELP = "write one bank as a transformers checkpoint or as an adapter for peft"
+HELP = "write one bank as a transformers checkpoint, or as an adapter for peft or adapters"
 EPILOG = """The written files are read back and compared with the bank on the rows of its certificate; they appear in the
 folder only if the outputs agree within 1e-5 in float32. What a format cannot express exactly is refused, with the reason.
 
@@ -18,10 +18,10 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     command.add_argument("task", metavar="TASK", help="name of a learned task")
-    text = "merged: bank and backbone as one checkpoint of transformers; peft: the bank as an adapter"
-    command.add_argument("--format", required=True, choices=("merged", "peft"), help=text)
+    text = "merged: bank and backbone as one checkpoint of transformers; peft, adapters: an adapter of that library"
+    command.add_argument("--format", required=True, choices=("merged", "peft", "adapters"), help=text)
     command.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write; must not exist")
     add_remote_code(command)
     add_json(command)

@@ -14,5 +14,5 @@ EPILOG = """examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     add_json(command)

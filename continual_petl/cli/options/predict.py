@@ -47,7 +47,7 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     add_task(command)
     text = "rows; without any, one per line of standard input"
     command.add_argument("texts", metavar="TEXT", nargs="*", help=text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_remote_code
+from continual_petl.cli.shared_options import RUN_OR_ADDRESS, add_json, add_remote_code
 
 HELP = "write a page that shows what a run has learned and forgotten, and what it cost; several runs are compared"
 EPILOG = """The page opens from disk in any browser, without a network. Exit code 1 if something was forgotten or
@@ -21,7 +21,7 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are compared")
+    command.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_OR_ADDRESS}; several are compared")
     command.add_argument("--output", metavar="DIR", help="where the page is written (default: RUN/report)")
     command.add_argument("--open", action="store_true", help="open the page in a browser")
     text = "serve the page to this machine and redraw it when the run changes, until Ctrl-C or SIGTERM"

@@ -15,7 +15,7 @@ EPILOG = """examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     text = "name of a learned task; without it, all learned tasks are listed"
     command.add_argument("task", metavar="TASK", nargs="?", help=text)
     add_json(command)

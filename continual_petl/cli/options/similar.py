@@ -18,7 +18,7 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     command.add_argument("target", metavar="TASK|FILE", help="a learned task, or a file with rows as for predict")
     command.add_argument(
         "--top", metavar="N", type=int, default=10, help="show the N nearest (default: 10; --json: all)"

@@ -18,7 +18,7 @@ examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_run(command)
+    add_run(command, hub=True)
     add_task(command)
     command.add_argument("--data", action="store_true", help="also evaluate the test rows again")
     text = "check in at most N processes, if that saves time (default: one for each core)"

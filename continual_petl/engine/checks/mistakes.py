@@ -1,8 +1,8 @@
 """Collect all mistakes of a stream file at once: in the file itself, and in the data and backbone it refers to.
 
 Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. For the same
-reason, torch is imported only where a length has to be compared with a model, and `datasets` only where nothing else can
-read the rows.
+reason, torch is imported only where a model's configuration omits its maximum length, and `datasets` only where nothing
+else can read the rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from continual_petl.backbones.available import MissingBackboneError, check_available
+from continual_petl.backbones.max_length import check_max_length
 from continual_petl.engine.checks.problems import Problems
 from continual_petl.errors import InputError, Key, StoreError, StreamFileError, about
 from continual_petl.store.store import Store
@@ -111,8 +112,6 @@ def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
             check_meant(backbone, error.near, problems)
             raise
         if backbone.max_length is not None and not backbone.remote_code:
-            from continual_petl.backbones.backbone import check_max_length  # imports torch
-
             check_max_length(backbone.name, backbone.revision, backbone.max_length)
 
 
@@ -120,8 +119,6 @@ def check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -
     """Check the maximum length against the backbone that was probably meant, to report both mistakes at once."""
     if meant is None or backbone.max_length is None:
         return
-    from continual_petl.backbones.backbone import check_max_length
-
     try:
         check_max_length(meant, None, backbone.max_length)
     except InputError as error:

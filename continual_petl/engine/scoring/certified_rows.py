@@ -43,10 +43,12 @@ def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows
         task: a learned task.
         read: reads the split, such as `Session.split` or `Session.rows`.
     """
+    manifest = session.store.manifest(task)
+    if not manifest.is_measured:
+        return f"task {task!r} was imported without rows"
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
         return f"task {task!r} is no longer in the stream, so its rows are unknown"
-    manifest = session.store.manifest(task)
     name = manifest.counted_split
     if name == "test" and not session.reads_test:
         return f"task {task!r}: this run reads no test split"

@@ -71,7 +71,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         manifest = store.manifest(task)
         split = manifest.counted_split
         value, status = manifest.score, _MEASURED
-        if task in measured:
+        if task in measured and manifest.is_measured:
             try:
                 value = _measure(session, task, manifest.data[split])
             except _NotMeasurable as error:
@@ -85,6 +85,8 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             if not checks[task].ok:
                 raise ForgettingError(" ".join(checks[task].problems))
             status = _CERTIFIED
+        if not manifest.is_measured:  # imported without rows
+            value, status = None, _NOT_MEASURED
         cells.append(
             Cell(
                 task=task,
@@ -92,7 +94,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
                 split=split,
                 metric=manifest.metric,
                 value=value,
-                num_examples=manifest.scores[split].num_examples,
+                num_examples=manifest.num_examples,
                 status=status,
             )
         )

@@ -99,11 +99,11 @@ def learn_bank(
         ranks.fit(plan.name, request)
         _select(run, fitted=read_bank(run.folder / FITTED))
     clock.lap("train")
-    scores, answers = _answer_splits(run)
+    scores, answers = answer_splits(run)
     request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
     parents = parents_of(session, plan) if start is None else start.taken.parents
     evidence = Evidence(
-        probe=_probe(run),
+        probe=certifying_probe(run),
         scores=scores,
         data=data.digests,
         notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
@@ -113,7 +113,7 @@ def learn_bank(
         start=start,
         reads=reads_of(session, plan),
         history=history_of(run.folder, plan, answers),
-        router=_router(run),
+        router=router_sums(run),
     )
     clock.lap("evaluate")
     return TrainedBank(
@@ -152,7 +152,7 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
             callback.on_task_start(event)
 
 
-def _answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
+def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
     """Return the scores and the predictions of the bank, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
@@ -166,7 +166,7 @@ def _answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answ
     return scores, answers
 
 
-def _probe(run: TaskRun) -> dict[str, Tensor]:
+def certifying_probe(run: TaskRun) -> dict[str, Tensor]:
     """Return the inputs that the task is certified on."""
     tokenizer = run.session.models.tokenizer
     if run.session.spec.resolved_probe(run.task) == "validation":
@@ -174,7 +174,7 @@ def _probe(run: TaskRun) -> dict[str, Tensor]:
     return make_probe(run.plan, run.backbone, tokenizer, run.backbone.max_length)
 
 
-def _router(run: TaskRun) -> dict[str, Tensor] | None:
+def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
     """Return the sums by which the router recognises the task's rows, in their stored form."""
     routing = run.session.spec.resolved_routing(run.task)
     if routing == "off":
@@ -223,12 +223,12 @@ def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None
     elif fitted is not None:
         bank.load_state_dict(fitted, strict=True)
     bank.fold()
-    _check_finite(plan, bank)
+    check_finite(plan, bank)
     # From here on the bank is only used to predict: dropout is off in the bank and in the backbone.
     run.learner.eval()
 
 
-def _check_finite(plan: TaskPlan, bank: Bank) -> None:
+def check_finite(plan: TaskPlan, bank: Bank) -> None:
     """Reject a diverged bank: it would predict the first label for every row, and get a score for that."""
     tensors = bank.tensors()
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]

@@ -75,8 +75,9 @@ def _answers(task: TaskFacts) -> Answered | None:
 
 def _cards(task: TaskFacts, place: int) -> list[Card]:
     manifest = task.manifest
-    own = manifest.scores[task.split]
-    note = f"{manifest.metric} on {counted(own.num_examples, 'row')} of its {task.split} split"
+    note = f"{manifest.metric} on {counted(manifest.num_examples, 'row')} of its {task.split} split"
+    if not manifest.is_measured:
+        note = "not measured: imported without rows"
     return [
         Card(name="score", value=number(task.score), note=note),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),

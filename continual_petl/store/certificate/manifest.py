@@ -17,6 +17,7 @@ from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
+from continual_petl.store.certificate.origin import Origin
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.certificate.values import Digest, Index, Parent, SplitScores, TensorEntry
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
@@ -45,6 +46,8 @@ class Manifest(PlanFields):
     """The bank that this one is a copy of at the start, if any."""
     start: Start | None = None
     """The starting points that were tried, with ``start_from: auto``, or the weights of an average."""
+    origin: Origin | None = None
+    """The files that the bank was imported from, if it was not learned here."""
     reads: tuple[Parent, ...] = ()
     """The banks that a fused bank reads, in the order of ``bank.fuse``; without them, it cannot predict."""
     max_length: Index
@@ -61,7 +64,7 @@ class Manifest(PlanFields):
     files: dict[str, Digest]
     """SHA-256 of the bytes of bank.safetensors, probe.safetensors, history.json and, if there is one, router.safetensors."""
     scores: dict[str, SplitScores]
-    """Scores by split: validation, and test if there is one."""
+    """Scores by split: validation, and test if there is one; empty for an imported bank that was not measured."""
     data: dict[str, str]
     """Digest of each split's content."""
     notices: tuple[str, ...]
@@ -74,7 +77,7 @@ class Manifest(PlanFields):
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Certificates without these are written as before.
-        return {key: value for key, value in handler(self).items() if value or key not in ("start", "reads")}
+        return {key: value for key, value in handler(self).items() if value or key not in ("start", "origin", "reads")}
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
@@ -89,7 +92,8 @@ class Manifest(PlanFields):
             raise ValueError(
                 f"metric: {self.metric!r} is not one for kind {self.kind}: {', '.join(METRICS[self.kind])}"
             )
-        if "validation" not in self.scores or not self.scores.keys() <= self.data.keys():
+        unmeasured = self.origin is not None and not self.scores and not self.data
+        if not unmeasured and ("validation" not in self.scores or not self.scores.keys() <= self.data.keys()):
             raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")
         if tuple(parent.task for parent in self.reads) != self.bank.fuse:
             raise ValueError(f"reads: expected the banks of bank.fuse, {', '.join(self.bank.fuse) or 'none'}")
@@ -106,6 +110,8 @@ class Manifest(PlanFields):
     @property
     def started_from(self) -> str:
         """Where the bank started, for the user."""
+        if self.origin is not None:
+            return self.origin.in_words
         if self.start is not None:
             return self.start.in_words
         return "a fresh bank" if self.parent is None else f"a copy of {self.parent.task!r}"
@@ -117,8 +123,18 @@ class Manifest(PlanFields):
 
     @property
     def score(self) -> float | None:
-        """The task's metric on the reported split, just after it was learned; None if undefined."""
-        return self.scores[self.counted_split].scores.get(self.metric)
+        """The task's metric on the reported split, just after it was learned; None if undefined or not measured."""
+        return self.scores[self.counted_split].scores.get(self.metric) if self.is_measured else None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are scores; False for a bank that was imported without rows."""
+        return bool(self.scores)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of rows of the reported split."""
+        return self.scores[self.counted_split].num_examples if self.is_measured else 0
 
     @property
     def seal(self) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from continual_petl.backbones.backbone import RELATIVE_LENGTH, Backbone
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.max_length import RELATIVE_LENGTH
 from continual_petl.errors import StoreError
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE

@@ -1,0 +1,39 @@
+"""``continual-petl import``: an adapter of another library as a task of a run."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.store.open_run import open_store
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    open_store(arguments.run)  # before torch is imported
+    from continual_petl.engine.import_adapter import import_adapter
+
+    run = import_adapter(
+        arguments.run,
+        arguments.folder,
+        arguments.task,
+        data=arguments.data,
+        kind=arguments.kind,
+        labels=None if arguments.labels is None else arguments.labels.split(","),
+        pooling=arguments.pooling,
+        base=arguments.base,
+        remote_code=arguments.remote_code,
+        wait=arguments.wait,
+    )
+    manifest = run.store.manifest(arguments.task)
+    score = None if manifest.score is None else round(manifest.score, 4)
+    if arguments.json:
+        origin = None if manifest.origin is None else manifest.origin.model_dump(mode="json")
+        content = {"task": manifest.task, "kind": manifest.kind, "labels": manifest.labels, "metric": manifest.metric}
+        print_json({**content, "score": manifest.score, "measured": manifest.is_measured, "origin": origin})
+    else:
+        scored = f"{manifest.metric} {score} on its {manifest.counted_split} rows"
+        what = scored if manifest.is_measured else "not measured; give rows with --data to measure it"
+        said = f"imported task {manifest.task} ({manifest.kind}) from {manifest.started_from}: {what}"
+        out().print(said, markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,41 @@
+"""The options of ``continual-petl push``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+
+HELP = "upload a run, or the export of one task, to the Hugging Face Hub"
+EPILOG = """Every digest of the run is checked first. Only what changed is uploaded, as one commit; the same command goes
+on after a broken upload. README.md becomes a model card: later pushes write only the part between its two marks. Log in once
+with `hf auth login`.
+
+A run on the Hub is given as hf://USER/REPO or hf://USER/REPO@REVISION to predict, verify, list, show, diff, report, similar,
+ablate and export. To learn more tasks, download it: hf download USER/REPO --local-dir runs/mine.
+
+examples:
+  continual-petl push runs/mine user/mine --private
+  continual-petl push runs/mine user/mine-agnews --task agnews
+  continual-petl verify hf://user/mine
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    command.add_argument("repo", metavar="REPO", help="the repository, USER/NAME; created if it does not exist")
+    text = "upload only this task, as an export that others can load without this package, to a repository of its own"
+    command.add_argument("--task", metavar="T", help=text)
+    text = (
+        "format of --task: an adapter of peft (default), or bank and backbone merged into a checkpoint of transformers"
+    )
+    command.add_argument("--format", choices=("peft", "merged"), help=text)
+    command.add_argument(
+        "--private", action="store_true", help="create the repository as private, or refuse a public one"
+    )
+    command.add_argument(
+        "--revision", metavar="BRANCH", help="the branch; created if it does not exist (default: main)"
+    )
+    add_remote_code(command)
+    add_json(command)

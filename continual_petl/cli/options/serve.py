@@ -1,0 +1,64 @@
+"""The options of ``continual-petl serve``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_remote_code, add_run
+
+HELP = "answer over HTTP: rows of all tasks in shared batches"
+EPILOG = """Needs the extra: pip install 'continual-petl[serve]'. Rows of different requests and tasks share batches. Tasks
+that other processes learn, replace or forget are picked up within seconds, without a restart. Each bank is verified before
+its first prediction. The log, on standard error, has one JSON object per line, without texts unless --log-texts is given.
+
+  POST /v1/predict   {"inputs": ["a text", ...], "task": "trec" | ["trec", null, ...] | null, "unknown": "reject" | "nearest"}
+                     returns {"predictions": [...]}, with the records of predict --json; null: the run finds the task
+  GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try)
+
+Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 no JSON (or, as plain text, a Host header that is not
+allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task,
+413 too large, 422 a row that the task cannot predict, 429 too many rows wait (see Retry-After), 503 not ready, 504 timed out.
+Ctrl-C and SIGTERM stop the endpoint after everything that was accepted is answered; a client that does not end its request
+is waited for until 5 s after --timeout.
+
+examples:
+  continual-petl serve runs/mine
+  continual-petl serve runs/mine --port 9000 --token-file token.txt
+  continual-petl serve runs/mine --host 0.0.0.0 --allowed-host models.example.org --token-file token.txt
+  curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{"inputs": ["Shares fell on Monday"]}'
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    text = "address to listen on (default: 127.0.0.1, which only this machine can reach)"
+    command.add_argument("--host", default="127.0.0.1", help=text)
+    command.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: 8000)")
+    text = "a name that requests may use in their Host header; may be repeated (loopback names are allowed on loopback)"
+    command.add_argument("--allowed-host", metavar="NAME", action="append", default=[], help=text)
+    text = "file with the token that requests need (Authorization: Bearer TOKEN)"
+    command.add_argument("--token-file", metavar="FILE", help=text)
+    text = "how long the first row of a batch waits for others, in milliseconds (default: 5)"
+    command.add_argument("--window-ms", metavar="MS", type=float, default=5.0, help=text)
+    text = "maximum number of rows per batch (default: 64)"
+    command.add_argument("--batch-rows", metavar="N", type=int, default=64, help=text)
+    text = "maximum number of rows per request (default: 512)"
+    command.add_argument("--max-rows", metavar="N", type=int, default=512, help=text)
+    text = "maximum number of characters per row (default: 20000)"
+    command.add_argument("--max-characters", metavar="N", type=int, default=20_000, help=text)
+    text = "maximum size of a request in bytes (default: 8 MiB)"
+    command.add_argument("--max-body-bytes", metavar="N", type=int, default=8 * 2**20, help=text)
+    text = "maximum number of rows that wait; more are refused with status 429 (default: 2048)"
+    command.add_argument("--max-waiting", metavar="N", type=int, default=2048, help=text)
+    text = "seconds after which a request is given up with status 504 (default: 30)"
+    command.add_argument("--timeout", metavar="S", type=float, default=30.0, help=text)
+    text = "memory limit for all banks together, in bytes; others are read when needed (default: 1 GiB)"
+    command.add_argument("--resident-bytes", metavar="N", type=int, help=text)
+    text = "rows without a task that resemble no task's rows: no prediction (default), or the nearest task's"
+    command.add_argument("--unknown", choices=("reject", "nearest"), default="reject", help=text)
+    command.add_argument("--log-texts", action="store_true", help="write texts and predictions to the log too")
+    text = "what computes: this process (default), or replicas on Ray Serve"
+    command.add_argument("--engine", choices=("local", "ray"), default="local", help=text)
+    command.add_argument("--replicas", metavar="N", type=int, default=1, help="number of replicas (--engine ray)")
+    add_remote_code(command)

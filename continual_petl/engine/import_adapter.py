@@ -1,0 +1,240 @@
+"""Commit an adapter that another library learned as a task of a run."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.spec import BankSpec
+from continual_petl.engine.checks.preflight import find_problems
+from continual_petl.engine.learn import finish_committed, run_events, watched
+from continual_petl.engine.run import Run
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest, listening
+from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.engine.task.learn_task import (
+    answer_splits,
+    certifying_probe,
+    commit_bank,
+    notify_start,
+    router_sums,
+)
+from continual_petl.engine.task_run import Clock, TaskRun, TrainedBank
+from continual_petl.errors import InputError
+from continual_petl.export.subject import Subject
+from continual_petl.heads.kinds import LABELLED
+from continual_petl.heads.linear import LinearHead
+from continual_petl.imports.base_model import check_base
+from continual_petl.imports.draft import put
+from continual_petl.imports.head import resolve_labels
+from continual_petl.imports.imported import Imported, check_imported
+from continual_petl.imports.translate import read_adapter, translate
+from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.seeding import derive_seed
+from continual_petl.store.certificate.history import Curve, History
+from continual_petl.store.certificate.origin import Origin
+from continual_petl.store.commit import Evidence
+from continual_petl.store.folder.stream_seal import check_stream
+from continual_petl.store.open_run import open_store
+from continual_petl.store.verify.probe import make_probe
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.dump import dump_stream, settled
+
+
+def import_adapter(
+    run_dir: str | Path,
+    folder: str | Path,
+    task: str,
+    *,
+    data: Any = None,
+    kind: str | None = None,
+    labels: Sequence[str] | None = None,
+    pooling: str | None = None,
+    base: str | None = None,
+    remote_code: bool = False,
+    wait: bool = False,
+) -> Run:
+    """Commit an adapter of `peft` or `adapters` as the next task of a run, with its certificate; nothing is trained.
+
+    The bank is compared with the arithmetic of the other library before it is committed. With rows, its scores are measured
+    as those of a learned task are; without rows, its cells of R say "not measured".
+
+    Args:
+        run_dir: a run folder.
+        folder: the adapter's folder, as ``save_pretrained`` writes it; nothing in it is executed.
+        task: the name of the new task.
+        data: rows to measure scores on, as in a stream file; None means no scores.
+        kind: the kind of the task; None takes it from the adapter.
+        labels: names of the head's outputs, in their order; None takes them from the file of the head, if it has them.
+        pooling: how token states are pooled before a head in head.safetensors; None takes it from that file, or from the
+            stream.
+        base: the name of the adapter's base model, if the run's backbone is the same model under another name.
+        remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it.
+        wait: whether to wait for another process that writes to the run folder, instead of raising.
+
+    Returns:
+        The run, with the new task.
+
+    Raises:
+        InputError: if the adapter cannot be expressed as a bank of this backbone, or something about its head is not known.
+        StoreError: if the run folder is damaged.
+        RunInUseError: if another process writes to it.
+
+    Example::
+
+        run = import_adapter("runs/mine", "adapters/trec", "trec", labels=["ABBR", "DESC"], data="data/trec")
+    """
+    files = read_adapter(folder)
+    store = open_store(run_dir)
+    with store.lock(wait=wait), listening() as request:
+        store.clean()
+        check_stream(store)
+        opened = Run(run_dir, remote_code=remote_code)
+        opened.session.models.check_code()
+        _check_name(opened, task)
+        opened.store.check_complete()
+        opened.session.check_backbone()
+        backbone = opened.session.models.backbone("fp32")
+        imported = translate(files, backbone, kind=kind, pooling=pooling)
+        check_base(imported.base, imported.revision, backbone, base)
+        spec, entry = _entry(opened.spec, imported, task, data, labels)
+        session = Session(spec, opened.store)
+        session.models.backbones.update(opened.session.models.backbones)
+        watching = watched((), progress=False)
+        with run_events(watching, session.store, ()):
+            finish_committed(session, watching, request, num_more=1)
+            if data is not None:
+                find_problems(session, [entry]).raise_all()
+            origin = Origin(format=imported.format, method=imported.method, base=imported.base, files=files.digests)
+            ready = _with_rows if data is not None else _without_rows
+            learned = ready(session, entry, imported, origin, request)
+            session.store.write_backbone(learned.backbone)
+            notify_start(session, task, watching, learned.evidence.notices)
+            seconds = commit_bank(session, learned)
+            if data is not None:
+                session.store.write_stream(dump_stream(settled(spec.anchored())))
+            finish_task(session, task, watching, seconds, request)
+    return Run(run_dir, session=session)
+
+
+def _check_name(run: Run, task: str) -> None:
+    known = {*run.store.tasks, *(each.name for each in run.spec.tasks)}
+    if task.casefold() in {name.casefold() for name in known}:
+        raise InputError(
+            f"task: the run {run.store.folder} already has a task {task!r}, learned or in its stream; a task is "
+            "never replaced by an import: give another name."
+        )
+
+
+def _entry(
+    spec: StreamSpec, imported: Imported, name: str, data: Any, labels: Sequence[str] | None
+) -> tuple[StreamSpec, TaskSpec]:
+    """Return the stream with the new task, if that has data, and the task."""
+    head = imported.head
+    if data is not None and head.kind in LABELLED and labels is None and head.labels is None:
+        raise InputError(
+            f"labels: the adapter does not say which of its {len(head.tensors['weight'])} outputs is which label, so rows "
+            "cannot be scored: give the labels in the order of the outputs (--labels)."
+        )
+    named = resolve_labels(head, None if labels is None else tuple(labels))
+    row: dict[str, Any] = {"name": name, "kind": head.kind, "data": "not read", "bank": _choice(imported.draft.spec)}
+    if head.pooling is not None:
+        row["pooling"] = head.pooling
+    if data is not None:
+        # As the command line means it: relative to the working directory.
+        row["data"] = os.path.abspath(data) if isinstance(data, str) and os.path.exists(data) else data
+    if named is not None:
+        row["labels"] = list(named)
+    entry = TaskSpec.model_validate(row)
+    return (spec if data is None else spec.model_copy(update={"tasks": (*spec.tasks, entry)})), entry
+
+
+def _choice(spec: BankSpec) -> BankChoice:
+    tree = {"modifications": spec.model_dump(mode="json")["modifications"], "layernorms": spec.layernorms}
+    choice = BankChoice.model_validate(tree | ({} if spec.layers == "all" else {"layers": spec.layers}))
+    assert choice.resolve() == spec
+    return choice
+
+
+def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, probe: Any) -> None:
+    """Set the values of a bank, and compare it with the other library."""
+    imported.draft.write(bank)
+    if isinstance(bank.head, LinearHead):
+        put(bank.head.output.weight, imported.head.tensors["weight"], "weight")
+        put(bank.head.output.bias, imported.head.tensors["bias"], "bias")
+    bank.requires_grad_(False).eval()
+    backbone = session.models.backbone("fp32")
+    compared = copy.deepcopy(bank).to(backbone.model.device)
+    subject = Subject(plan=plan, bank=compared, backbone=backbone, probe=probe, tokenizer=None, pad=None)
+    check_imported(imported, subject)
+
+
+def _with_rows(
+    session: Session, entry: TaskSpec, imported: Imported, origin: Origin, request: StopRequest
+) -> TrainedBank:
+    """Return the bank with scores on its rows."""
+    run = TaskRun.begin(session, entry, (), request)
+    run.clock.lap("data")
+    probe = certifying_probe(run)
+    _write(session, run.plan, run.bank, imported, probe)
+    run.learner.eval()
+    scores, answers = answer_splits(run)
+    evidence = _evidence(session, run.plan, run.backbone, origin, "", probe)
+    evidence = {
+        **evidence,
+        "scores": scores,
+        "data": run.data.digests,
+        "notices": (*run.data.notices, *evidence["notices"]),
+        "router": router_sums(run),
+        "history": History(task=run.plan.name, curve=Curve(losses=(), scores=()), kept=None, answered=answers),
+    }
+    run.clock.lap("evaluate")
+    return TrainedBank(
+        plan=run.plan,
+        bank=run.bank,
+        backbone=run.backbone,
+        evidence=Evidence(**evidence),
+        seconds=run.clock.laps,
+        lost=(*run.data.remarks, *run.data.cache_notices),
+    )
+
+
+def _without_rows(
+    session: Session, entry: TaskSpec, imported: Imported, origin: Origin, request: StopRequest
+) -> TrainedBank:
+    """Return the bank without scores."""
+    clock, backbone = Clock(), session.backbone(entry)
+    labels = entry.labels if isinstance(entry.labels, tuple) else None
+    plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec)
+    bank = build_bank(plan, backbone, folded=True)
+    bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
+    probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)
+    _write(session, plan, bank, imported, probe)
+    request.stop_here(f"before task {plan.name!r} was committed", "starts over")
+    why = "; it was imported without rows, so its scores are not measured"
+    evidence = Evidence(**_evidence(session, plan, backbone, origin, why, probe))
+    clock.lap("evaluate")
+    return TrainedBank(plan=plan, bank=bank, backbone=backbone, evidence=evidence, seconds=clock.laps, lost=())
+
+
+def _evidence(
+    session: Session, plan: TaskPlan, backbone: Backbone, origin: Origin, why: str, probe: Any
+) -> dict[str, Any]:
+    based = "" if origin.base is not None else " that names no base model"
+    return {
+        "probe": probe,
+        "scores": {},
+        "data": {},
+        "notices": (f"task {plan.name!r}: not learned here, but {origin.in_words}{based}{why}",),
+        "max_length": backbone.max_length,
+        "preparation": session.models.preparation,
+        "origin": origin,
+        "history": History(task=plan.name, curve=Curve(losses=(), scores=()), kept=None, answered={}),
+    }

@@ -1,0 +1,53 @@
+"""Writes an adapter of `adapters` into a folder; the library itself is not needed for that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from continual_petl.export.adapterhub import VERSION, adapterhub_adapter
+from continual_petl.export.adapterhub_restated import adapterhub_restated
+from continual_petl.export.card import adapters_card
+from continual_petl.export.compare import check_outputs
+from continual_petl.export.model_card import base_model
+from continual_petl.export.peft_files import head_notes, save_tensors
+from continual_petl.export.restated import HEAD
+from continual_petl.export.subject import Subject
+from continual_petl.heads.linear import LinearHead
+
+
+def write_adapters(subject: Subject, folder: Path) -> float:
+    """Write a task's adapter into a folder, read it back, and compare it with the bank.
+
+    Args:
+        subject: the task.
+        folder: an empty folder.
+
+    Returns:
+        The largest difference found; see `check_outputs`.
+
+    Raises:
+        InputError: if `adapters` has no such method.
+        ExportError: if the files compute something else.
+    """
+    plan, backbone, bank = subject.plan, subject.backbone, subject.bank
+    # The name is that of a module there, which cannot have a dot.
+    name = plan.name.replace(".", "_")
+    adapter = adapterhub_adapter(subject, name)
+    base = base_model(backbone.name) or backbone.name
+    config = {
+        "config": adapter.config,
+        "hidden_size": backbone.hidden_size,
+        "model_class": type(backbone.model.base_model).__name__,
+        "model_name": base,
+        "model_type": str(backbone.model.config.model_type),
+        "name": name,
+        "version": VERSION,
+    }
+    (folder / "adapter_config.json").write_text(f"{json.dumps(config, indent=2, sort_keys=True)}\n", encoding="utf-8")
+    save_tensors(adapter.tensors, folder / "adapter.safetensors", {})
+    if isinstance(bank.head, LinearHead):
+        head = {part: tensor.detach() for part, tensor in bank.head.output.named_parameters()}
+        save_tensors(head, folder / HEAD, head_notes(subject))
+    (folder / "README.md").write_text(adapters_card(subject, base), encoding="utf-8")
+    return check_outputs(plan, backbone, bank, subject.probe, adapterhub_restated(subject, folder))

@@ -1,0 +1,67 @@
+"""A model card on the Hub: what its author knows, around the part that is written for it.
+
+The part between the two marks is written again with each upload; everything else in a card belongs to its author.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+"""The packaged MiniLM on the Hub."""
+BEGIN, END = "<!-- continual-petl writes this part -->", "<!-- end of the part that continual-petl writes -->"
+HERE = "path/to/this/folder"
+"""Stands for the folder in the lines of Python."""
+
+
+def base_model(name: str) -> str | None:
+    """Return a backbone's name on the Hub; None if it is a folder on this machine."""
+    return MINILM if name == "minilm" else None if os.path.isabs(name) or os.path.exists(name) else name
+
+
+def new_card(base: str | None, library: str, tags: Sequence[str], title: str, text: str) -> str:
+    """Return a whole model card, with places for what only the author knows.
+
+    Args:
+        base: the backbone's name on the Hub, if it has one.
+        library: the library that loads it.
+        tags: tags on the Hub.
+        title: its heading.
+        text: the part between the marks.
+    """
+    lines = [*([] if base is None else [f"base_model: {base}"]), f"library_name: {library}", "tags:"]
+    header = "\n".join([*lines, *(f"- {tag}" for tag in tags), "# license:", "# datasets:"])
+    return f"""---
+{header}
+---
+
+# {title}
+
+{BEGIN}
+{text.strip()}
+{END}
+
+## Licence and data
+
+*To be filled in by the author: the licence (also as `license:` at the top of this file), the data it was learned from and the
+licence of that data (also as `datasets:`), and what it should not be used for.*
+"""
+
+
+def updated_card(old: str | None, new: str) -> str | None:
+    """Return the card to upload: the new one, or the old one with the part between the marks replaced.
+
+    Args:
+        old: the card on the Hub, if there is one.
+        new: the card as `new_card` returns it.
+
+    Returns:
+        None if the old card has no such part any more, and stays as it is.
+    """
+    if old is None:
+        return new
+    start, end = old.find(BEGIN), old.rfind(END)
+    if not 0 <= start < end:
+        return None
+    return old[:start] + new[new.index(BEGIN) : new.index(END)] + old[end:]

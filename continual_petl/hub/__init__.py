@@ -1,0 +1,1 @@
+"""Runs on the Hugging Face Hub: what is uploaded, how it is downloaded, and the model card."""

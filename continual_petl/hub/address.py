@@ -1,0 +1,59 @@
+"""The address of a run on the Hub: ``hf://USER/RUN``, or ``hf://USER/RUN@REVISION``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from continual_petl.errors import InputError
+
+_REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
+_ADDRESS = re.compile(rf"(?:hf:/{{1,2}})?(?P<repo>{_REPO})(?:@(?P<revision>[^\s@]+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a run is on the Hub.
+
+    Example:
+        >>> Address.of("hf://user/run@v1")
+        Address(repo='user/run', revision='v1')
+        >>> str(Address.of("user/run"))
+        'hf://user/run'
+    """
+
+    repo: str
+    revision: str | None = None
+    """Branch, tag or commit; None means the branch ``main``."""
+
+    @classmethod
+    def of(cls, text: str | Path, revision: str | None = None) -> Address:
+        """Read an address; ``hf://`` may be left out, and `Path` may have taken one of its slashes.
+
+        Args:
+            text: the address.
+            revision: branch, tag or commit, if the address names none.
+
+        Raises:
+            InputError: if it is not an address, or there are two revisions.
+        """
+        found = _ADDRESS.fullmatch(str(text))
+        if found is None:
+            raise InputError(
+                f"{text}: this is not the address of a run on the Hub; expected hf://USER/RUN, or hf://USER/RUN@REVISION "
+                "with a branch, tag or commit"
+            )
+        if revision is not None and found["revision"] is not None:
+            raise InputError(f"revision: got {revision!r}, but {text} names one too; give one of them")
+        return cls(found["repo"], revision or found["revision"])
+
+    def __str__(self) -> str:
+        return f"hf://{self.repo}" + ("" if self.revision is None else f"@{self.revision}")
+
+
+def check_repo(repo: str) -> str:
+    """Return the name of a repository, or raise `InputError`."""
+    if re.fullmatch(_REPO, repo, re.ASCII) is None:
+        raise InputError(f"{repo}: this is not the name of a repository on the Hub; expected USER/NAME")
+    return repo

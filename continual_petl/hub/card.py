@@ -1,0 +1,102 @@
+"""The model card of a run: its tasks, their scores, what it cost, how it is verified and how it is loaded."""
+
+from __future__ import annotations
+
+from continual_petl.errors import counted
+from continual_petl.export.model_card import base_model, new_card
+from continual_petl.hub.address import Address
+from continual_petl.report.formatting import mark_of, number
+from continual_petl.report.run_facts import RunFacts
+from continual_petl.store.certificate.chain import Link
+
+MAX_TASKS = 200
+"""Maximum number of tasks in the table."""
+MAX_ROWS = 12
+"""Maximum number of tasks for which the result matrix is shown."""
+
+
+def run_card(facts: RunFacts, head: Link, address: Address) -> str:
+    """Return the text of README.md.
+
+    Args:
+        facts: the run, which has learned at least one task.
+        head: the newest entry of its chain.
+        address: where it is loaded from.
+    """
+    pin, last = facts.pin, facts.growth[-1]
+    assert pin is not None
+    tasks = [task.name for task in facts.tasks]
+    stored = (
+        f"{last.stored:,} parameters ({last.stored / pin.num_parameters:.1%} of the backbone's {pin.num_parameters:,})"
+    )
+    base = base_model(pin.name)
+    backbone = "a backbone that is not on the Hub" if base is None else f"[{base}](https://huggingface.co/{base})"
+    order = " one after another" if len(tasks) > 1 else ""
+    at = "" if address.revision is None else f', revision="{address.revision}"'
+    row = "image.png" if facts.tasks[-1].kind == "image-classification" else "some text"
+    text = f"""
+{counted(len(tasks), "task")}, learned{order} with `continual-petl` on {backbone}. The backbone is frozen; what was
+learned is in a bank for each task. All banks together have {stored}.
+
+{_tasks(facts)}
+{_summary(facts)}
+{_matrix(facts)}
+## How to load it
+
+```python
+from continual_petl import Run
+
+run = Run.from_hub("{address.repo}"{at})  # verified before it answers
+run.predict("{row}", task="{tasks[-1]}")
+```
+
+```bash
+continual-petl verify {address}
+continual-petl predict {address} "{row}" --task {tasks[-1]}
+```
+
+## Certificate
+
+Every task has a certificate: digests of its bank, and outputs for fixed inputs. The certificates form a chain. Its newest
+entry is number {head.index}, with the seal `{head.seal}`; `continual-petl verify` prints the same seal if nothing changed.
+"""
+    return new_card(base, "continual-petl", ("peft", "continual-learning"), facts.name, text)
+
+
+def _tasks(facts: RunFacts) -> str:
+    lines = ["| task | kind | bank | metric | score | now | parameters |", "|---|---|---|---|---|---|---|"]
+    for task in facts.tasks[:MAX_TASKS]:
+        now = number(facts.newest.get(task.name)) + mark_of(task.split)
+        score = number(task.score) + mark_of(task.split)
+        what = f"{task.kind} | {task.bank} | {task.metric} | {score} | {now} | {task.num_parameters:,}"
+        lines.append(f"| {task.name} | {what} |")
+    if (more := len(facts.tasks) - MAX_TASKS) > 0:
+        lines.append(f"\nand {more:,} more: `continual-petl list` shows all.")
+    lines.append(
+        "\n*Score*: just after the task was learned. *Now*: after the last task, or the newest known." + _note(facts)
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _note(facts: RunFacts) -> str:
+    return f" {facts.results.note.strip()}" if facts.results.note else ""
+
+
+def _summary(facts: RunFacts) -> str:
+    results = facts.results
+    return (
+        f"Mean score over all tasks (ACC): {number(results.acc)}{results.basis}. Backward transfer (BWT): "
+        f"{number(results.bwt)}. Forgetting: {number(results.forgetting)}.\n"
+    )
+
+
+def _matrix(facts: RunFacts) -> str:
+    names = facts.results.tasks
+    if not 1 < len(names) <= MAX_ROWS:
+        return ""
+    lines = ["## Result matrix\n", "The score on each task (column) after learning each task (row).\n"]
+    lines += [f"| after | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for place, name in enumerate(names):
+        known = [number(value) for value in facts.results.row(place).tolist()]
+        lines.append(f"| {name} | {' | '.join([*known, *[''] * (len(names) - len(known))])} |")
+    return "\n".join(lines) + "\n"

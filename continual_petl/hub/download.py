@@ -1,0 +1,123 @@
+"""Downloads a run, checks every digest in it, and only then puts it where it is read.
+
+`huggingface_hub` downloads into its cache, whose files are links, which a store refuses. The run folder is made of the same
+files (large ones as hard links, which take no room) under ``continual-petl`` next to that cache, a folder for each commit.
+What a commit holds cannot change any more, so a folder that is there is not downloaded again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.hub.address import Address
+from continual_petl.hub.errors import explained
+from continual_petl.hub.files import PATTERNS, check_listed, limit_of
+from continual_petl.hub.refusal import problems_of, refusal
+from continual_petl.report.facts import read_facts
+from continual_petl.store.files.atomic import explain_refusals, make_folder
+
+
+def download(address: Address) -> Path:
+    """Return the folder of a run on the Hub: complete, with every digest checked. It is only for reading.
+
+    The backbone is not needed; `Run.from_hub` also replays the probes on it.
+
+    Raises:
+        InputError: if it cannot be downloaded, or is no run.
+        StoreError: if it is damaged or was changed; the folder is then removed.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download  # takes half a second
+    from huggingface_hub.hf_api import RepoFile
+
+    listed: dict[str, int] | None = None
+    with explained(address, "downloaded"):
+        if not constants.HF_HUB_OFFLINE:
+            api = HfApi()
+            commit = str(api.repo_info(address.repo, revision=address.revision).sha)
+            if (folder := _folder(address, commit)).is_dir():
+                return folder
+            tree = api.list_repo_tree(address.repo, recursive=True, revision=commit)
+            listed = {each.path: each.size for each in tree if isinstance(each, RepoFile)}
+            check_listed(listed, str(address))  # before anything is downloaded
+        snapshot = Path(
+            snapshot_download(
+                address.repo,
+                revision=address.revision,
+                allow_patterns=list(PATTERNS),
+                local_files_only=constants.HF_HUB_OFFLINE,
+            )
+        )
+    if (folder := _folder(address, snapshot.name)).is_dir():
+        return folder
+    found = {str(path.relative_to(snapshot).as_posix()): path.stat().st_size for path in _files_in(snapshot)}
+    paths = check_listed(found, str(address))
+    if listed is not None and {path: found[path] for path in paths} != _of_run(listed):
+        raise StoreError(f"{address}: it changed while it was downloaded. Run the same command again.")
+    _put(snapshot, paths, folder, address)
+    return folder
+
+
+def _of_run(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {path: size for path, size in sizes.items() if limit_of(path) is not None}
+
+
+def _folder(address: Address, commit: str) -> Path:
+    """Return where the run of a commit is read from."""
+    from huggingface_hub import constants
+
+    if re.fullmatch("[0-9a-f]{40}", commit) is None:
+        raise InputError(
+            f"{address}: the Hub names its newest commit {commit!r}, which is no commit; check HF_ENDPOINT"
+        )
+    return Path(constants.HF_HOME, "continual-petl", address.repo.replace("/", "--"), commit)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [each for each in sorted(folder.rglob("*")) if each.is_file()]
+
+
+def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> None:
+    """Make the run folder next to its place, check it, and move it there."""
+    make_folder(folder.parent)
+    with explain_refusals(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as beside:
+        made = Path(beside, folder.name)
+        for path in paths:
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            _link((snapshot / path).resolve(), made / path)
+        check_unchanged(made, str(address))
+        if not folder.is_dir():  # otherwise another process was faster
+            made.rename(folder)
+
+
+def _link(source: Path, place: Path) -> None:
+    """Make a file of a bank a hard link; copy others, since a run that learns would write to them."""
+    if place.suffix == ".safetensors":
+        with suppress(OSError):  # another disk, or one without hard links
+            os.link(source, place)
+            return
+    shutil.copyfile(source, place)
+
+
+def check_unchanged(folder: Path, where: str) -> None:
+    """Check the chain and every digest of a run, without its backbone.
+
+    Args:
+        folder: the run folder.
+        where: what messages call it.
+
+    Raises:
+        StoreError: with the findings.
+    """
+    try:
+        checks = read_facts(folder).checks
+    except (InputError, StoreError) as error:
+        raise StoreError(refusal(where, [str(error).replace(str(folder), where)])) from error
+    if problems := problems_of(checks):
+        raise StoreError(refusal(where, [problem.replace(str(folder), where) for problem in problems]))

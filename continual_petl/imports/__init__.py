@@ -1,0 +1,1 @@
+"""Turns adapters that other libraries wrote into banks."""

@@ -1,0 +1,183 @@
+"""Reads the folder of an adapter that came from anywhere: JSON and safetensors, of limited size, nothing executed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from continual_petl.digests import file_digest
+from continual_petl.errors import InputError, StoreError
+from continual_petl.export.restated import HEAD
+from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.certificate.tensor_file import read_tensors
+from continual_petl.store.files.reading import parse_json, read_file
+
+CONFIG = "adapter_config.json"
+PEFT_TENSORS = "adapter_model.safetensors"
+PEFT_PICKLE = "adapter_model.bin"
+HUB_TENSORS = "adapter.safetensors"
+HUB_PICKLE = "pytorch_adapter.bin"
+MAX_CONFIG_BYTES = 2**20
+MAX_TENSOR_BYTES = 4 * 2**30
+MAX_TENSORS = 50_000
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The content of an adapter's folder; tensors are in float32."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    head: dict[str, Tensor]
+    """The content of head.safetensors; empty if there is no such file."""
+    notes: Mapping[str, str]
+    """What an export wrote about the head, in the metadata of the file that has it: kind, pooling, labels."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of every file that was read."""
+
+
+def read_peft_files(folder: str | Path) -> AdapterFiles:
+    """Read the folder of an adapter of `peft`.
+
+    Raises:
+        InputError: if a file is missing, too large, damaged, or could execute code when it is read.
+    """
+    place = Path(folder)
+    config, tensors = place / CONFIG, place / PEFT_TENSORS
+    if not config.is_file():
+        raise InputError(
+            f"folder: {place} has no {CONFIG}, so it is not an adapter of peft. Give the folder that save_pretrained wrote."
+        )
+    if not tensors.is_file():
+        instead = (
+            f" It has {PEFT_PICKLE}, which can execute code when it is read: load it with peft where you trust it, and save "
+            "it again (save_pretrained writes safetensors)."
+        )
+        raise InputError(
+            f"folder: {place} has no {PEFT_TENSORS}.{instead if (place / PEFT_PICKLE).exists() else ' It is incomplete.'}"
+        )
+    digests = {path.name: file_digest(path) for path in (config, tensors, place / HEAD) if path.is_file()}
+    head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
+    return AdapterFiles(
+        folder=place,
+        config=read_config(config),
+        tensors=read_safetensors(tensors, digests[PEFT_TENSORS]),
+        head=head,
+        notes=_metadata(place / HEAD if head else tensors),
+        digests=digests,
+    )
+
+
+def read_hub_files(folder: str | Path) -> AdapterFiles:
+    """Read the folder of an adapter of `adapters`.
+
+    Its own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
+
+    Raises:
+        InputError: if a file is missing, too large or damaged.
+    """
+    place = Path(folder)
+    tensors = next((place / name for name in (HUB_TENSORS, HUB_PICKLE) if (place / name).is_file()), None)
+    if tensors is None:
+        raise InputError(f"folder: {place} has neither {HUB_TENSORS} nor {HUB_PICKLE}; it is incomplete.")
+    digests = {path.name: file_digest(path) for path in (place / CONFIG, tensors, place / HEAD) if path.is_file()}
+    head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
+    plain = tensors.name == HUB_TENSORS
+    return AdapterFiles(
+        folder=place,
+        config=read_config(place / CONFIG),
+        tensors=read_safetensors(tensors, digests[HUB_TENSORS]) if plain else _read_pickle(tensors),
+        head=head,
+        notes=_metadata(place / HEAD) if head else {},
+        digests=digests,
+    )
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in a file that torch.save wrote."""
+    try:
+        content = io.BytesIO(read_file(path.resolve(), MAX_TENSOR_BYTES))
+        found = torch.load(content, map_location="cpu", weights_only=True)
+    except (StoreError, OSError, ValueError, RuntimeError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"folder: {path} cannot be read ({str(error)[:300]}); it is damaged.") from error
+    except Exception as error:  # the unpickler's own error, whose module is not imported here
+        raise InputError(
+            f"folder: {path} holds more than tensors ({type(error).__name__}), so it could execute code, or it is damaged. "
+            "Save the adapter again with use_safetensors=True."
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        for name, tensor in found.items()
+    ):
+        raise InputError(f"folder: {path} does not hold tensors by name; it is not an adapter.")
+    return whole(path, found)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        InputError: if it is too large, or not a JSON object.
+    """
+    try:
+        return parse_json(read_file(path.resolve(), MAX_CONFIG_BYTES), str(path))
+    except (StoreError, OSError) as error:
+        raise InputError(f"folder: {error}") from error
+
+
+def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
+    """Return the tensors in a file, in float32.
+
+    Args:
+        path: the file.
+        digest: its SHA-256, if known.
+
+    Raises:
+        InputError: if it is too large or damaged, or a tensor has no place in an adapter.
+    """
+    try:
+        # The cache of the Hub has links to files.
+        stored = read_tensors(path.resolve(), MAX_TENSOR_BYTES, digest, "folder")
+    except (StoreError, OSError) as error:
+        raise InputError(str(error)) from error
+    return whole(path, as_tensors(stored))
+
+
+def whole(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in float32, after checking their number, dtypes and values."""
+    if len(tensors) > MAX_TENSORS:
+        raise InputError(f"folder: {path} has {len(tensors)} tensors; an adapter has at most {MAX_TENSORS}.")
+    _check(path, ((n, t) for n, t in tensors.items() if t.dtype not in _FLOATS), "not of a floating-point type")
+    made = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    _check(path, ((n, t) for n, t in made.items() if not t.isfinite().all()), "not finite")
+    return made
+
+
+_FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+
+
+def _check(path: Path, wrong: Iterable[tuple[str, Tensor]], what: str) -> None:
+    if (first := next(iter(wrong), None)) is not None:
+        name, tensor = first
+        raise InputError(
+            f"folder: {path}: the values of {name[:200]!r} ({str(tensor.dtype).removeprefix('torch.')}) are {what}; a bank "
+            "has finite numbers in float32. Save the adapter again in float32, float16 or bfloat16."
+        )
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """Return what the header of a safetensors file says about it."""
+    try:
+        with safe_open(path, framework="pt") as opened:
+            found: dict[str, str] = opened.metadata() or {}
+            return found
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"folder: {path} cannot be read ({error}); it is damaged.") from error

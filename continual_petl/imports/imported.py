@@ -1,0 +1,54 @@
+"""An adapter, translated into a bank, and its comparison with what the library that wrote it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from continual_petl.errors import ExportError, InputError
+from continual_petl.export.compare import Compute, compare_outputs
+from continual_petl.export.subject import Subject
+from continual_petl.imports.draft import Draft
+from continual_petl.imports.head import ImportedHead
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An adapter, translated."""
+
+    draft: Draft
+    head: ImportedHead
+    base: str | None
+    """The base model that it names."""
+    revision: str | None
+    format: Literal["peft", "adapters"]
+    method: str
+    stored: dict[str, Tensor]
+    """Its tensors as they were read."""
+    computes: Callable[..., Compute]
+    """From a task, and ``head``, its head's tensors, to the other library's arithmetic with the tensors as they were read."""
+
+
+def check_imported(imported: Imported, subject: Subject) -> float:
+    """Compare a bank with what the other library computes with the adapter; return the largest difference.
+
+    Raises:
+        InputError: if they differ.
+    """
+    device = subject.backbone.model.device
+    head = {name: tensor.to(device) for name, tensor in imported.head.tensors.items()}
+    where = (subject.plan, subject.backbone, subject.bank, subject.probe)
+    try:
+        found, allowed = compare_outputs(*where, imported.computes(subject, head=head))
+    except ExportError as error:
+        raise InputError(f"folder: {error}") from error
+    if not found <= allowed:
+        raise InputError(
+            f"task {subject.plan.name!r}: its bank would not compute what {imported.method} computes in the library that "
+            f"wrote it: their outputs differ by {found:.2g} (allowed: {allowed:.2g}). Nothing was committed. Please report "
+            "this with the versions of transformers and of continual-petl."
+        )
+    return found

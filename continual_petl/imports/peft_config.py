@@ -1,0 +1,159 @@
+"""The configuration of an adapter of `peft` 0.21: what can be expressed here, and what is refused by name.
+
+An option that peft has and this file does not know is refused unless it is off, so that nothing is ignored that changes what
+the adapter computes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import InputError
+
+METHODS = ("LORA", "IA3", "LN_TUNING", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
+VIRTUAL = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
+
+_Text = Annotated[str, Field(max_length=1000)]
+_Texts = Annotated[tuple[_Text, ...], Field(max_length=10_000)]
+_Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class PeftConfig(FrozenModel):
+    """The options of an adapter that matter here, with peft's defaults."""
+
+    peft_type: _Text
+    task_type: _Text | None = None
+    base_model_name_or_path: _Text | None = None
+    revision: _Text | None = None
+    target_modules: _Text | _Texts | None = None
+    exclude_modules: _Text | _Texts | None = None
+    layers_to_transform: Annotated[int, Field(strict=True)] | tuple[int, ...] | None = None
+    modules_to_save: _Texts | None = None
+    r: _Size = 8
+    lora_alpha: _Number = 8.0
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    use_rslora: bool = False
+    use_dora: bool = False
+    rank_pattern: Annotated[dict[_Text, _Size], Field(max_length=10_000, default_factory=dict)]
+    alpha_pattern: Annotated[dict[_Text, _Number], Field(max_length=10_000, default_factory=dict)]
+    init_lora_weights: bool | _Text | None = True
+    feedforward_modules: _Text | _Texts | None = None
+    num_virtual_tokens: _Size | None = None
+    num_transformer_submodules: Annotated[int, Field(ge=1, le=2)] | None = None
+    num_layers: _Size | None = None
+    num_attention_heads: _Size | None = None
+
+
+_WITHOUT_EFFECT = {
+    *("peft_version", "inference_mode", "auto_mapping", "fan_in_fan_out", "megatron_core", "qalora_group_size"),
+    *("runtime_config", "layers_pattern", "init_ia3_weights", "eva_config", "ensure_weight_tying", "token_dim"),
+    *("prompt_tuning_init", "prompt_tuning_init_text", "tokenizer_name_or_path", "tokenizer_kwargs", "init_weights"),
+    *("encoder_reparameterization_type", "encoder_hidden_size", "encoder_num_layers", "encoder_dropout"),
+    "prefix_projection",
+}
+"""Options that do not change what a saved adapter computes: how it was trained, or what its tensors show. A prompt or prefix
+that was trained through a network is saved without it."""
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Values of init_lora_weights that leave the base model's weights as they are."""
+_LITERAL = re.compile(r"\^?[A-Za-z0-9_.]+")
+_REPEATED = re.compile(r"(?<!\\)[*+{]")
+_MAX_REPEATED = 3
+
+
+def read_peft_config(config: Mapping[str, Any]) -> PeftConfig:
+    """Return the options of an adapter.
+
+    Raises:
+        InputError: if a value is not allowed, or an option is on that cannot be expressed here.
+    """
+    kind = config.get("peft_type")
+    if kind not in METHODS:
+        raise _refused("peft_type", kind, f"banks can be made of {', '.join(METHODS)}")
+    fields = PeftConfig.model_fields
+    for key, value in config.items():
+        off = value is None or value is False or value in ("", "none") or value in ({}, [])
+        if key not in fields and key not in _WITHOUT_EFFECT and not off:
+            raise _refused(key, value, "it changes what the adapter computes, or is not known here")
+    try:
+        made = PeftConfig.model_validate({key: value for key, value in config.items() if key in fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))[:200]
+        raise InputError(f"adapter_config.json: key {where}: {first['msg']}; the file is damaged.") from error
+    if made.init_lora_weights not in _PLAIN_STARTS:
+        why = "such an adapter belongs to changed weights of the base model; convert it with peft first"
+        raise _refused("init_lora_weights", made.init_lora_weights, why)
+    for name in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(made, name):
+            if not _LITERAL.fullmatch(pattern):
+                raise _refused(name, pattern, "only names of modules, or ends of names, are read")
+    for name in ("target_modules", "exclude_modules"):
+        value = getattr(made, name)
+        if isinstance(value, str):
+            _check_expression(name, value)
+    return made
+
+
+def _refused(key: str, value: object, why: str) -> InputError:
+    return InputError(f"adapter_config.json: key {key[:200]}: got {repr(value)[:200]}, but {why}.")
+
+
+def _check_expression(key: str, text: str) -> None:
+    """Refuse regular expressions that could take forever on a name."""
+    harmless = len(_REPEATED.findall(text)) <= _MAX_REPEATED and not re.search(r"\)[*+{?]|\\[1-9]|\(\?P[=>]", text)
+    try:
+        harmless = harmless and len(text) <= 1000 and re.compile(text) is not None
+    except (re.error, RecursionError, OverflowError):
+        harmless = False
+    if not harmless or text == "all-linear":
+        raise _refused(
+            key, text, "only short regular expressions without nested repetition are run; give a list of names"
+        )
+
+
+def matches(wanted: str | Iterable[str] | None, name: str) -> bool:
+    """Return whether peft finds a module for names, ends of names, or a regular expression."""
+    if wanted is None:
+        return False
+    if isinstance(wanted, str):
+        return re.fullmatch(wanted, name) is not None
+    return any(name == end or name.endswith(f".{end}") for end in wanted)
+
+
+def is_target(config: PeftConfig, name: str) -> bool:
+    """Return whether peft changes a module."""
+    if not matches(config.target_modules, name) or matches(config.exclude_modules, name):
+        return False
+    chosen = config.layers_to_transform
+    if chosen is None or isinstance(config.target_modules, str):
+        return True
+    number = re.search(r"\.(\d+)\.", name)
+    return number is not None and int(number[1]) in ((chosen,) if isinstance(chosen, int) else chosen)
+
+
+def factor(config: PeftConfig, name: str, rank: int) -> float:
+    """Return the factor of a module's low-rank change: ``alpha / r``, or ``alpha / sqrt(r)``.
+
+    Raises:
+        InputError: if the configuration says another rank.
+    """
+    expected = int(_by_pattern(config.rank_pattern, name, config.r))
+    if expected != rank:
+        raise InputError(
+            f"adapter_config.json: module {name!r} has rank {expected} by r and rank_pattern, but its tensors have {rank}; "
+            "one of the two files was replaced."
+        )
+    alpha = _by_pattern(config.alpha_pattern, name, config.lora_alpha)
+    return alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
+
+
+def _by_pattern(patterns: Mapping[str, float], name: str, default: float) -> float:
+    found = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name))
+    return next(found, default)

@@ -1,0 +1,74 @@
+"""Where a tensor of an adapter belongs in a bank: the projections and LayerNorms by the paths of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.config.forms.base import Site
+from continual_petl.banks.forms.projection import projections
+from continual_petl.errors import InputError
+
+LOW_RANK: tuple[Site, ...] = ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
+FACTORS: tuple[Site, ...] = ("key", "value", "ffn_inner")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A projection, or its part of a fused module."""
+
+    layer: Layer
+    site: Site
+    name: str
+    """Its name in a bank."""
+    path: str
+    """The module's path in the backbone."""
+    columns: slice | list[int] | None
+    """The outputs of the module that belong to it; None for all."""
+
+
+def places(sites: Sites, wanted: Collection[Site]) -> list[Place]:
+    """Return the places of all sites, layer by layer."""
+    return [
+        Place(
+            layer,
+            site,
+            name,
+            layer.full(projection.path),
+            sites.columns(layer, projection) if projection.num_parts > 1 else None,
+        )
+        for layer in sites.layers
+        for site in wanted
+        for name, projection in projections(sites, layer, site).items()
+    ]
+
+
+def check_known(found: Collection[str], known: Collection[str], what: str) -> None:
+    """Raise `InputError`, naming the first module, if an adapter changes modules that a bank cannot."""
+    if unknown := sorted(set(found) - set(known)):
+        raise InputError(
+            f"adapter_model.safetensors: it changes module {unknown[0][:200]!r}"
+            f"{f' and {len(unknown) - 1} others' if len(unknown) > 1 else ''}, but a bank can only have {what} of this "
+            "backbone. Train the adapter without these modules (target_modules)."
+        )
+
+
+def norms_of(sites: Sites) -> dict[str, int]:
+    """Return the number of the layer that every LayerNorm belongs to, by path."""
+    return {path: layer.number for layer in sites.layers for path in sites.norms(layer)}
+
+
+def layer_range(numbers: Collection[int], num_layers: int) -> str:
+    """Return layers as a bank's specification writes them.
+
+    Example:
+        >>> layer_range({0, 2, 4, 5}, 6), layer_range({0, 1}, 2), layer_range((), 2)
+        ('0,2,4-5', 'all', 'all')
+    """
+    chosen = sorted(set(numbers))
+    if not chosen or len(chosen) == num_layers:
+        return "all"
+    starts = [n for n in chosen if n - 1 not in chosen]
+    ends = [n for n in chosen if n + 1 not in chosen]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

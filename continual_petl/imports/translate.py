@@ -1,0 +1,28 @@
+"""Which library wrote an adapter, and the bank that it becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.imports.adapterhub import translate_hub
+from continual_petl.imports.files import CONFIG, AdapterFiles, read_config, read_hub_files, read_peft_files
+from continual_petl.imports.imported import Imported
+from continual_petl.imports.peft import translate_peft
+
+
+def read_adapter(folder: str | Path) -> AdapterFiles:
+    """Read the folder of an adapter of `peft` or `adapters`.
+
+    Raises:
+        InputError: if a file is missing, too large, damaged, or could execute code when it is read.
+    """
+    path = Path(folder) / CONFIG
+    of_hub = path.is_file() and {"model_type", "config"} <= read_config(path).keys()
+    return read_hub_files(folder) if of_hub else read_peft_files(folder)
+
+
+def translate(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
+    """Return the bank that an adapter becomes; see `translate_peft` and `translate_hub`."""
+    of_hub = {"model_type", "config"} <= files.config.keys()
+    return (translate_hub if of_hub else translate_peft)(files, backbone, kind=kind, pooling=pooling)

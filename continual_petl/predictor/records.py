@@ -1,0 +1,47 @@
+"""A row and its prediction as one record of plain values, as ``predict --json`` prints it and the endpoint returns it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.heads.words import Answer
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.schema.of_kind import COLUMNS
+
+if TYPE_CHECKING:
+    from continual_petl.predictor.routed import RoutedAnswer  # with torch
+
+Record = dict[str, Any]
+ANSWER, SHARES = "answer", "probabilities"
+
+
+def standard_columns(manifest: Manifest) -> tuple[str, ...]:
+    """Return the standard column names of a kind: the keys of ``columns`` in a stream file."""
+    return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
+
+
+def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
+    """Return a record of a row and its prediction.
+
+    Args:
+        row: the row.
+        answer: the prediction; None if there is none.
+        manifest: manifest of the task.
+        given: the row with all its columns; by default, the row with the standard column names.
+    """
+    if given is None:
+        given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
+    record: Record = {**given, ANSWER: None if answer is None else answer.value}
+    if answer is not None and answer.probabilities is not None:
+        record[SHARES] = dict(answer.probabilities)
+    return record
+
+
+def route_of(answer: RoutedAnswer) -> Record:
+    """Return what a record says about the task that was found for a row."""
+    return {
+        "task": answer.task,
+        "task_probability": answer.task_probability,
+        "runners_up": dict(answer.runners_up),
+    }

@@ -1,0 +1,23 @@
+"""A run as an HTTP endpoint: rows of all tasks in shared batches, while new tasks join. Needs the extra ``serve``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from continual_petl.serve.app import make_app as make_app
+    from continual_petl.serve.client import Client as Client
+    from continual_petl.serve.client import EndpointError as EndpointError
+    from continual_petl.serve.settings import ServeSettings as ServeSettings
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Client": "continual_petl.serve.client",
+        "EndpointError": "continual_petl.serve.client",
+        "ServeSettings": "continual_petl.serve.settings",
+        "make_app": "continual_petl.serve.app",
+    },
+)

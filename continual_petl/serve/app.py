@@ -1,0 +1,215 @@
+"""The application: paths, errors and who may ask. See `continual_petl.serve.start` for the server around it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi_offline import FastAPIOffline
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from continual_petl._version import VERSION
+from continual_petl.errors import StoreError
+from continual_petl.predictor.records import Record
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.local_engine import Engine, LocalEngine
+from continual_petl.serve.metrics import Metrics
+from continual_petl.serve.middleware import BodyLimit, Observed, problem_response
+from continual_petl.serve.problems import Problem, timed_out
+from continual_petl.serve.rows import PredictRequest, asked_of
+from continual_petl.serve.settings import ServeSettings
+
+_log = logging.getLogger("continual_petl.serve")
+_ABOUT = """Predictions of all tasks of one run, each by the bank of its task. The fields of a row and its prediction are
+those that `continual-petl predict --json` prints."""
+
+
+def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engine: Engine | None = None) -> FastAPI:
+    """Return the application that serves a run, for any ASGI server with one worker.
+
+    Args:
+        folder: the run folder.
+        settings: how it is served; host and port are the server's business.
+        engine: what computes; by default, this process.
+
+    Raises:
+        InputError: if the folder holds no run, or the token cannot be read.
+        StoreError: if the run's chain is broken, or entries are missing.
+
+    Example::
+
+        uvicorn.run(make_app("runs/mine"), host="127.0.0.1", port=8000)
+    """
+    settings = settings or ServeSettings()
+    endpoint = _Endpoint(folder, settings, engine or LocalEngine(folder, settings))
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="continual-petl",
+        version=VERSION,
+        description=_ABOUT,
+        lifespan=endpoint.lifespan,
+    )
+    endpoint.add_to(app)
+    return app
+
+
+class _Endpoint:
+    """The paths of one application."""
+
+    def __init__(self, folder: str | Path, settings: ServeSettings, engine: Engine) -> None:
+        self._settings, self._token = settings, settings.token()
+        self._catalog, self._metrics = Catalog(folder), Metrics()
+        self._engine = engine
+        self._metrics.watch(self._engine, self._catalog)
+        self._why_not_ready: str | None = "loading"
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Start the engine and watch the folder; at the end, answer what was accepted."""
+        await self._engine.start(self._metrics.seen)
+        self._why_not_ready = None
+        watching = asyncio.create_task(self._watch())
+        yield
+        self._why_not_ready = "stopping"
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await self._engine.stop()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.watch_s)
+            try:
+                before = self._catalog.seals
+                if await asyncio.to_thread(self._catalog.look):  # with many tasks it takes a while
+                    now = self._catalog.seals
+                    new = sorted(task for task, seal in now.items() if before.get(task) != seal)
+                    _log.info("tasks changed: new %s, gone %s", new, sorted(set(before).difference(now)))
+                self._why_not_ready = None
+            except (StoreError, OSError) as error:
+                self._why_not_ready = "the run folder is damaged: see the log"
+                _log.error("the run folder cannot be read: %s", error)
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add paths, errors and limits to an application."""
+        app.add_exception_handler(Problem, lambda request, error: problem_response(_as_problem(error)))
+        app.add_exception_handler(RequestValidationError, lambda request, error: problem_response(_as_problem(error)))
+        app.add_exception_handler(HTTPException, lambda request, error: problem_response(_as_problem(error)))
+        app.add_exception_handler(Exception, lambda request, error: problem_response(_as_problem(error)))
+        # The last one is the outermost.
+        app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes)
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=self._settings.hosts, www_redirect=False)
+        app.add_middleware(Observed, metrics=self._metrics)
+        allowed = [Depends(self._allowed())]
+        app.post("/v1/predict", dependencies=allowed, response_model=None, summary="Predict rows")(self._predict)
+        app.get("/v1/tasks", dependencies=allowed, response_model=None, summary="All learned tasks")(self._tasks)
+        app.get("/v1/tasks/{task}", dependencies=allowed, response_model=None, summary="One task")(self._task)
+        app.get("/metrics", dependencies=allowed, response_model=None, summary="Metrics for Prometheus")(self._counted)
+        app.get("/health/live", response_model=None, summary="Whether the process runs")(self._live)
+        app.get("/health/ready", response_model=None, summary="Whether requests get predictions")(self._ready)
+        app.get("/", include_in_schema=False, response_class=HTMLResponse)(_page)
+
+    def _allowed(self) -> Callable[..., Any]:
+        wanted = self._token
+
+        async def allowed(
+            given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
+        ) -> None:
+            if wanted is None:
+                return
+            token = "" if given is None else given.credentials
+            if not secrets.compare_digest(token.encode(), wanted.encode()):
+                raise Problem(401, "no_token", "send the endpoint's token in the header Authorization: Bearer TOKEN")
+
+        return allowed
+
+    async def _predict(self, body: PredictRequest, request: Request) -> Response:
+        log: dict[str, object] = request.scope["state"]["log"]
+        if self._why_not_ready:
+            raise Problem(503, "not_ready", f"the endpoint is not ready: {self._why_not_ready}", retry_after=5)
+        asked = asked_of(body, self._catalog, self._settings)
+        log |= {"rows": len(asked.rows), "tasks": sorted({task or "(find)" for task in asked.tasks})[:20]}
+        predictions = await self._unless_gone(asyncio.ensure_future(self._engine.answer(asked, self._catalog)), request)
+        if self._settings.log_texts:
+            log["predictions"] = predictions
+        return _json({"predictions": predictions})
+
+    async def _unless_gone(self, answer: asyncio.Future[list[Record]], request: Request) -> list[Record]:
+        """Return the predictions; if the client leaves, or time is up, the rows leave the queue."""
+        gone = asyncio.ensure_future(_gone(request))
+        either: set[asyncio.Future[Any]] = {answer, gone}
+        try:
+            await asyncio.wait(either, timeout=self._settings.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if gone.done():
+                raise Problem(499, "gone", "the client closed the connection")
+            raise timed_out(self._settings.timeout_s)
+        finally:
+            answer.cancel()
+            gone.cancel()
+
+    async def _tasks(self) -> Response:
+        catalog = self._catalog
+        return _json({"tasks": [catalog.entry(task) for task in catalog.seals]})
+
+    async def _task(self, task: str) -> Response:
+        manifest, entry = self._catalog.manifest(task), self._catalog.entry(task)
+        return _json(entry | {"certificate": manifest.model_dump(mode="json", exclude={"tensors"})})
+
+    async def _counted(self) -> Response:
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _live(self) -> Response:
+        return _json({"live": True})
+
+    async def _ready(self) -> Response:
+        why = self._why_not_ready
+        body = {"ready": why is None, "tasks": len(self._catalog.seals)}
+        return _json(body if why is None else body | {"why_not": why}, 200 if why is None else 503)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(to_json(value, inf_nan_mode="null"), status, media_type="application/json")
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _page() -> HTMLResponse:
+    return HTMLResponse(files("continual_petl.serve.pages").joinpath("index.html").read_text("utf-8"))
+
+
+def _as_problem(error: Exception) -> Problem:
+    """Return what a client may know of an error: neither paths nor tracebacks."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        if isinstance(error.body, bytes):
+            return Problem(
+                422, "bad_request", "the body is not read as JSON: send the header Content-Type: application/json"
+            )
+        place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+        return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may hold")
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, Problem):
+            return error.__cause__  # raised while the body was read
+        codes = {404: "unknown_path", 405: "wrong_method"}
+        return Problem(error.status_code, codes.get(error.status_code, "bad_request"), str(error.detail))
+    _log.error("a request failed", exc_info=error)
+    return Problem(500, "internal", "an internal error of continual-petl: see the endpoint's log")

@@ -1,0 +1,101 @@
+"""The learned tasks of a run folder, as of the last look at it. Looking costs two system calls while nothing changes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from continual_petl.errors import StoreError, known_names
+from continual_petl.report.inventory import entry_of
+from continual_petl.serve.problems import Problem
+from continual_petl.store.certificate.manifest import ROUTER, Manifest
+from continual_petl.store.open_run import open_store
+from continual_petl.store.store import Store
+
+_MAX_MANIFESTS = 20_000
+"""Manifests that are kept in memory, at about 50 kB each."""
+
+
+class Catalog:
+    """The tasks of a run folder. Use one per thread; only `look` may be called from another one.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        InputError: if the folder holds no run.
+        StoreError: if its chain is broken, or entries are missing.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        open_store(folder)
+        self._live = Store(Path(folder), max_manifests=_MAX_MANIFESTS)
+        self._stamp: object = None
+        self._looking = threading.Lock()
+        self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.store = self._live
+        """The run folder as it was at the last look."""
+        self.seals: dict[str, str] = {}
+        """The seal of each learned task's certificate."""
+        self.forgotten: frozenset[str] = frozenset()
+        """Tasks that were forgotten on purpose and not learned again."""
+        self.look()
+
+    def look(self) -> bool:
+        """Read the folder again if banks were added, replaced or removed; return whether they were.
+
+        Raises:
+            StoreError: if the chain is broken, or entries are missing; the tasks then stay as they were.
+        """
+        with self._looking:
+            stamp = self._live.stamp()
+            if stamp == self._stamp:
+                return False
+            if not self._live.stream_file.is_file():  # such as a disk that is no longer mounted
+                raise StoreError(f"{self._live.folder}: the run is no longer there")
+            self._live.check_complete()
+            store = self._live.snapshot()
+            seals = {link.task: link.seal for link in store.links()}
+            stones = {stone.task for stone in store.tombstones() if stone.task is not None}
+            self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
+            self.store, self._stamp = store, stamp
+            return True
+
+    def manifest(self, task: str) -> Manifest:
+        """Return a learned task's manifest.
+
+        Raises:
+            Problem: if the task was forgotten (410), or is not learned (404).
+        """
+        if task in self.seals:
+            try:
+                return self.store.manifest(task)
+            except StoreError as error:
+                self.look()  # it may have been forgotten in this moment
+                if task in self.seals:
+                    raise Problem(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log") from error
+        if task in self.forgotten:
+            raise Problem(
+                410, "forgotten", f"task {task!r} was forgotten on purpose: no bank predicts its rows any more"
+            )
+        known = known_names(list(self.seals), task)
+        raise Problem(404, "unknown_task", f"task {task!r} is not learned here; learned tasks: {known}")
+
+    def entry(self, task: str) -> dict[str, Any]:
+        """Return a task's kind, labels, score, size and seal.
+
+        Raises:
+            Problem: see `manifest`.
+        """
+        manifest = self.manifest(task)
+        seal, entry = self._entries.get(task, ("", {}))
+        if seal != manifest.seal:
+            entry = entry_of(self.store, task) | {
+                "labels": None if manifest.labels is None else list(manifest.labels),
+                "pair": manifest.pair,
+                "routing": ROUTER in manifest.files,
+                "seal": manifest.seal,
+            }
+            self._entries[task] = (manifest.seal, entry)
+        return entry

@@ -1,0 +1,119 @@
+"""A client of an endpoint, with httpx2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import httpx2
+
+from continual_petl.predictor.records import Record
+
+
+class EndpointError(RuntimeError):
+    """The endpoint gave no predictions.
+
+    Args:
+        status: the HTTP status.
+        code: one word, such as ``unknown_task``, ``busy`` or ``bad_row``.
+        message: one paragraph.
+        row: number of the row that it is about, from 1; None if it is about the whole request.
+        retry_after: seconds after which the same request may work.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, *, row: int | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.row, self.retry_after = status, code, row, retry_after
+
+
+class Client:
+    """Asks an endpoint for predictions.
+
+    Args:
+        url: its address.
+        token: its token, if it requires one.
+        timeout: seconds to wait for a response.
+        transport: for tests: what sends requests.
+
+    Example::
+
+        with Client("http://127.0.0.1:8000") as client:
+            client.predict("How far is the moon?")["answer"]
+            client.predict(["one text", "another"], task=["trec", "sst2"])
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: float = 60, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def predict(
+        self,
+        inputs: Any,
+        task: str | Sequence[str | None] | None = None,
+        *,
+        unknown: Literal["reject", "nearest"] | None = None,
+    ) -> Any:
+        """Return the record of one row, or a list with the record of each row.
+
+        Args:
+            inputs: a text, or an object such as ``{"text": ..., "text_pair": ...}``, is one row; a list holds several. A pair
+                may be a list of two texts, an image is ``{"image": BASE64}``.
+            task: the task of all rows, or one per row; None: the endpoint finds the task of a row.
+            unknown: what happens to rows that resemble no task's rows; None: as the endpoint is set.
+
+        Raises:
+            EndpointError: if the endpoint refuses the request.
+            httpx2.TransportError: if it cannot be reached.
+        """
+        body = {"inputs": inputs, "task": task if isinstance(task, str | None) else list(task), "unknown": unknown}
+        found: list[Record] = self._answer(self._http.post("/v1/predict", json=body))["predictions"]
+        return found[0] if isinstance(inputs, str | Mapping) else found
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """Return the learned tasks: name, kind, labels, metric, score, size and seal of each.
+
+        Raises:
+            EndpointError: if the endpoint refuses the request.
+        """
+        found: list[dict[str, Any]] = self._answer(self._http.get("/v1/tasks"))["tasks"]
+        return found
+
+    def task(self, name: str) -> dict[str, Any]:
+        """Return one task with its certificate.
+
+        Raises:
+            EndpointError: if the task is not learned, or was forgotten.
+        """
+        found: dict[str, Any] = self._answer(self._http.get(f"/v1/tasks/{name}"))
+        return found
+
+    @staticmethod
+    def _answer(response: httpx2.Response) -> Any:
+        if response.is_success:
+            return response.json()
+        try:
+            error = response.json()["error"]
+            code, message, row = error["code"], error["message"], error.get("row")
+        except (ValueError, KeyError, TypeError):
+            code, message, row = "http", response.text[:500], None
+        after = response.headers.get("retry-after", "")
+        raise EndpointError(
+            response.status_code, code, message, row=row, retry_after=int(after) if after.isdigit() else None
+        )

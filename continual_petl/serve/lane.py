@@ -1,0 +1,188 @@
+"""One lane of an endpoint: requests wait in a bounded queue, share batches, and are computed by one thread.
+
+A batch starts when `batch_rows` rows wait, or `window_ms` after the first of them arrived. While a batch is computed, the
+next one fills, so a busy endpoint never waits for the window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from continual_petl.serve.problems import Problem, stopping
+
+_J = TypeVar("_J", bound="Sized")
+_T = TypeVar("_T")
+_LONGEST_WAIT = 60
+"""Maximum number of seconds that a refused client is asked to wait."""
+
+
+class Sized(Protocol):
+    """What a lane computes: some rows of one request."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+
+@dataclass(eq=False)
+class _Waiting(Generic[_J, _T]):
+    job: _J
+    answer: asyncio.Future[_T]
+    since: float = field(default_factory=time.monotonic)
+
+
+class Lane(Generic[_J, _T]):
+    """Computes jobs together, in the order of their arrival.
+
+    Args:
+        name: for messages.
+        compute: returns an outcome or a `Problem` for each of several jobs; called in the lane's own thread.
+        batch_rows: maximum number of rows that are computed together.
+        window_ms: how long the first row waits for others, in milliseconds.
+        max_waiting: maximum number of rows that wait.
+        seen: called with the number of rows of each batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compute: Callable[[Sequence[_J]], Sequence[_T | Problem]],
+        *,
+        batch_rows: int,
+        window_ms: float,
+        max_waiting: int,
+        seen: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        self.name, self._compute, self._seen = name, compute, seen
+        self._batch_rows, self._window_s, self._max_waiting = batch_rows, window_ms / 1000, max_waiting
+        self._queue: deque[_Waiting[_J, _T]] = deque()
+        self.num_waiting = 0
+        """Number of rows in the queue, without those that are being computed."""
+        self._rows_per_s = 0.0
+        self._some, self._full = asyncio.Event(), asyncio.Event()
+        self._closing = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lane-{name}")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start to compute; called in a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def stop(self) -> None:
+        """Compute everything that waits, then stop."""
+        self._closing = True
+        self._some.set()
+        self._full.set()
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    def check_room(self, num_rows: int) -> None:
+        """Refuse rows for which there is no room.
+
+        Raises:
+            Problem: 429 with the seconds after which there should be room; 503 if the lane stops.
+        """
+        if self._closing:
+            raise stopping()
+        if self.num_waiting + num_rows > self._max_waiting:
+            seconds = math.ceil(self.num_waiting / self._rows_per_s) if self._rows_per_s else 1
+            raise Problem(
+                429,
+                "busy",
+                f"{self.num_waiting:,} rows are waiting; at most {self._max_waiting:,} may: try again later",
+                retry_after=max(1, min(seconds, _LONGEST_WAIT)),
+            )
+
+    async def answer(self, jobs: Sequence[_J]) -> list[_T]:
+        """Return the outcomes of the parts of one request. If the caller is cancelled, what still waits leaves the queue.
+
+        Raises:
+            Problem: if there is no room, or a part has a problem.
+        """
+        self.check_room(sum(job.num_rows for job in jobs))
+        loop = asyncio.get_running_loop()
+        waiting = [_Waiting[_J, _T](job, loop.create_future()) for job in jobs]
+        self._queue.extend(waiting)
+        self.num_waiting += sum(job.num_rows for job in jobs)
+        self._some.set()
+        if self.num_waiting >= self._batch_rows:
+            self._full.set()
+        try:
+            return [await each.answer for each in waiting]
+        finally:
+            for each in waiting:
+                if not each.answer.done():
+                    each.answer.cancel()
+                elif not each.answer.cancelled():
+                    each.answer.exception()  # marks it as seen: the first problem is the one that is reported
+            self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        kept = [each for each in self._queue if not each.answer.cancelled()]
+        if len(kept) < len(self._queue):
+            self._queue = deque(kept)
+            self.num_waiting = sum(each.job.num_rows for each in kept)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._queue:
+                if self._closing:
+                    return
+                self._some.clear()
+                await self._some.wait()
+                continue
+            await self._fill()
+            batch = self._next()
+            if not batch:
+                continue
+            rows, started = sum(each.job.num_rows for each in batch), time.monotonic()
+            self._seen(rows)
+            found = await loop.run_in_executor(self._thread, self._computed, [each.job for each in batch])
+            speed = rows / max(time.monotonic() - started, 1e-9)
+            self._rows_per_s = speed if not self._rows_per_s else 0.8 * self._rows_per_s + 0.2 * speed
+            for each, outcome in zip(batch, found, strict=True):
+                if each.answer.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    each.answer.set_exception(outcome)
+                else:
+                    each.answer.set_result(outcome)
+
+    async def _fill(self) -> None:
+        """Wait until the batch is full, or its first row has waited for the window."""
+        self._full.clear()
+        if self.num_waiting >= self._batch_rows or self._closing:
+            return
+        left = self._queue[0].since + self._window_s - time.monotonic()
+        if left > 0:
+            try:
+                await asyncio.wait_for(self._full.wait(), left)
+            except TimeoutError:
+                return
+
+    def _next(self) -> list[_Waiting[_J, _T]]:
+        batch: list[_Waiting[_J, _T]] = []
+        rows = 0
+        while self._queue and (not batch or rows + self._queue[0].job.num_rows <= self._batch_rows):
+            batch.append(self._queue.popleft())
+            rows += batch[-1].job.num_rows
+        self.num_waiting -= rows
+        return batch
+
+    def _computed(self, jobs: Sequence[_J]) -> Sequence[_T | Exception]:
+        """Return the outcomes; a fault ends neither the lane nor the other jobs of its batch."""
+        try:
+            return self._compute(jobs)
+        except BaseException as error:  # with those of the tokenizer's library, which are no Exception
+            if len(jobs) > 1:
+                return [outcome for job in jobs for outcome in self._computed([job])]
+            return [error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")]

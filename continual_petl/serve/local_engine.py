@@ -1,0 +1,157 @@
+"""Computes an endpoint's rows in this process: one lane for labels, and one for texts if any task generates them.
+
+Each lane has its own copy of the backbone, because banks are attached to it while they predict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.heads.words import Answer
+from continual_petl.predictor.records import ANSWER, Record
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.lane import Lane
+from continual_petl.serve.rows import Asked
+from continual_petl.serve.served_run import Later, Outcomes, ServedRun, record
+from continual_petl.serve.settings import ServeSettings
+
+Seen = Callable[[str, int], None]
+
+
+class Engine(Protocol):
+    """Predicts the rows of requests."""
+
+    @property
+    def num_waiting(self) -> dict[str, int]:
+        """Number of rows that wait, by lane."""
+
+    @property
+    def num_held(self) -> tuple[int, int]:
+        """Number of banks in memory, and their bytes."""
+
+    def load(self) -> None:
+        """Load what is needed to predict, unless that was done before.
+
+        Raises:
+            InputError: if the backbone cannot be loaded.
+            StoreError: if the run is damaged, or was learned on another backbone.
+        """
+
+    async def start(self, seen: Seen) -> None:
+        """Load, and begin to answer.
+
+        Args:
+            seen: called with the name of a lane and the number of rows of each of its batches.
+        """
+
+    async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
+        """Return a record for each row of a request.
+
+        Raises:
+            Problem: if the request gets no predictions.
+        """
+
+    async def stop(self) -> None:
+        """Answer everything that was accepted, then stop."""
+
+
+class LocalEngine:
+    """The engine in this process.
+
+    Args:
+        folder: the run folder.
+        settings: how it is served.
+    """
+
+    def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
+        self._folder, self._settings = folder, settings
+        self._seen: Seen = lambda lane, rows: None
+        self._lanes: dict[str, Lane[Asked, Outcomes]] = {}
+        self._runs: dict[str, ServedRun] = {}
+
+    @property
+    def num_waiting(self) -> dict[str, int]:
+        """Number of rows that wait, by lane."""
+        return {name: lane.num_waiting for name, lane in self._lanes.items()}
+
+    @property
+    def num_held(self) -> tuple[int, int]:
+        """Number of banks in memory, and their bytes."""
+        held = [run.num_held for run in self._runs.values()]
+        return sum(banks for banks, _ in held), sum(size for _, size in held)
+
+    def load(self) -> None:
+        """Load the backbone; see `Engine.load`."""
+        if "labels" not in self._runs:
+            self._runs["labels"] = ServedRun(self._folder, self._settings, generates=False)
+            self._runs["labels"].load()
+
+    async def start(self, seen: Seen) -> None:
+        """Load the backbone, and begin to answer; see `Engine.start`."""
+        self._seen = seen
+        await asyncio.to_thread(self.load)
+        self._lane("labels")
+
+    async def stop(self) -> None:
+        """Answer everything that was accepted, then stop."""
+        await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+
+    def _lane(self, name: str) -> Lane[Asked, Outcomes]:
+        if name not in self._lanes:
+            settings = self._settings
+            if name not in self._runs:
+                self._runs[name] = ServedRun(self._folder, settings, generates=True)
+            run = self._runs[name]
+            lane = self._lanes[name] = Lane[Asked, Outcomes](
+                name,
+                run.answer,
+                batch_rows=settings.batch_rows,
+                window_ms=settings.window_ms,
+                max_waiting=settings.max_waiting,
+                seen=lambda rows: self._seen(name, rows),
+            )
+            lane.start()
+        return self._lanes[name]
+
+    async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
+        """Return a record for each row of a request; see `Engine.answer`."""
+        lanes: dict[str, list[int]] = {}
+        for index, task in enumerate(asked.tasks):
+            texts = task is not None and catalog.manifest(task).kind in GENERATIVE
+            lanes.setdefault("texts" if texts else "labels", []).append(index)
+        for name, own in lanes.items():
+            self._lane(name).check_room(len(own))  # before any part waits
+        found: dict[int, Record] = {}
+        parts = [asyncio.ensure_future(self._in_lane(name, asked, own, found, catalog)) for name, own in lanes.items()]
+        try:
+            await asyncio.gather(*parts)
+        finally:
+            for part in parts:
+                part.cancel()  # what still waits leaves the queue
+        return [found[index] for index in range(len(asked.rows))]
+
+    async def _in_lane(
+        self, name: str, asked: Asked, own: Sequence[int], found: dict[int, Record], catalog: Catalog
+    ) -> None:
+        size = self._settings.batch_rows
+        parts = [own[start : start + size] for start in range(0, len(own), size)]
+        outcomes = await self._lane(name).answer([asked.part(part) for part in parts])
+        routes = {}
+        for part, outcome in zip(parts, outcomes, strict=True):
+            for index, row in zip(part, outcome, strict=True):
+                if isinstance(row, Later):
+                    routes[index] = row.route
+                else:
+                    found[index] = row
+        if routes:
+            tasks = [routes[index].task if index in routes else None for index in range(len(asked.rows))]
+            texts: dict[int, Record] = {}
+            await self._in_lane("texts", replace(asked, tasks=tasks), list(routes), texts, catalog)
+            for index, route in routes.items():
+                answer = Answer(value=texts[index][ANSWER], probabilities=None)
+                found[index] = record(catalog, asked.rows[index], None, route, answer)

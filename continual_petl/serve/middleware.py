@@ -1,0 +1,101 @@
+"""Around every request: the limit on its body, one log line, and its metrics."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from continual_petl.serve.logs import EXTRA
+from continual_petl.serve.metrics import Metrics
+from continual_petl.serve.problems import Problem
+
+_log = logging.getLogger("continual_petl.serve")
+
+
+class BodyLimit:
+    """Refuses requests whose body is larger than allowed, whatever their headers say.
+
+    Args:
+        app: the application.
+        max_bytes: maximum number of bytes.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and stop reading it where the limit is reached."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        read = int(declared) if declared.isdigit() else 0
+        if read > self._max_bytes:
+            await problem_response(self._too_large())(scope, receive, send)
+            return
+        read = 0
+
+        async def limited() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._max_bytes:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, limited, send)
+
+    def _too_large(self) -> Problem:
+        return Problem(
+            413, "too_large", f"the body of the request is larger than {self._max_bytes:,} bytes: send several requests"
+        )
+
+
+class Observed:
+    """Logs and counts every request.
+
+    Args:
+        app: the application.
+        metrics: what counts.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; afterwards log and count it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 499  # if the client is gone before there is a response
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        # Handlers add fields, such as the number of rows.
+        fields: dict[str, object] = scope.setdefault("state", {}).setdefault("log", {})
+        try:
+            await self._app(scope, receive, observed)
+        except Exception:
+            status = 500  # the response is sent around this
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            route = scope.get("route")
+            path = getattr(route, "path", "(other)")
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.seconds.labels(path).observe(seconds)
+            shown = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 1)}
+            _log.info("request", extra={EXTRA: shown | fields})
+
+
+def problem_response(problem: Problem) -> Response:
+    """Return the response of a request that gets no predictions."""
+    return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")

@@ -1,0 +1,67 @@
+"""Why a request is refused: a status, a word for programs, and one paragraph."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from continual_petl.errors import InputError
+
+
+class Problem(Exception):
+    """A request that gets no predictions.
+
+    Args:
+        status: the HTTP status.
+        code: one word for programs.
+        message: one paragraph: what was found, what is allowed, what to do.
+        row: number of the row that it is about, from 1.
+        retry_after: seconds after which the same request may work.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, *, row: int | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how another process makes the same problem; replicas send theirs."""
+        return _again, (self.status, self.code, self.message, self.row, self.retry_after)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of the response."""
+        found: dict[str, Any] = {"code": self.code, "message": self.message}
+        return {"error": found if self.row is None else found | {"row": self.row}}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the response."""
+        found = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def _again(status: int, code: str, message: str, row: int | None, retry_after: int | None) -> Problem:
+    return Problem(status, code, message, row=row, retry_after=retry_after)
+
+
+def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_row") -> Problem:
+    """Return the problem of one row, numbered from 1."""
+    return Problem(status, code, f"row {number}: {message}", row=number)
+
+
+def unusable(error: InputError, number: int) -> Problem:
+    """Return the problem of the row with this number, which was predicted alone: the error calls it the first one."""
+    message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
+    return Problem(422, "bad_row", message, row=number)
+
+
+def timed_out(seconds: float) -> Problem:
+    """Return the problem of a request that waited too long."""
+    return Problem(
+        504, "timed_out", f"no prediction within {seconds:g} s: send fewer rows, or try again when there is less to do"
+    )
+
+
+def stopping() -> Problem:
+    """Return the problem of a request that arrives while the endpoint stops."""
+    return Problem(503, "stopping", "the endpoint is stopping: send the request to another one", retry_after=5)

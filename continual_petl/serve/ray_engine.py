@@ -1,0 +1,131 @@
+"""Computes an endpoint's rows by replicas on Ray Serve. Each has its own backbone and banks; Ray distributes requests and
+forms the batches. HTTP, tokens and limits stay in this process. Needs the extra ``serve-ray``.
+
+Not ``serve.multiplexed``, which loads a model per request group: here rows of all tasks share one model's batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.predictor.records import Record
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.local_engine import Seen
+from continual_petl.serve.problems import Problem
+from continual_petl.serve.rows import Asked
+from continual_petl.serve.served_run import Outcomes, ServedRun
+from continual_petl.serve.settings import ServeSettings
+
+_NAME = "continual-petl"
+
+
+class RayEngine:
+    """The engine on Ray Serve. It joins the cluster that RAY_ADDRESS names, or starts one on this machine.
+
+    Args:
+        folder: the run folder, at the same path on every node.
+        settings: how it is served.
+    """
+
+    def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
+        self._folder, self._settings = str(Path(folder).absolute()), settings
+        self._handle: Any = None
+        self._num_waiting = 0
+        self._seen: Seen = lambda lane, rows: None
+
+    @property
+    def num_waiting(self) -> dict[str, int]:
+        """Number of rows that wait or are computed, in all replicas."""
+        return {"ray": self._num_waiting}
+
+    @property
+    def num_held(self) -> tuple[int, int]:
+        """Number of banks in memory, and their bytes: none in this process."""
+        return 0, 0
+
+    def load(self) -> None:
+        """Start the replicas, unless that was done before; see `Engine.load`."""
+        if self._handle is not None:
+            return
+        try:
+            import ray
+            from ray import serve
+        except ImportError as error:
+            raise InputError(
+                f"engine: Ray Serve is not installed ({error}); install the extra: "
+                "pip install 'continual-petl[serve-ray]'"
+            ) from error
+        if not ray.is_initialized():
+            ray.init(configure_logging=False, include_dashboard=False)
+        settings = self._settings
+        serve.start(proxy_location="Disabled")
+        deployment: Any = serve.deployment(
+            num_replicas=settings.replicas,
+            max_ongoing_requests=settings.batch_rows,
+            max_queued_requests=settings.max_waiting,
+            graceful_shutdown_timeout_s=settings.timeout_s,
+        )(_replica(settings))
+        self._handle = serve.run(deployment.bind(self._folder, settings), name=_NAME, route_prefix=None)
+
+    async def start(self, seen: Seen) -> None:
+        """Start the replicas; see `Engine.start`."""
+        self._seen = seen
+        await asyncio.to_thread(self.load)
+
+    async def stop(self) -> None:
+        """Stop the replicas once they have answered."""
+        from ray import serve
+
+        await asyncio.to_thread(serve.delete, _NAME)
+
+    async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
+        """Return a record for each row of a request; see `Engine.answer`."""
+        from ray.serve.exceptions import BackPressureError
+
+        size = self._settings.batch_rows
+        parts = [
+            asked.part(range(start, min(start + size, asked.num_rows))) for start in range(0, asked.num_rows, size)
+        ]
+        self._num_waiting += asked.num_rows
+        try:
+            found = await asyncio.gather(*(self._handle.answer.remote(part) for part in parts))
+        except BackPressureError as error:
+            raise Problem(
+                429,
+                "busy",
+                f"more than {self._settings.max_waiting:,} requests are waiting: try again later",
+                retry_after=1,
+            ) from error
+        finally:
+            self._num_waiting -= asked.num_rows
+        records: list[Record] = []
+        for outcome in found:
+            if isinstance(outcome, Problem):
+                raise outcome
+            records += outcome
+        self._seen("ray", asked.num_rows)
+        return records
+
+
+def _replica(settings: ServeSettings) -> type:
+    """Return the class of a replica; how it forms batches has to be known when the class is made."""
+    from ray import serve
+
+    class Replica:
+        def __init__(self, folder: str, settings: ServeSettings) -> None:
+            self._run = ServedRun(folder, settings, generates=True)
+            self._run.load()
+
+        @serve.batch(
+            max_batch_size=settings.batch_rows,
+            batch_wait_timeout_s=settings.window_ms / 1000,
+            batch_size_fn=lambda jobs: sum(job.num_rows for job in jobs),
+        )
+        async def answer(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
+            return await asyncio.to_thread(self._run.answer, jobs)
+
+    return Replica

@@ -1,0 +1,190 @@
+"""From the JSON of a request to rows: which forms a row may have, and limits on it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from continual_petl.errors import InputError
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import standard_columns
+from continual_petl.predictor.row_checks import check_request
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.problems import Problem, bad_row
+from continual_petl.serve.settings import ServeSettings, Unknown
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.encoding.images import pillow
+
+IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
+_FORMS = {
+    ("text",): "a text, or an object with the key text",
+    ("text", "text_pair"): "a list of two texts, or an object with the keys text and text_pair",
+    ("source",): "a text, or an object with the key source",
+    ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
+    ("image",): IMAGE_FORM,
+}
+_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Only what browsers and cameras write: some of Pillow's other formats start programs."""
+_MAX_PIXELS = 2**25
+"""A few bytes of a file can stand for gigabytes of pixels; these take about 400 MB while they are resized."""
+_UNNAMED = "a text, a list of two texts, or an object with the keys text, text and text_pair, source, tokens, or image"
+
+
+class PredictRequest(BaseModel):
+    """Rows to predict."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    inputs: str | dict[str, Any] | list[Any] = Field(
+        description="One row, or a list of rows. A row is a text; a list of two texts (pairs); a list of words "
+        "(token-classification); or an object with the keys text, text and text_pair, source, tokens, or image (base64).",
+        examples=[["How far is the moon?"]],
+    )
+    task: str | list[str | None] | None = Field(
+        default=None,
+        description="The task of all rows, or a list with one per row; null: the run finds the task of a row.",
+    )
+    unknown: Literal["reject", "nearest"] | None = Field(
+        default=None,
+        description="For rows without a task that resemble no task's rows: no prediction, or the most probable task's.",
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows of one request, each with its task; None if it has to be found."""
+
+    rows: Sequence[Row]
+    tasks: Sequence[str | None]
+    unknown: Unknown
+    numbers: Sequence[int]
+    """Number of each row in the request, from 1."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def part(self, indices: Sequence[int]) -> Asked:
+        """Return some of the rows."""
+        return Asked(
+            rows=[self.rows[index] for index in indices],
+            tasks=[self.tasks[index] for index in indices],
+            unknown=self.unknown,
+            numbers=[self.numbers[index] for index in indices],
+        )
+
+
+def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings) -> Asked:
+    """Return the rows of a request, all of them checked.
+
+    Raises:
+        Problem: if there are too many rows, a task is not learned, or a row is too long or not of the task's form.
+    """
+    values = request.inputs if isinstance(request.inputs, list) else [request.inputs]
+    if not values:
+        raise Problem(422, "no_rows", "inputs: it is empty; give at least one row")
+    if len(values) > settings.max_rows:
+        raise Problem(
+            413,
+            "too_many_rows",
+            f"inputs: {len(values):,} rows; allowed are {settings.max_rows:,}: send several requests",
+        )
+    tasks = request.task if isinstance(request.task, list) else [request.task] * len(values)
+    if len(tasks) != len(values):
+        raise Problem(
+            422, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
+        )
+    rows = []
+    numbers: dict[str, list[int]] = {}
+    for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
+        manifest = None if task is None else catalog.manifest(task)
+        row = _row(value, manifest, number)
+        _check_texts(row, number, settings.max_characters)
+        rows.append(row)
+        if task is not None:
+            numbers.setdefault(task, []).append(number - 1)
+    for task, own in numbers.items():
+        manifest = catalog.manifest(task)
+        for index in own:
+            try:
+                check_request(rows, [index], manifest)
+            except InputError as error:
+                raise Problem(422, "bad_row", str(error), row=index + 1) from error
+    return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
+
+
+def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
+    """Return one row in the form that `Run.predict` takes; the bank's own checks follow."""
+    names = None if manifest is None else standard_columns(manifest)
+    form = _UNNAMED if names is None else _FORMS[names]
+    if isinstance(value, dict):
+        given = tuple(sorted(value))
+        if given not in _FORMS or (names is not None and given != names):
+            raise bad_row(number, f"it has the keys {', '.join(map(repr, given)) or 'none'}; each row is {form}")
+        value = [value["text"], value["text_pair"]] if len(given) == 2 else value[given[0]]
+        if given == ("image",):
+            return _image(value, number)
+        if given == ("tokens",):
+            names = given
+        elif given != ("text", "text_pair") and not isinstance(value, str):
+            raise bad_row(number, f"{given[0]}: it is no text; each row is {form}")
+    elif names == ("image",):
+        # A text would be a path on the machine that serves.
+        raise bad_row(number, f"each row is {form}")
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        if names == ("tokens",):
+            return value
+        if len(value) == 2 and names in (None, ("text", "text_pair")):
+            first, second = value
+            return (first, second)
+    if not isinstance(value, str):
+        raise bad_row(number, f"it is a {_JSON.get(type(value), 'value')}; each row is {form}")
+    return value
+
+
+_JSON = {list: "list", dict: "object", int: "number", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _image(value: Any, number: int) -> Row:
+    try:
+        content = base64.b64decode(value, validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise bad_row(number, "image: it is not base64; give the bytes of an image file in base64") from error
+    try:
+        with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
+            width, height = opened.size
+    except Exception as error:  # Pillow has many for broken files
+        raise bad_row(number, f"image: it cannot be read; allowed are {', '.join(_IMAGE_FORMATS)}") from error
+    if width * height > _MAX_PIXELS:
+        raise bad_row(
+            number,
+            f"image: it has {width:,} x {height:,} pixels; allowed are {_MAX_PIXELS:,}: make it smaller",
+            status=413,
+            code="too_many_pixels",
+        )
+    return {"bytes": content}
+
+
+def _check_texts(row: Row, number: int, most: int) -> None:
+    texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
+    length = sum(map(len, texts))
+    if length > most:
+        raise bad_row(
+            number, f"{length:,} characters; allowed are {most:,}: shorten it", status=413, code="too_many_characters"
+        )
+    if not any(text.strip() for text in texts) and not isinstance(row, dict):
+        raise bad_row(number, "it is empty; every row needs a text")
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise bad_row(
+                number, f"it contains an unpaired surrogate ({text[error.start]!a}), which is not a character"
+            ) from error

@@ -1,0 +1,246 @@
+"""A run that predicts for an endpoint: only with verified banks, and always from the newest certificates.
+
+Used by one thread at a time, since banks are attached to the backbone while they predict. What changed in the folder is read
+between two batches, never inside one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from continual_petl.engine.session import Session
+from continual_petl.engine.verify.checker import Checker
+from continual_petl.errors import InputError, MemoryRanOutError, StoreError
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.heads.words import Answer
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.predictor import Predictor
+from continual_petl.predictor.records import Record, record_of, route_of
+from continual_petl.predictor.routed import routed_answer
+from continual_petl.predictor.task_finder import Route, task_finder
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.problems import Problem, unusable
+from continual_petl.serve.rows import IMAGE_FORM, Asked
+from continual_petl.serve.settings import ServeSettings
+from continual_petl.store.bank_cache import RESIDENT_BYTES
+from continual_petl.streams.stream_file.yaml_file import load_stream
+
+_log = logging.getLogger("continual_petl.serve")
+_LOADING = threading.Lock()
+"""transformers changes its classes while it loads a model: two at a time would leave them changed."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """A row whose task was found, but whose text another lane generates."""
+
+    route: Route
+
+
+Outcome = Record | Later
+Outcomes = list[Outcome]
+
+
+class ServedRun:
+    """Predicts rows of several requests at once.
+
+    Args:
+        folder: the run folder.
+        settings: how it is served.
+        generates: whether it also generates the texts of rows whose task it finds; otherwise these are left for `Later`.
+
+    Raises:
+        InputError: if the folder holds no run.
+        StoreError: if its chain is broken, or entries are missing.
+    """
+
+    def __init__(self, folder: str | Path, settings: ServeSettings, *, generates: bool) -> None:
+        self._settings, self._generates = settings, generates
+        self._catalog = Catalog(folder)
+        bytes_ = RESIDENT_BYTES if settings.resident_bytes is None else settings.resident_bytes
+        self._session = Session(
+            load_stream(self._catalog.store.stream_file),
+            self._catalog.store,
+            consent=settings.remote_code,
+            resident_bytes=bytes_,
+        )
+        self._verified: dict[str, str] = {}
+        self._checker: Checker | None = None
+
+    @property
+    def num_held(self) -> tuple[int, int]:
+        """Number of banks in memory, and their bytes."""
+        held = self._session.models.held_banks
+        return len(held), held.num_bytes
+
+    def load(self) -> None:
+        """Load the backbone, and check it against the run.
+
+        Raises:
+            InputError: if it cannot be loaded.
+            StoreError: if it is not the backbone that the run was learned on.
+        """
+        with _LOADING:
+            for task in self._catalog.store.tasks[:1]:
+                self._session.models.backbone_of(task)
+
+    def answer(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
+        """Predict the rows of several requests in shared batches.
+
+        Returns:
+            For each request: a record per row, or why it gets none. One request's problem is never another's.
+        """
+        try:
+            self._look()
+            return self._together(jobs)
+        except (Problem, InputError, StoreError) as error:
+            if len(jobs) > 1:
+                return [outcomes for job in jobs for outcomes in self.answer([job])]
+            return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
+
+    def _first_bad_row(self, job: Asked, error: InputError) -> Problem:
+        """Return the problem of the first row that cannot be predicted, found by halving the rows."""
+        if isinstance(error, MemoryRanOutError):
+            return Problem(413, "memory", "memory ran out: send fewer or shorter rows")
+        if job.num_rows == 1:
+            return unusable(error, job.numbers[0])
+        middle = job.num_rows // 2
+        for half in (range(middle), range(middle, job.num_rows)):
+            (found,) = self.answer([job.part(half)])
+            if isinstance(found, Problem):
+                return found
+        return Problem(422, "bad_row", str(error))
+
+    def _look(self) -> None:
+        before = self._catalog.seals
+        try:
+            if not self._catalog.look():
+                return
+        except StoreError as error:
+            raise Problem(503, "broken_chain", "the run folder is damaged: see the endpoint's log") from error
+        self._session.store = self._session.models.store = self._catalog.store
+        self._checker = None
+        gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
+        if gone:
+            self._session.models.evict_all()  # with all copies: what was forgotten does not stay in memory
+
+    def _problem(self, error: Exception) -> Problem:
+        if isinstance(error, Problem):
+            return error
+        _log.error("a batch failed: %s", error)
+        return Problem(503, "unreadable", "a bank of this request cannot be read at the moment: see the endpoint's log")
+
+    def _verify(self, tasks: Sequence[str]) -> None:
+        """Verify the certificates of tasks that are used for the first time.
+
+        Raises:
+            Problem: if a task is not learned, or what was learned has changed.
+        """
+        if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
+            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its body predicts for all of them
+        self._load(tasks)
+        for task in dict.fromkeys(tasks):
+            seal = self._catalog.manifest(task).seal
+            if self._verified.get(task) == seal:
+                continue
+            self._checker = self._checker or Checker(self._session, indexed=True, data=False)
+            check = self._checker.check(task)
+            if not check.ok:
+                _log.error("task %s is not served: %s", task, " ".join(check.problems))
+                raise Problem(
+                    503, "not_verified", f"task {task!r} is not what its certificate says and gives no predictions"
+                )
+            self._verified[task] = seal
+
+    def _load(self, tasks: Iterable[str]) -> None:
+        """Load the backbone in the precisions of these tasks.
+
+        Raises:
+            Problem: if it cannot be loaded; the reason names files, so that only the log has it.
+        """
+        for task in tasks:
+            self._catalog.manifest(task)
+            try:
+                with _LOADING:
+                    self._session.models.backbone_of(task)
+            except InputError as error:
+                _log.error("the backbone cannot be loaded: %s", error)
+                raise Problem(
+                    503, "no_backbone", "the backbone cannot be loaded: see the endpoint's log", retry_after=60
+                ) from error
+
+    def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
+        rows = [row for job in jobs for row in job.rows]
+        tasks = [task for job in jobs for task in job.tasks]
+        routes = self._routes(rows, tasks)
+        unknown = [job.unknown for job in jobs for _ in job.rows]
+        chosen: list[tuple[int, str]] = []
+        later: set[int] = set()
+        for index, task in enumerate(tasks):
+            if task is not None:
+                chosen.append((index, task))
+            elif not routes[index].unknown or unknown[index] == "nearest":
+                name = routes[index].task
+                if not self._generates and self._catalog.manifest(name).kind in GENERATIVE:
+                    later.add(index)
+                else:
+                    chosen.append((index, name))
+        answers = self._predict(rows, chosen)
+        outcomes = iter(
+            Later(routes[index])
+            if index in later
+            else record(self._catalog, row, tasks[index], routes.get(index), answers.get(index))
+            for index, row in enumerate(rows)
+        )
+        return [[next(outcomes) for _ in job.rows] for job in jobs]
+
+    def _routes(self, rows: Sequence[Row], tasks: Sequence[str | None]) -> dict[int, Route]:
+        unnamed = [index for index, task in enumerate(tasks) if task is None]
+        if not unnamed:
+            return {}
+        models, own = self._session.models, [rows[index] for index in unnamed]
+        try:
+            finder = task_finder(models)
+        except InputError as error:
+            _log.error("tasks cannot be found: %s", error)
+            raise Problem(
+                422, "no_routing", "this run cannot find the task of a row: name the task of every row"
+            ) from error
+        self._load(finder.manifests)
+        if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
+            for row in own:
+                if not isinstance(row, dict):  # a text would be a path on the machine that serves
+                    raise InputError(f"row 1: each row is {IMAGE_FORM}")
+        routes = finder.routes(own, finder.states(models, own, self._settings.batch_rows))
+        return dict(zip(unnamed, routes, strict=True))
+
+    def _predict(self, rows: Sequence[Row], chosen: Sequence[tuple[int, str]]) -> dict[int, Answer]:
+        if not chosen:
+            return {}
+        tasks = [task for _, task in chosen]
+        self._verify(tasks)
+        own = [rows[index] for index, _ in chosen]
+        answers = Predictor(self._session.models).predict(own, tasks, batch_size=self._settings.batch_rows)
+        return {index: answer for (index, _), answer in zip(chosen, answers, strict=True)}
+
+
+def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, answer: Answer | None) -> Record:
+    """Return one row's record, as ``predict --json`` has it; images are left out.
+
+    Args:
+        catalog: the learned tasks.
+        row: the row.
+        task: its task, if that was named.
+        route: otherwise, the tasks that were found for it.
+        answer: the prediction; None if the task is unknown.
+    """
+    given: Record | None = {} if isinstance(row, dict) else None
+    if route is None:
+        assert task is not None
+        return {"task": task} | record_of(row, answer, catalog.manifest(task), given)
+    manifest = catalog.manifest(route.task)
+    return route_of(routed_answer(route, answer)) | record_of(row, answer, manifest, given)

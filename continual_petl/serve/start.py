@@ -1,0 +1,109 @@
+"""Runs the endpoint until it is stopped: uvicorn, one worker, JSON lines as its log."""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from continual_petl.errors import InputError
+from continual_petl.serve.app import make_app
+from continual_petl.serve.local_engine import Engine, LocalEngine
+from continual_petl.serve.logs import log_config
+from continual_petl.serve.settings import ServeSettings
+
+
+def serve(
+    folder: str | Path, settings: ServeSettings | None = None, *, ready: Callable[[str], None] = lambda address: None
+) -> None:
+    """Serve a run over HTTP until Ctrl-C or SIGTERM; requests that were accepted are then still answered.
+
+    Args:
+        folder: the run folder.
+        settings: how it is served.
+        ready: called with the endpoint's address once it listens.
+
+    Raises:
+        InputError: if the folder holds no run, the backbone cannot be loaded, or the address cannot be used.
+        StoreError: if the run is damaged, or was learned on another backbone.
+    """
+    settings = settings or ServeSettings()
+    engine = _engine(folder, settings)
+    app = make_app(folder, settings, engine=engine)
+    engine.load()  # here, so that errors are raised as they are
+    listener = _listener(settings)
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=log_config(),
+        server_header=False,
+        timeout_keep_alive=30,
+        # A client that never ends its request, or does not read the response, must not keep the process.
+        timeout_graceful_shutdown=math.ceil(settings.timeout_s) + 5,
+        lifespan="on",
+    )
+    server = _Server(config, lambda: ready(_address(settings, listener)))
+    with _handled_signals(), listener:
+        server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then call ``ready``."""
+        await super().startup(sockets=sockets)
+        if not self.should_exit:
+            self._ready()
+
+
+def _engine(folder: str | Path, settings: ServeSettings) -> Engine:
+    if settings.engine == "ray":
+        from continual_petl.serve.ray_engine import RayEngine  # with Ray
+
+        return RayEngine(folder, settings)
+    return LocalEngine(folder, settings)
+
+
+def _listener(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"host, port: {settings.host}, port {settings.port}, cannot be used ({error.strerror}); give another --port, or "
+            "stop what listens there"
+        ) from error
+    return listener
+
+
+def _address(settings: ServeSettings, listener: socket.socket) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def _handled_signals() -> Iterator[None]:
+    """Let the process go on after the signal that stopped the server, which uvicorn raises again at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,30 @@
+"""The part of a certificate that says where a bank came from, if another library learned it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.store.certificate.values import Digest
+
+Text = Annotated[str, Field(max_length=1000)]
+
+
+class Origin(FrozenModel):
+    """The files that a bank was imported from."""
+
+    format: Literal["peft", "adapters"]
+    """The library that wrote them."""
+    method: Text
+    """What that library calls the method."""
+    base: Text | None
+    """The name of the base model in its configuration; None if it has none."""
+    files: dict[Text, Digest]
+    """SHA-256 of each file that was read, by name."""
+
+    @property
+    def in_words(self) -> str:
+        """Description for the user."""
+        return f"an adapter of {self.format} ({self.method})"

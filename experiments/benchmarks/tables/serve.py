@@ -1,0 +1,187 @@
+"""An endpoint against the same engine in this process, and against the usual endpoint around peft: rows per second, latency.
+
+All banks are copies of one, under other names; that affects neither times nor what is read. Each request has one row, as a
+busy endpoint's have, except where it says so. Load comes from this machine, so the client's work is included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from continual_petl import Run, learn
+from continual_petl.errors import counted
+from experiments.benchmarks.alternate import Candidate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.growing import WORDS, many_tasks
+from experiments.benchmarks.growth import fill
+from experiments.benchmarks.load import Answers, closed_loop, encoded, open_loop
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.result import Result
+from experiments.benchmarks.task import give_tokenizer
+
+TARGET_ENGINE, TARGET_MANY, TARGET_PEER = 0.9, 0.95, 4.0
+CONNECTIONS = 64
+_LOAD = 0.8
+"""Share of the throughput at which latency is measured."""
+Rows = list[tuple[str, str]]
+"""Tasks and texts."""
+
+
+def measure(bench: Bench) -> Measured:
+    """Measure throughput side by side, then latency at 80 % of it."""
+    if bench.shape.name != "minilm":
+        give_tokenizer(bench.shape.folder)
+    counts, num_rows, peer_tasks = ((1, 4), 64, 4) if bench.options.quick else ((1, 32, 256, 1000), 384, 32)
+    folder, lora = bench.scratch / "run", {"preset": "lora", "rank": 8}
+    learn(many_tasks(bench.shape.source, 1, bank=lora), folder, progress=False)
+    fill(folder, max(counts))
+    run, samples = Run(folder), {}
+    facts: dict[str, dict[str, dict[str, float]]] = {"latency": {}}
+    ours = ["-m", "continual_petl", "serve", str(folder), "--port", "0", "--batch-rows", str(CONNECTIONS)]
+    more = [str(peer_tasks), str(bench.options.length), str(bench.options.threads)]
+    peer = ["-m", "experiments.benchmarks.peers.peft_endpoint", _folder_of(run), *more]
+    with _served(ours, bench) as endpoint, _served(peer, bench) as peft:
+        candidates = []
+        for kind, draw in (("uniform", _uniform), ("zipf", _zipf)):
+            for count in counts[kind == "zipf" :]:
+                rows, name = _rows(bench, draw(count, num_rows)), f"{counted(count, 'task')}, {kind}"
+                candidates.append(Candidate(f"in process, {name}", partial(_in_process, run, rows)))
+                candidates.append(Candidate(f"endpoint, {name}", partial(_over_http, endpoint, rows, 1)))
+                if kind == "uniform":
+                    eight = partial(_over_http, endpoint, rows, 8)
+                    candidates.append(Candidate(f"endpoint, {name}, 8 rows per request", eight))
+        few = _rows(bench, _uniform(peer_tasks, num_rows // 4))
+        candidates.append(
+            Candidate(f"peft behind FastAPI, {counted(peer_tasks, 'task')}, uniform", partial(_over_http, peft, few, 1))
+        )
+        samples = bench.alternate(candidates)
+        for name, taken in samples.items():
+            if name.startswith("endpoint") and name.endswith("uniform"):
+                rows = _rows(bench, _uniform(_count(name), num_rows))
+                facts["latency"][name] = _latency(endpoint, rows, _LOAD / float(np.median(taken)))
+    return Measured("seconds per row", samples, facts)
+
+
+def _folder_of(run: Run) -> str:
+    return str(run.session.models.backbone("fp32").model.config.name_or_path)
+
+
+@contextmanager
+def _served(argv: Sequence[str], bench: Bench) -> Iterator[str]:
+    """Start an endpoint in a process of its own, and yield its address."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
+    command = [sys.executable, "-W", "ignore", *argv]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split(" at ")[1].split()[0]
+        finally:
+            process.kill()
+
+
+def _uniform(count: int, num_rows: int) -> list[int]:
+    return random.Random(0).choices(range(count), k=num_rows)
+
+
+def _zipf(count: int, num_rows: int) -> list[int]:
+    return random.Random(0).choices(range(count), [1 / (rank + 1) for rank in range(count)], k=num_rows)
+
+
+def _rows(bench: Bench, tasks: Sequence[int]) -> Rows:
+    draw = random.Random(1)
+    words = [max(1, draw.randint(bench.options.length // 4, bench.options.length) - 2) for _ in tasks]
+    return [(f"t{task:04}", " ".join(draw.choices(WORDS.split(), k=k))) for task, k in zip(tasks, words, strict=True)]
+
+
+def _in_process(run: Run, rows: Rows) -> float:
+    began = perf_counter()
+    for start in range(0, len(rows), CONNECTIONS):
+        part = rows[start : start + CONNECTIONS]
+        run.predict([text for _, text in part], [task for task, _ in part], batch_size=CONNECTIONS)
+    return (perf_counter() - began) / len(rows)
+
+
+def _requests(url: str, rows: Rows, per_request: int) -> list[bytes]:
+    parts = [rows[start : start + per_request] for start in range(0, len(rows), per_request)]
+    bodies = [
+        {"inputs": [text for _, text in part], "task": part[0][0] if len(part) == 1 else [task for task, _ in part]}
+        for part in parts
+    ]
+    return [encoded(url, "/v1/predict", json.dumps(body).encode()) for body in bodies]
+
+
+def _over_http(url: str, rows: Rows, per_request: int) -> float:
+    found = closed_loop(url, _requests(url, rows, per_request), max(1, 2 * CONNECTIONS // per_request))
+    _check(found)
+    return found.elapsed / len(rows)
+
+
+def _latency(url: str, rows: Rows, per_second: float) -> dict[str, float]:
+    found = open_loop(url, _requests(url, rows, 1), 4 * CONNECTIONS, per_second)
+    _check(found)
+    p50, p95, p99 = (float(np.percentile(found.seconds, share)) for share in (50, 95, 99))
+    return {"per_second": per_second, "p50": p50, "p95": p95, "p99": p99}
+
+
+def _check(found: Answers) -> None:
+    assert set(found.statuses) == {200}, f"an endpoint answered {sorted(set(found.statuses))}"
+
+
+def body(result: Result) -> str:
+    """Return the tables and the conclusions."""
+    medians, latency = result.medians, result.facts["latency"]
+    rows, lines = [], []
+    for name, taken in medians.items():
+        base = medians.get(_in_this_process(name))
+        ours = base is not None and name.startswith("endpoint")
+        share = percent(base / taken) if base is not None and ours else ""
+        rows.append([name, number(1 / taken), share, percent(spread(result.samples[name]))])
+        if base is not None and ours:
+            lines.append(f"* {name}: {share} of the engine's rows per second; {_said(base / taken, TARGET_ENGINE)}.")
+    uniform = {_count(name): name for name in latency}
+    many, few = max(uniform), min(uniform)
+    ratio = medians[uniform[few]] / medians[uniform[many]]
+    lines.append(f"* {many:,} tasks: {percent(ratio)} of the rows per second of one task; {_said(ratio, TARGET_MANY)}.")
+    peer = next(name for name in medians if name.startswith("peft"))
+    times = medians[peer] / medians[peer.replace("peft behind FastAPI", "endpoint")]
+    lines.append(f"* {factor(times)} the rows per second of {peer}; {_said(times, TARGET_PEER, factor)}.")
+    waits = [
+        [name, number(own["per_second"]), *(number(1000 * own[share]) for share in ("p50", "p95", "p99"))]
+        for name, own in latency.items()
+    ]
+    return "\n".join(
+        [
+            grid(["", "rows per second", "of the engine", "spread"], rows),
+            "",
+            f"Latency at {percent(_LOAD)} of this throughput, requests sent at a constant rate:",
+            "",
+            grid(["", "requests per second", "p50 ms", "p95 ms", "p99 ms"], waits),
+            "",
+            *lines,
+        ]
+    )
+
+
+def _count(name: str) -> int:
+    """Return the number of tasks in a candidate's name."""
+    return int(name.split(", ")[1].split()[0].replace(",", ""))
+
+
+def _in_this_process(name: str) -> str:
+    return name.replace("endpoint", "in process").removesuffix(", 8 rows per request")
+
+
+def _said(value: float, target: float, shown: Callable[[float], str] = percent) -> str:
+    return f"the target is {shown(target)}: {'reached' if value >= target else 'missed'}"

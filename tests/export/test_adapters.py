@@ -1,0 +1,135 @@
+"""An exported adapter, loaded by `adapters` 1.3 in an environment of its own, gives the answers of the bank."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from continual_petl.errors import ExportError, InputError
+from continual_petl.export import adapterhub
+from continual_petl.export.adapterhub_files import write_adapters
+from continual_petl.heads.kinds import GENERATIVE
+from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
+
+PYTHON = "CONTINUAL_PETL_ADAPTERS_PYTHON"
+"""The interpreter of an environment with adapters 1.3.0, which needs transformers 4.57; see tests/golden/make_golden.py."""
+SIX = ("bert", "roberta", "distilbert", "bart", "t5", "gpt2")
+
+
+def bottleneck(*sites: str, **more: Any) -> dict[str, Any]:
+    row = {
+        "form": "bottleneck",
+        "insertion": "sequential",
+        "bottleneck": 5,
+        "activation": "gelu_tanh",
+        "init": "houlsby",
+    }
+    return {"modifications": [row | {"modifies": site} | more for site in sites]}
+
+
+HOULSBY = bottleneck("attention", "ffn")
+SCALED = bottleneck("ffn", insertion="parallel", composition="scaled", scale=4.0, activation="relu", init="lora")
+UPPER = HOULSBY | {"layers": "1"}
+SILU = bottleneck("ffn", activation="silu")
+CASES: list[tuple[str, Any]] = (
+    [(f, HOULSBY) for f in SIX] + [(f, UPPER) for f in ("bert", "bart")] + [(f, SILU) for f in SIX]
+)
+CASES += [(f, "pfeiffer") for f in ("bert", "roberta", "distilbert", "bart")]
+CASES += [(f, SCALED) for f in ("bert", "roberta", "distilbert", "bart")]
+CASES += [(f, "lora") for f in ("bert", "roberta", "distilbert", "bart", "t5")]
+CASES += [(f, "lora_ffn") for f in ("bert", "distilbert", "bart", "t5")]
+
+
+@pytest.mark.parametrize(("family", "choice"), CASES, ids=str)
+def test_files_compute_what_the_bank_computes(
+    backbone_folder: Folder, tmp_path: Path, family: str, choice: Any
+) -> None:
+    assert write_adapters(subject_of(backbone_folder(family), "classification", choice), tmp_path) <= 1e-5
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"README.md", "adapter.safetensors", "adapter_config.json", "head.safetensors"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with adapters 1.3.0")
+def test_adapters_itself_agrees(backbone_folder: Folder, tmp_path: Path) -> None:
+    """All cases in one process of that environment, by the lines of their README.md."""
+    cases = [(family, choice, "classification") for family, choice in CASES]
+    cases += [("t5", HOULSBY, "seq2seq"), ("gpt2", SILU, "causal-lm"), ("bert", "pfeiffer", "token-classification")]
+    expected, lines = {}, ["import torch", "from safetensors.torch import load_file, save_file", "found = {}"]
+    for number, (family, choice, kind) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        subject = subject_of(backbone_folder(family), kind, choice)
+        write_adapters(subject, folder)
+        inputs = inputs_of(subject)
+        generates = kind in GENERATIVE
+        if kind == "seq2seq":
+            from continual_petl.learner.answer import shifted_right
+
+            given = inputs | {"decoder_input_ids": shifted_right(subject.backbone, inputs["input_ids"])}
+        else:
+            given = inputs
+        save_file({n: t.contiguous() for n, t in given.items()}, folder / "inputs.safetensors")
+        expected[str(number)] = answers_of(subject, inputs)
+        text = (folder / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+        text = text.replace("path/to/this/folder", str(folder))
+        text = re.sub(r"^tokenizer.*\n", "", text, flags=re.M)
+        text = re.sub(r"^inputs = .*$", f"inputs = load_file({str(folder / 'inputs.safetensors')!r})", text, flags=re.M)
+        text = re.sub(r"^ids = .*$", "logits = model(**inputs).logits", text, flags=re.M) if generates else text
+        lines += ["with torch.no_grad():", *(f"    {line}" for line in text.splitlines())]
+        lines += [f"    found[{str(number)!r}] = logits.contiguous()"]
+    lines += [f"save_file(found, {str(tmp_path / 'found.safetensors')!r})"]
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(lines))
+    done = subprocess.run([os.environ[PYTHON], script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = load_file(tmp_path / "found.safetensors")
+    for number, (family, choice, kind) in enumerate(cases):
+        inputs = load_file(tmp_path / str(number) / "inputs.safetensors")
+        difference = float((masked(found[str(number)], inputs) - expected[str(number)]).abs().max())
+        assert difference <= 1e-5, (family, choice, kind, difference)
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("bert", "houlsby", "its bank has LayerNorms of its own"),
+    ("bert", "ia3", "its bank has rescale"),
+    ("bert", "probe", "its bank has nothing but a head"),
+    ("bert", "mam_flat", "its bank has attention and bottleneck"),
+    ("bert", "parallel_attention", "its bottlenecks are at heads"),
+    ("bert", bottleneck("ffn", depth=2), "its bottlenecks have more layers"),
+    ("bert", bottleneck("ffn", activation="elu"), "adapters has no activation like elu"),
+    ("bert", bottleneck("ffn", composition="learned"), "the factors of its layers are learned"),
+    ("gpt2", SCALED, "a parallel bottleneck reads something else there"),
+    ("gpt2", "lora", "queries, keys and values are one module in this family"),
+    ("mt5", "lora_ffn", "the FFN of this family has two first projections"),
+    ("llama", "lora", "its model type 'llama' is not one of bert"),
+]
+
+
+@pytest.mark.parametrize(("family", "choice", "message"), REFUSED, ids=str)
+def test_what_adapters_lacks_is_refused(
+    backbone_folder: Folder, tmp_path: Path, family: str, choice: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        write_adapters(subject_of(backbone_folder(family), "classification", choice), tmp_path)
+
+
+def test_wrong_size_or_factor_is_noticed(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = subject_of(backbone_folder("bert"), "classification", HOULSBY)
+    with monkeypatch.context() as patched:
+        patched.setattr(adapterhub, "_reduction", lambda width, size: 2)
+        with pytest.raises(ExportError, match="asks for other tensors than were written"):
+            write_adapters(subject, tmp_path)
+    monkeypatch.setattr(adapterhub, "ACTIVATIONS", dict(adapterhub.ACTIVATIONS) | {"gelu_tanh": "relu"})
+    with pytest.raises(ExportError, match="do not compute what its bank computes"):
+        write_adapters(subject, tmp_path)
+    assert torch.is_grad_enabled()

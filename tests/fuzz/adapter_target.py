@@ -1,0 +1,97 @@
+"""The folder of an adapter as a fuzz target: adapter_config.json, a line end of zeros, then adapter_model.safetensors."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from continual_petl.backbones.backbone import Backbone, load_backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import InputError
+from continual_petl.export.restated import HEAD
+from continual_petl.imports.files import CONFIG, HUB_PICKLE, HUB_TENSORS, PEFT_TENSORS
+from continual_petl.imports.head import resolve_labels
+from continual_petl.imports.translate import read_adapter, translate
+from tests.fuzz.dictionary import json_tokens
+from tests.fuzz.target import Target
+from tests.tiny import make_model, make_tokenizer
+
+_BETWEEN = b"\n\0\0\n"
+_QUERY = "base_model.model.bert.encoder.layer.0.attention.self.query"
+_CONFIG: dict[str, Any] = {"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 2, "lora_alpha": 4, "bias": "none"}
+_CONFIG |= {"target_modules": ["query"], "modules_to_save": ["classifier"], "rank_pattern": {}, "use_dora": False}
+
+
+@functools.cache
+def _backbone() -> Backbone:
+    folder = tempfile.mkdtemp(prefix="fuzz-")
+    make_model("bert").save_pretrained(folder)
+    make_tokenizer("bert").save_pretrained(folder)
+    return load_backbone(folder)
+
+
+def _seeds() -> list[bytes]:
+    """Return LoRA, factors and a LayerNorm, each with a head."""
+    head = {
+        "base_model.model.classifier.weight": torch.zeros(2, 16),
+        "base_model.model.classifier.bias": torch.zeros(2),
+    }
+    low = {f"{_QUERY}.lora_A.weight": torch.ones(2, 16), f"{_QUERY}.lora_B.weight": torch.ones(16, 2)}
+    norm = _QUERY.replace("self.query", "output.LayerNorm.ln_tuning_layers")
+    factors = {**_CONFIG, "peft_type": "IA3", "target_modules": ["key"], "feedforward_modules": []}
+    made = [
+        (_CONFIG, low),
+        (factors, {f"{_QUERY.replace('query', 'key')}.ia3_l": torch.ones(16, 1)}),
+        ({**_CONFIG, "peft_type": "LN_TUNING", "target_modules": ".*LayerNorm"}, {f"{norm}.weight": torch.ones(16)}),
+    ]
+    norms = {
+        "mh_adapter": False,
+        "output_adapter": True,
+        "reduction_factor": 4,
+        "non_linearity": "relu",
+        "scaling": 1.0,
+    }
+    hub = {"config": norms | {"leave_out": [1]}, "model_type": "bert", "name": "x", "model_name": "b"}
+    start = "encoder.layer.0.output.adapters.x.adapter_"
+    parts = {"down.0.weight": (4, 16), "down.0.bias": (4,), "up.weight": (16, 4), "up.bias": (16,)}
+    made.append((hub, {start + part: torch.ones(shape) for part, shape in parts.items()}))
+    return [
+        json.dumps(config).encode() + _BETWEEN + save(tensors)
+        for config, tensors in [(c, t | head if "peft_type" in c else t) for c, t in made]
+    ]
+
+
+def _head() -> bytes:
+    return save({"weight": torch.zeros(2, 16), "bias": torch.zeros(2)})
+
+
+def _check(data: bytes) -> None:
+    """Read the two files, and translate what is in them."""
+    config, _, tensors = data.partition(_BETWEEN)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / CONFIG).write_bytes(config)
+        (Path(folder) / PEFT_TENSORS).write_bytes(tensors)
+        for name in (HUB_TENSORS, HUB_PICKLE):
+            # Read as one of the two, as the first byte decides.
+            if (name == HUB_TENSORS) == (not tensors.startswith(b"PK")):
+                (Path(folder) / name).write_bytes(tensors)
+        (Path(folder) / HEAD).write_bytes(_head())
+        kind = "classification" if b'"model_type"' in config else None
+        if kind is None:
+            (Path(folder) / HEAD).unlink()
+        made = translate(read_adapter(folder), _backbone(), kind=kind, pooling=None)
+        bank = Bank(made.draft.spec, _backbone().model, _backbone().sites, nn.Identity())
+        bank.initialise(_backbone().model, 0)
+        made.draft.write(bank)
+        resolve_labels(made.head, None)
+        assert all(tensor.isfinite().all() for tensor in made.stored.values())
+
+
+ADAPTER_TARGET = Target("adapter", _check, (InputError,), _seeds, json_tokens)

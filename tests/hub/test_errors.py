@@ -1,0 +1,80 @@
+"""What huggingface_hub raises becomes one sentence that says what to do; a bug stays one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError
+
+from continual_petl import InputError, Run, StoreError
+from continual_petl.hub.address import Address
+from continual_petl.hub.errors import explained
+from tests.hub.local_hub import LocalHub
+
+
+def with_status(kind: Any, code: int) -> Any:
+    """Return an error of huggingface_hub as the Hub's answer with this status makes it."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, "what the Hub said\nand more")
+    error.response = type("Response", (), {"status_code": code})()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (with_status(GatedRepoError, 403), r"the repository is gated: request access on its page"),
+        (
+            with_status(HfHubHTTPError, 403),
+            r"the Hub does not allow it \(what the Hub said\)\. Log in with `hf auth login`",
+        ),
+        (with_status(HfHubHTTPError, 500), r"what the Hub said\. The same command goes on where this one ended"),
+        (with_status(EntryNotFoundError, 404), r"what the Hub said\. The same command"),
+        (HFValidationError("no such name."), r"no such name$"),
+        (ConnectionError("broken"), r"cannot be reached, or the connection broke \(ConnectionError: broken\)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_of_the_hub_are_explained(error: Exception, says: str) -> None:
+    begins = "^hf://user/run: it cannot be pushed: "
+    with pytest.raises(InputError, match=f"{begins}.*{says}"), explained(Address("user/run"), "pushed"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [TypeError("a bug"), KeyError("a bug"), StoreError("damaged"), InputError("wrong")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, explained(Address("user/run"), "pushed"):
+        raise error
+    assert raised.value is error
+
+
+def test_run_that_changes_while_it_is_downloaded_is_not_mixed(
+    hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run(folder).push("user/run")
+    list_tree = HfApi.list_repo_tree
+
+    def changed_afterwards(*given: Any, **named: Any) -> Any:
+        found = list(list_tree(*given, **named))
+        hub.change("user/run", {"results.jsonl": b""})
+        return found
+
+    monkeypatch.setattr(HfApi, "list_repo_tree", changed_afterwards)
+    with pytest.raises(
+        StoreError, match=r"hf://user/run: it changed while it was downloaded. Run the same command again"
+    ):
+        Run("hf://user/run")
+
+
+def test_server_that_names_no_commit_is_refused(hub: LocalHub, folder: Path) -> None:
+    Run(folder).push("user/run")
+    repo = hub.repos["user/run"]
+    repo.commits["../../x"] = repo.commits[repo.branches["main"][-1]]
+    repo.branches["main"].append("../../x")
+    with pytest.raises(
+        InputError, match=r"the Hub names its newest commit '../../x', which is no commit; check HF_ENDPOINT"
+    ):
+        Run("hf://user/run")

@@ -1,0 +1,185 @@
+"""An imported task is a task of the run: certified, measured if there are rows, and never touched again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from continual_petl import InputError, Run, TaskStream, forget, import_adapter, learn, reevaluate
+from continual_petl.digests import file_digest, tensor_digests
+from continual_petl.report.facts import read_facts
+from continual_petl.report.write import write_report
+from tests.export.subjects import Folder
+from tests.streams_in_code import stream, task
+from tests.tiny import WORDS
+
+ROWS = [" ".join(WORDS[number : number + 5]) for number in range(0, 40, 5)]
+LORA = {"preset": "lora", "rank": 2}
+
+
+def tasks_stream(folder: Path, *names: str) -> TaskStream:
+    tasks = [task(name, pooling="pooler") for name in names]
+    return stream(folder, tasks, backbone={"name": str(folder)}, bank=LORA, training={"epochs": 1})
+
+
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Return a backbone, a run with one task, and that task of another run as an adapter for peft."""
+    place = tmp_path_factory.mktemp("imports")
+    backbone = backbone_folder("bert")
+    learn(tasks_stream(backbone, "first"), place / "run")
+    learn(tasks_stream(backbone, "foreign"), place / "other").export("foreign", "peft", place / "adapter")
+    return backbone, place / "run", place / "adapter"
+
+
+@pytest.fixture
+def run_folder(learned: tuple[Path, Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(learned[1], tmp_path / "run"))
+
+
+def rows_in(folder: Path) -> Path:
+    folder.mkdir()
+    for split, rows in task("foreign")["data"].items():
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_without_rows_it_is_certified_and_not_measured(
+    learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
+) -> None:
+    backbone, _, adapter = learned
+    run = import_adapter(run_folder, adapter, "foreign")
+    other = Run(learned[1].parent / "other")
+    assert tensor_digests(run.store.tensors("foreign")) == tensor_digests(other.store.tensors("foreign"))
+    assert run.predict(ROWS, task="foreign") == other.predict(ROWS, task="foreign")
+    manifest = run.store.manifest("foreign")
+    assert manifest.origin is not None
+    assert (manifest.origin.format, manifest.origin.method) == ("peft", "LORA")
+    assert manifest.origin.files["adapter_model.safetensors"] == file_digest(adapter / "adapter_model.safetensors")
+    assert manifest.labels == ("no", "yes")
+    assert (manifest.scores, manifest.data, manifest.score) == ({}, {}, None)
+    results = run.results
+    assert results.status[1] == ("measured", "not measured")
+    assert np.isnan(results.scores[1, 1])
+    assert [check.problems for check in run.verify(data=True)] == [(), ()]
+    assert run.to_frame().loc["foreign"].isna()["score"]
+    # The run goes on: learning, reports, re-evaluation, forgetting.
+    spec = tasks_stream(backbone, "first", "third")
+    after = learn(spec, run_folder)
+    assert after.results.status[2] == ("measured", "not measured", "measured")
+    assert [check.ok for check in after.verify()] == [True] * 3
+    assert after.predict(ROWS, task="foreign") == other.predict(ROWS, task="foreign")
+    assert "imported without rows" in reevaluate(run_folder).left["foreign"]
+    page = write_report(tmp_path / "report", read_facts(run_folder))
+    assert page.is_file()
+    assert forget(run_folder, "foreign").store.tasks == ["first", "third"]
+
+
+def test_with_rows_it_is_measured_as_where_it_was_learned(
+    learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
+) -> None:
+    backbone, _, adapter = learned
+    data = rows_in(tmp_path / "rows")
+    run = import_adapter(run_folder, adapter, "foreign", data=str(data))
+    other = Run(learned[1].parent / "other").store.manifest("foreign")
+    manifest = run.store.manifest("foreign")
+    assert manifest.scores == other.scores
+    assert manifest.data == other.data
+    assert run.results.status[1] == ("measured", "measured")
+    assert all(check.ok for check in Run(run_folder).verify(data=True))
+    assert [entry.name for entry in Run(run_folder).spec.tasks] == ["first", "foreign"]
+    assert (run.store.bank_folder("foreign") / "router.safetensors").is_file()
+    # Learning the stored stream again finds nothing to learn; another task is measured after it.
+    assert learn(TaskStream(Run(run_folder).spec), run_folder).store.tasks == ["first", "foreign"]
+    spec = Run(run_folder).spec
+    more = tasks_stream(backbone, "third").spec.tasks
+    after = learn(TaskStream(spec.model_copy(update={"tasks": (*spec.tasks, *more)})), run_folder)
+    assert after.results.status[2] == ("measured",) * 3
+
+
+def test_imported_bank_can_be_exported_and_started_from(learned: tuple[Path, Path, Path], run_folder: Path) -> None:
+    backbone, _, adapter = learned
+    run = import_adapter(run_folder, adapter, "foreign")
+    out = run.export("foreign", "peft", run_folder.parent / "again")
+    assert file_digest(out / "adapter_config.json") == file_digest(adapter / "adapter_config.json")
+    ours, theirs = (load_file(path / "adapter_model.safetensors") for path in (out, adapter))
+    assert tensor_digests(ours) == tensor_digests(theirs)
+    row = task("third", pooling="pooler", bank={"start_from": "foreign"})
+    settings: dict[str, Any] = {"backbone": {"name": str(backbone)}, "bank": LORA, "training": {"epochs": 1}}
+    after = learn(stream(backbone, [task("first", pooling="pooler"), row], **settings), run_folder)
+    parent = after.store.manifest("third").parent
+    assert parent is not None
+    assert parent.digest == run.store.manifest("foreign").digest
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(path): file_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"task": "First"}, "already has a task 'First'"),
+        ({"kind": "seq2seq"}, "kind: got 'seq2seq'; allowed for this adapter"),
+        ({"kind": "regression"}, "regression has one output, but the adapter's head has 2"),
+        ({"labels": ["a", "b", "c"]}, r"labels: got 3 \(a, b, c\), but the adapter's head has 2 outputs"),
+        ({"pooling": "mean"}, "pooling: got 'mean', but the adapter's class pools with 'pooler'"),
+        ({"base": "bert-base-uncased"}, "base: got 'bert-base-uncased', but the adapter's base model is"),
+        ({"data": "nowhere.csv"}, "nowhere.csv"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_written(
+    learned: tuple[Path, Path, Path], run_folder: Path, asked: dict[str, Any], message: str
+) -> None:
+    before = files_of(run_folder)
+    with pytest.raises(InputError, match=message):
+        import_adapter(run_folder, learned[2], **({"task": "foreign"} | asked))
+    assert {name: digest for name, digest in files_of(run_folder).items() if ".lock" not in name} == {
+        name: digest for name, digest in before.items() if ".lock" not in name
+    }
+
+
+def changed(adapter: Path, to: Path, **values: Any) -> Path:
+    """Return a copy of an adapter with other values in its configuration."""
+    shutil.copytree(adapter, to)
+    config = json.loads((to / "adapter_config.json").read_text("utf-8"))
+    (to / "adapter_config.json").write_text(json.dumps(config | values))
+    return to
+
+
+def test_other_base_model_is_refused_unless_it_has_another_name(
+    learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
+) -> None:
+    adapter = changed(learned[2], tmp_path / "adapter", base_model_name_or_path="someone/bert")
+    with pytest.raises(InputError, match="belongs to base model 'someone/bert', and the run's backbone is"):
+        import_adapter(run_folder, adapter, "foreign")
+    assert import_adapter(run_folder, adapter, "foreign", base="someone/bert").store.tasks == ["first", "foreign"]
+
+
+def test_labels_are_needed_to_score_rows(learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path) -> None:
+    adapter, data = changed(learned[2], tmp_path / "adapter"), rows_in(tmp_path / "rows")
+    path = adapter / "adapter_model.safetensors"
+    save_file(load_file(path), path)  # as peft writes it: no labels
+    with pytest.raises(InputError, match="labels: the adapter does not say which of its 2 outputs is which label"):
+        import_adapter(run_folder, adapter, "foreign", data=str(data))
+    run = import_adapter(run_folder, adapter, "foreign", data=str(data), labels=["yes", "no"])
+    assert run.store.manifest("foreign").labels == ("yes", "no")
+    plain = import_adapter(run_folder, adapter, "plain")
+    assert plain.store.manifest("plain").labels == ("LABEL_0", "LABEL_1")
+
+
+def test_bank_that_computes_something_else_is_refused(
+    learned: tuple[Path, Path, Path], run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from continual_petl.imports import lowrank
+
+    monkeypatch.setattr(lowrank, "factor", lambda config, name, rank: 3.5)
+    with pytest.raises(InputError, match="would not compute what LORA computes in the library that wrote it"):
+        import_adapter(run_folder, learned[2], "foreign")
+    assert Run(run_folder).store.tasks == ["first"]

@@ -1,0 +1,72 @@
+"""One run with tasks of several kinds, and endpoints on it that tests talk to without a network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from continual_petl import Run, learn
+from continual_petl.serve import ServeSettings, make_app
+from tests.small import small
+from tests.streams_in_code import stream, task, task_of_kind
+
+Open = Callable[..., TestClient]
+TASKS = [
+    task("first", num_rows=24),
+    task("second", num_rows=24, bank=small("lora")),
+    task("pairs", num_rows=24, pairs=True),
+    task_of_kind("token-classification", "tags"),
+    task_of_kind("multilabel", "many"),
+]
+TRAINING = {"epochs": 1, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32"}
+
+
+@pytest.fixture(scope="session")
+def learned(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that no test changes."""
+    folder = tmp_path_factory.mktemp("served") / "run"
+    learn(stream(backbone_folder(), TASKS, training=TRAINING), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(learned: Path) -> Run:
+    """Return the same run, opened."""
+    return Run(learned)
+
+
+@pytest.fixture
+def own(learned: Path, tmp_path: Path) -> Path:
+    """Return a copy of the run for a test that changes it."""
+    return Path(shutil.copytree(learned, tmp_path / "run"))
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Return a function that opens an endpoint on a run; all are closed with the test."""
+    clients: list[TestClient] = []
+
+    def open_(folder: Path, **settings: Any) -> TestClient:
+        app = make_app(folder, ServeSettings(watch_s=0.05, **settings))
+        client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+        client.__enter__()
+        clients.append(client)
+        return client
+
+    yield open_
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def client(learned: Path) -> Iterator[TestClient]:
+    """Return an endpoint with the default settings, shared by tests that change nothing."""
+    with TestClient(
+        make_app(learned, ServeSettings()), base_url="http://127.0.0.1", raise_server_exceptions=False
+    ) as found:
+        yield found

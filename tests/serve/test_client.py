@@ -1,0 +1,72 @@
+"""The Python client returns records, and raises what the endpoint says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from continual_petl import Run
+from continual_petl.serve import Client, EndpointError
+
+
+@pytest.fixture
+def asking(client: TestClient) -> Iterator[Client]:
+    """Return a client of the shared endpoint."""
+    with Client("http://127.0.0.1", transport=client._transport) as found:
+        yield found
+
+
+def test_one_row_is_one_record_and_a_list_is_a_list(asking: Client, run: Run) -> None:
+    text = "w1 w20 w30"
+    assert asking.predict(text, "first")["answer"] == run.predict(text, "first").value
+    found = asking.predict([text, text], ["first", "second"])
+    assert [record["task"] for record in found] == ["first", "second"]
+    assert asking.predict(text, unknown="nearest")["task"] is not None
+    assert [record["text"] for record in asking.predict((text, "w2 w3"), "first")] == [text, "w2 w3"]
+
+
+def test_tasks(asking: Client, learned: Path) -> None:
+    assert [entry["task"] for entry in asking.tasks()] == ["first", "second", "pairs", "tags", "many"]
+    one = asking.task("second")
+    manifest = Run(learned).store.manifest("second")
+    assert (one["kind"], one["labels"], one["seal"]) == ("classification", ["no", "yes"], manifest.seal)
+    assert one["certificate"]["backbone"] == manifest.backbone
+
+
+def test_refusal_is_raised_with_its_fields(asking: Client) -> None:
+    with pytest.raises(EndpointError, match="task 'frist' is not learned here") as caught:
+        asking.predict("w1", "frist")
+    assert (caught.value.status, caught.value.code) == (404, "unknown_task")
+    with pytest.raises(EndpointError) as caught:
+        asking.predict(["w1", ""], "first")
+    assert caught.value.row == 2
+
+
+def _answering(status: int, **more: Any) -> Client:
+    return Client("http://x", transport=httpx2.MockTransport(lambda request: httpx2.Response(status, **more)))
+
+
+def test_retry_after_and_foreign_errors() -> None:
+    body = {"error": {"code": "busy", "message": "9 rows are waiting"}}
+    with pytest.raises(EndpointError, match="9 rows") as caught:
+        _answering(429, json=body, headers={"retry-after": "7"}).predict("w1")
+    assert caught.value.retry_after == 7
+    with pytest.raises(EndpointError, match="a proxy's page") as caught:
+        _answering(502, text="a proxy's page").predict("w1")
+    assert (caught.value.code, caught.value.row) == ("http", None)
+
+
+def test_token_is_sent() -> None:
+    seen = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["authorization"])
+        return httpx2.Response(200, json={"tasks": []})
+
+    Client("http://x", token="abc", transport=httpx2.MockTransport(answer)).tasks()
+    assert seen == ["Bearer abc"]

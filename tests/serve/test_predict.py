@@ -1,0 +1,168 @@
+"""POST /v1/predict returns what `Run.predict` returns, and refuses everything else with the row and the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from continual_petl import Run
+
+PIXEL = "R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
+TEXTS = ["w1 w20 w30", "w0 w41", "w1 w1 w50 w60 w70 w12"]
+
+
+def _predicted(client: TestClient, inputs: Any, task: Any = None, **more: Any) -> Any:
+    response = client.post("/v1/predict", json={"inputs": inputs, "task": task, **more})
+    assert response.status_code == 200, response.text
+    return response.json()["predictions"]
+
+
+def _close(found: dict[str, float], wanted: Any) -> bool:
+    # Rows of several tasks in one batch are computed by other matrix products.
+    return found == pytest.approx(dict(wanted), abs=1e-5)
+
+
+def test_texts_of_a_named_task(client: TestClient, run: Run) -> None:
+    found = _predicted(client, TEXTS, "first")
+    for record, text, answer in zip(found, TEXTS, run.predict(TEXTS, "first"), strict=True):
+        assert (record["task"], record["text"], record["answer"]) == ("first", text, answer.value)
+        assert _close(record["probabilities"], answer.probabilities)
+
+
+def test_one_row_is_a_list_of_one_record(client: TestClient, run: Run) -> None:
+    (record,) = _predicted(client, TEXTS[0], "second")
+    assert record["answer"] == run.predict(TEXTS[0], "second").value
+
+
+def test_rows_of_several_tasks_share_a_request(client: TestClient, run: Run) -> None:
+    inputs = [TEXTS[0], ["w1 w2", "w3"], ["w10", "w11", "w12"], {"text": TEXTS[1]}, {"tokens": ["w10", "w20"]}]
+    tasks = ["first", "pairs", "tags", "many", "tags"]
+    found = _predicted(client, inputs, tasks)
+    alone = [
+        run.predict(TEXTS[0], "first"),
+        run.predict([("w1 w2", "w3")], "pairs")[0],
+        run.predict([["w10", "w11", "w12"]], "tags")[0],
+        run.predict(TEXTS[1], "many"),
+        run.predict([["w10", "w20"]], "tags")[0],
+    ]
+    assert [record["answer"] for record in found] == [answer.value for answer in alone]
+    assert found[1]["text_pair"] == "w3"
+    assert found[2]["tokens"] == ["w10", "w11", "w12"]
+
+
+def test_rows_without_a_task_are_routed(client: TestClient, run: Run) -> None:
+    inputs = [*TEXTS, ["w1 w2", "w3 w4"]]
+    routed = run.predict([*TEXTS, ("w1 w2", "w3 w4")], unknown="nearest")
+    assert isinstance(routed, list)
+    for record, wanted in zip(_predicted(client, inputs, unknown="nearest"), routed, strict=True):
+        assert wanted.answer is not None
+        assert (record["task"], record["answer"]) == (wanted.task, wanted.answer.value)
+        assert record["task_probability"] == pytest.approx(wanted.task_probability, abs=1e-5)
+        assert _close(record["runners_up"], wanted.runners_up)
+
+
+def test_named_and_unnamed_rows_share_a_request(client: TestClient, run: Run) -> None:
+    named, found = _predicted(client, [TEXTS[0], TEXTS[0]], ["first", None], unknown="nearest")
+    assert "task_probability" not in named
+    assert found["task_probability"] > 0
+
+
+def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
+    (record,) = _predicted(client, "w99 " * 60)
+    if record["task"] is None:
+        assert record["answer"] is None
+        assert record["runners_up"]
+    (nearest,) = _predicted(client, "w99 " * 60, unknown="nearest")
+    assert nearest["answer"] is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "fragment"),
+    [
+        ({"inputs": ["w1"], "task": "frist"}, 404, "unknown_task", "task 'frist' is not learned here; learned tasks: first"),
+        ({"inputs": [], "task": "first"}, 422, "no_rows", "give at least one row"),
+        ({"inputs": ["w1", 3], "task": "first"}, 422, "bad_row", "row 2: it is a number; each row is a text"),
+        ({"inputs": ["w1", "  "], "task": "first"}, 422, "bad_row", "row 2: it is empty"),
+        ({"inputs": ["w1", "w2"], "task": "pairs"}, 422, "bad_row", "row 1 is 'w1'; each row of this task is a pair"),
+        ({"inputs": [["w1", "w2"]], "task": "first"}, 422, "bad_row", "row 1: it is a list; each row is a text"),
+        ({"inputs": [{"txt": "w1"}], "task": "first"}, 422, "bad_row", "row 1: it has the keys 'txt'; each row is a text"),
+        ({"inputs": [{"tokens": ["w1"]}], "task": "first"}, 422, "bad_row", "it has the keys 'tokens'"),
+        ({"inputs": [{"image": "aaaa"}], "task": "first"}, 422, "bad_row", "it has the keys 'image'"),
+        ({"inputs": [["w1", 2]], "task": "tags"}, 422, "bad_row", "row 1: it is a list; each row is a list of words"),
+        ({"inputs": [None]}, 422, "bad_row", "row 1: it is a null; each row is a text, a list of two texts"),
+        ({"inputs": [["w1", "w2", "w3"]]}, 422, "bad_row", "row 1: it is a list"),
+        ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "image: it is not base64"),
+        ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "row 1: image: it cannot be read; allowed are PNG, JPEG"),
+        ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "no task that can be found without its name takes such rows"),
+        ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: text: it is no text"),
+        ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: it is a list"),
+        ({"inputs": ["w1 \ud800"], "task": "first"}, 422, "bad_row", "row 1: it contains an unpaired surrogate"),
+        ({"inputs": ["w1"], "task": ["first", "first"]}, 422, "bad_request", "2 tasks for 1 rows"),
+        ({"inputs": ["w1"], "tsk": "first"}, 422, "bad_request", "tsk: Extra inputs are not permitted"),
+        ({"inputs": 5}, 422, "bad_request", "inputs"),
+        ({"inputs": ["w1"], "unknown": "guess"}, 422, "bad_request", "unknown: Input should be 'reject' or 'nearest'"),
+        ({"inputs": [["w"] * 200], "task": "tags"}, 422, "bad_row", "row 1 has 200 words"),
+    ],
+)  # fmt: skip
+def test_bad_request_is_refused_with_its_reason(
+    client: TestClient, learned: Path, body: Any, status: int, code: str, fragment: str
+) -> None:
+    response = client.post(
+        "/v1/predict", content=__import__("json").dumps(body), headers={"content-type": "application/json"}
+    )
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (status, code)
+    assert fragment in error["message"]
+    assert str(learned) not in response.text
+    assert "Traceback" not in response.text
+
+
+def test_problem_of_one_row_names_its_number(client: TestClient) -> None:
+    response = client.post("/v1/predict", json={"inputs": ["w1", "w2", ""], "task": "first"})
+    assert response.json()["error"]["row"] == 3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tasks", "row"),
+    [
+        ([*["w1"] * 70, ["w"] * 200, "w1"], [*["first"] * 70, "tags", "first"], 71),
+        (["w1", ["w"] * 200, ["w"] * 200], [None, "tags", "tags"], 2),
+        ([["w1"], {"image": PIXEL}], ["tags", None], 2),
+    ],
+)
+def test_problem_that_shows_in_a_batch_names_its_row(client: TestClient, inputs: Any, tasks: Any, row: int) -> None:
+    """Rows are computed in parts, and without those that get no prediction; the number is that of the request."""
+    response = client.post("/v1/predict", json={"inputs": inputs, "task": tasks})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["row"]) == (422, "bad_row", row)
+    assert f"row {row} " in error["message"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"inputs": "\xff"}', b"null"])
+def test_what_is_not_json_is_refused(client: TestClient, content: bytes) -> None:
+    response = client.post("/v1/predict", content=content, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422)
+    assert response.json()["error"]["code"] == "bad_request"
+
+
+def test_texts_sent_as_a_form_are_refused(client: TestClient) -> None:
+    """A page elsewhere can make a browser send those, but not JSON."""
+    response = client.post(
+        "/v1/predict", content=b'{"inputs": ["w1"], "task": "first"}', headers={"content-type": "text/plain"}
+    )
+    assert response.status_code == 422
+    assert "send the header Content-Type: application/json" in response.json()["error"]["message"]
+
+
+def test_problem_of_one_request_is_not_anothers(client: TestClient, run: Run) -> None:
+    """The rows of both would share a batch, and only encoding them shows that one is too long."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    bodies = [{"inputs": [["w"] * 200], "task": "tags"}] + [{"inputs": [text], "task": "first"} for text in TEXTS]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda body: client.post("/v1/predict", json=body), bodies))
+    assert [response.status_code for response in found] == [422, 200, 200, 200]
+    assert [r.json()["predictions"][0]["answer"] for r in found[1:]] == [a.value for a in run.predict(TEXTS, "first")]

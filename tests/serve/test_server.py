@@ -1,0 +1,106 @@
+"""The command as a process: it starts, answers, and stops without losing a request."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from continual_petl import Run
+from continual_petl.cli.main import main
+from continual_petl.serve import Client
+
+
+@contextmanager
+def _served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "continual_petl", "serve", str(folder), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert " at http://127.0.0.1:" in line, line + (process.stderr.read() if process.stderr else "")
+            yield process, line.split(" at ")[1].split()[0]
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_answers_what_was_accepted(learned: Path, run: Run, number: int) -> None:
+    texts = [f"w{one} w{two} w1" for one in range(10, 20) for two in range(20, 60)]
+    wanted = [answer.value for answer in run.predict(texts, "first")]
+    with _served(learned, "--window-ms", "500") as (process, address), Client(address) as client:
+        assert client.predict(texts[0], "first")["answer"] == wanted[0]
+        found: list[str] = []
+        asking = threading.Thread(
+            target=lambda: found.extend(record["answer"] for record in client.predict(texts, "first"))
+        )
+        asking.start()
+        with Client(address) as watching:
+            while asking.is_alive() and 'waiting_rows{lane="labels"} 0.0' in watching._http.get("/metrics").text:
+                pass
+        process.send_signal(number)
+        asking.join(60)
+        assert found == wanted
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        lines = [json.loads(line) for line in process.stderr]  # every line of the log is JSON
+    assert any(line.get("path") == "/v1/predict" and line["rows"] == len(texts) for line in lines)
+
+
+@pytest.mark.slow
+def test_client_that_never_ends_its_request_does_not_keep_the_process(learned: Path) -> None:
+    with _served(learned, "--timeout", "0.5") as (process, address):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+            with Client(address) as client:
+                assert client.predict("w1 w2", "first")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fragment"),
+    [
+        (["--host", "0.0.0.0"], 2, "host: 0.0.0.0 can be reached from other machines"),
+        (["--batch-rows", "0"], 2, "batch_rows: got 0"),
+        (["--token-file", "none"], 2, "token_file: none cannot be read"),
+        (["--replicas", "2"], 2, "only engine ray has replicas"),
+    ],
+)
+def test_bad_options(
+    learned: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int, fragment: str
+) -> None:
+    assert main(["serve", str(learned), *options]) == code
+    assert fragment in capsys.readouterr().err
+
+
+def test_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_port_in_use(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", str(learned), "--port", str(port)]) == 2
+    assert f"port {port}, cannot be used" in capsys.readouterr().err
+
+
+def test_missing_extra_is_named(
+    learned: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi_offline", None)
+    assert main(["serve", str(learned)]) == 2
+    assert "pip install 'continual-petl[serve]'" in capsys.readouterr().err
