@@ -41,7 +41,7 @@ def measure(bench: Bench) -> Measured:
     """Measure throughput side by side, then latency at 80 % of it."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
-    counts, num_rows, peer_tasks = ((1, 4), 64, 4) if bench.options.quick else ((1, 32, 256), 256, 32)
+    counts, num_rows, peer_tasks = ((1, 4), 64, 4) if bench.options.quick else ((1, 32, 256, 1000), 384, 32)
     folder, lora = bench.scratch / "run", {"preset": "lora", "rank": 8}
     learn(many_tasks(bench.shape.source, 1, bank=lora), folder, progress=False)
     fill(folder, max(counts))
