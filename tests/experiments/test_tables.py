@@ -26,7 +26,7 @@ def workers() -> Iterator[dict[str, Peer]]:
         peer.close()
 
 
-@pytest.mark.parametrize("table", (*TABLES, *UNMEASURED))
+@pytest.mark.parametrize("table", [*TABLES, *UNMEASURED])
 def test_a_table_is_measured_written_and_shown_again(table: str, workers: dict[str, Peer], tmp_path: Path) -> None:
     result = run(parse([table, *QUICK, "--out", str(tmp_path)], (*TABLES, *UNMEASURED)), lambda line: None, workers)
     assert read_result(tmp_path / f"{table}.json") == result
