@@ -33,7 +33,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "continual_petl"
 ROOMS = {"continual_petl": PACKAGE, "streams": f"{PACKAGE}/streams", "callbacks": f"{PACKAGE}/callbacks"}
-SOURCES = (".py", ".j2", ".css", ".js")
+SOURCES = (".py", ".j2", ".css", ".js", ".html")
 NOT_SOURCE = ("build", "dist", "runs", ".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 TYPE_PROBE = (
     "from continual_petl.errors import InputError\n"
