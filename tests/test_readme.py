@@ -60,7 +60,7 @@ def test_every_command_parses() -> None:
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("continual-petl ")]
     assert {command[0] for command in commands} == {
         *("init", "run", "learn", "verify", "reevaluate", "forget", "predict", "ablate", "sweep"),
-        *("report", "list", "doctor", "streams", "schema", "serve", "export", "import", "push"),
+        *("report", "list", "doctor", "streams", "schema", "serve", "push"),
     }
     for command in commands:
         build_parser().parse_known_args(command)

@@ -68,11 +68,11 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
     first, tensors = store.manifest(name), store.tensors(name)
     known = first.scores["validation"]
     with store.lock():
-        # Forgotten tasks leave gaps in the numbers, and an entry of their own in the chain.
-        next_number = 1 + int(store.tasks[-1].removeprefix("t"))
-        for number in range(next_number, next_number + count - len(store.tasks)):
-            copy, newest = f"t{number:04}", store.head()
+        for _ in range(len(store.tasks), count):
+            newest = store.head()
             assert newest is not None
+            number = newest.index + 1  # forgotten tasks have entries in the chain too
+            copy = f"t{number:04}"
             plan = store.plan(name).model_copy(update={"name": copy, "seed": derive_seed(run.session.spec.seed, copy)})
             bank = build_bank(plan, backbone, folded=True)
             bank.load_state_dict(tensors)
@@ -89,15 +89,15 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
             seal = commit_task(store, plan, bank.eval(), backbone, evidence).seal
             cell = Cell(
                 task=copy,
-                index=newest.index + 1,
+                index=number,
                 split="validation",
                 metric=first.metric,
                 value=known.scores[first.metric],
                 num_examples=known.num_examples,
                 status="measured",
             )
-            line = RowLine(after=copy, index=newest.index + 1, cells=(cell,))
-            done = TaskLine(task=copy, index=newest.index + 1, certificate=seal, seconds={"train": 0.0})
+            line = RowLine(after=copy, index=number, cells=(cell,))
+            done = TaskLine(task=copy, index=number, certificate=seal, seconds={"train": 0.0})
             store.append_results([line, done])
 
 
