@@ -9,9 +9,9 @@ COMMANDS: dict[str, str] = {
     "continual-petl run stream.yaml --log wandb --log tensorboard": (
         "writes what only their own programs read; tests/callbacks/test_loggers.py has it"
     ),
-    "continual-petl report runs/support-desk --serve": "serves until somebody ends it",
+    "continual-petl report runs/support-desk --serve": "serves until it is stopped",
     **{
-        f"continual-petl serve runs/{words}": "serves until somebody ends it; tests/serve/test_server.py has it"
+        f"continual-petl serve runs/{words}": "serves until it is stopped; tests/serve/test_server.py has it"
         for words in (
             "stream",
             "mine",

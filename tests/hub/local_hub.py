@@ -88,7 +88,7 @@ class LocalHub(ThreadingHTTPServer):
         return {path: file.content for path, file in found.commits[sha].items()}
 
     def change(self, repo: str, changes: dict[str, bytes | None]) -> None:
-        """Commit changes to main, as somebody else would."""
+        """Commit changes to main, as another user would."""
         found = self.repos[repo]
         files = dict(found.commits[found.branches["main"][-1]])
         for path, content in changes.items():
