@@ -72,11 +72,12 @@ def _near() -> list[str]:
 
 def _missing_on_hub(name: str, revision: str | None) -> str | None:
     """Return why a name cannot be loaded from the Hub, as sentences, or None if it can."""
-    from huggingface_hub import (
-        constants,
-        get_hf_file_metadata,
-        hf_hub_url,
-    )  # takes half a second; folders do not need it
+    from huggingface_hub import constants
+
+    no_folder = "There is no folder of this name, and"
+    if constants.HF_HUB_OFFLINE:
+        return f"{no_folder} the Hub is switched off (HF_HUB_OFFLINE) and its cache holds no such model."
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # takes half a second; folders do not need it
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -85,9 +86,6 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
         RevisionNotFoundError,
     )
 
-    no_folder = "There is no folder of this name, and"
-    if constants.HF_HUB_OFFLINE:
-        return f"{no_folder} the Hub is switched off (HF_HUB_OFFLINE) and its cache holds no such model."
     try:
         # A request for the file's metadata only, which huggingface_hub does not retry.
         get_hf_file_metadata(hf_hub_url(name, CONFIG, revision=revision))

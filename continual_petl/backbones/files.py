@@ -91,6 +91,10 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
     if os.path.isdir(source):
         paths = {name: os.path.join(source, name) for name in names}
         return {name: Path(path) for name, path in paths.items() if os.path.isfile(path)}
+    from huggingface_hub import constants
+
+    if not os.path.isdir(os.path.join(constants.HF_HUB_CACHE, "--".join(["models", *source.split("/")]))):
+        return {}  # without importing transformers, which takes a second
     from transformers.utils.hub import cached_file
 
     # Nothing is downloaded: everything loaded is in the cache.

@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
-    _refuse_missing_files(stream, folder, arguments)
+    _refuse_missing(stream, folder, arguments)
     from continual_petl.cli.learning_output import (  # heavy, so imported after the first checks
         learn_and_show,
         show_plan,
@@ -65,11 +65,15 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
     )
 
 
-def _refuse_missing_files(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
+def _refuse_missing(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
+    store = Store(folder)
     try:
-        learned = set(Store(folder).tasks).difference(arguments.replace)
+        learned, pinned = set(store.tasks).difference(arguments.replace), store.pin() is not None
     except StoreError:
         return  # reported when the run is opened
-    from continual_petl.engine.checks.missing_files import refuse_missing_files
+    from continual_petl.engine.checks.missing_files import refuse_missing_backbone, refuse_missing_files
 
-    refuse_missing_files(stream.spec, [task for task in stream.spec.tasks if task.name not in learned])
+    new = [task for task in stream.spec.tasks if task.name not in learned]
+    if not pinned:
+        refuse_missing_backbone(stream.spec, new)
+    refuse_missing_files(stream.spec, new)

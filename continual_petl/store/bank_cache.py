@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.store.certificate.manifest import Manifest
 
 RESIDENT_BYTES = 2**30
 """Default memory limit for banks: about 500 banks of MiniLM with bottlenecks of 48."""
@@ -18,6 +19,8 @@ RESIDENT_BYTES = 2**30
 class CachedBank:
     """One bank in memory with everything needed to predict with it."""
 
+    manifest: Manifest
+    """Held here so that the store need not read it again while the bank is in use."""
     plan: TaskPlan
     bank: Bank
     """Frozen, in eval mode, on the backbone's device."""

@@ -230,6 +230,7 @@ class ModelCache:
         if body is not None:
             bank.copy_body(self.store.load_bank(body, backbone).body())
         return CachedBank(
+            manifest=manifest,
             plan=manifest.plan(),
             bank=bank,
             backbone=backbone,

@@ -67,7 +67,7 @@ class Store(BankFolders):
 
     Args:
         folder: the run folder, created when something is first written.
-        max_manifests: number of manifests that are kept in memory.
+        max_manifests: number of manifests that are kept in memory, besides those that others hold, as cached banks do.
         indexed: whether the index may be used; see `continual_petl.store.folder.index`.
     """
 
@@ -183,6 +183,7 @@ class Store(BankFolders):
         """Return the store as it is now, for readers that look several times while a run may continue."""
         taken = Store(self.folder, max_manifests=self._max_manifests)
         taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
+        taken._in_use = self._in_use.copy()
         taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
         taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
         return taken

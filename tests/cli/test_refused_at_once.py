@@ -188,6 +188,23 @@ def test_missing_file_is_reported_with_other_mistakes_before_loading_the_model(
     assert not (bench.folder / "new").exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_missing_backbone_is_reported_with_mistakes_in_the_data_without_importing_torch(
+    bench: Bench, light: Light, backbone_folder: Callable[[], Path], more: list[str]
+) -> None:
+    text = bench.stream.replace(str(backbone_folder()), "minlm")
+    words = ["run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new", *more]
+    (bench.folder / "stream.yaml").write_text(text)
+    code, said, imported = light(bench, words)
+    assert (code, imported) == (2, "numpy"), said
+    assert "backbone 'minlm' cannot be loaded (did you mean 'minilm'?)" in said
+    (bench.folder / "stream.yaml").write_text(text + '    labels: ["no", "maybe"]\n')
+    code, said, imported = light(bench, words)
+    assert (code, imported) == (2, "numpy"), said
+    assert re.findall(r"yaml:\d+: key ([\w.]+)", said) == ["backbone.name", "tasks.1.labels"]
+    assert not (bench.folder / "new").exists()
+
+
 WRONG_TASK = """\
 name: new
 kind: classification

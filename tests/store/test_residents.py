@@ -119,6 +119,7 @@ def test_most_recently_used_banks_are_cached(asked: Sequence[int], most: int) ->
 def _held(num_bytes: int) -> CachedBank:
     nothing: Any = None
     return CachedBank(
+        manifest=nothing,
         plan=nothing,
         bank=nothing,
         backbone=nothing,

@@ -1,8 +1,9 @@
-"""Report missing files without loading the model if loading it could not reveal further mistakes.
+"""Report missing files and a missing backbone without loading a model, if loading it could not reveal further mistakes.
 
 All mistakes are reported together, and some only show up once the model is loaded: a bank larger than a layer, a kind that
 the model cannot learn. Loading takes seconds, too long for a message about a missing file. So nothing is loaded if
-config.json already shows that model and tasks fit together; when in doubt, the model is loaded.
+config.json already shows that model and tasks fit together; when in doubt, the model is loaded. If there is no backbone of
+the given name, there is nothing to load.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 
 from continual_petl.backbones import families as families  # registers the anatomies
 from continual_petl.backbones.anatomy import Anatomy, find_anatomy
+from continual_petl.backbones.available import MissingBackboneError, check_available
 from continual_petl.backbones.files import CONFIG, source_of
 from continual_petl.engine.checks.mistakes import is_missing, named_mistakes
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.errors import InputError
+from continual_petl.streams.protocols.rules import judged_by_label
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
@@ -40,6 +43,24 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
     """
     if any(is_missing(spec.resolved_data(task)) for task in new) and _model_agrees(spec, new):
         named_mistakes(spec, [(key_of(spec, task), task) for task in new]).raise_all()
+
+
+def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
+    """Report the problems of a stream's data and backbone without loading the model, if there is no such backbone.
+
+    Args:
+        spec: the stream.
+        new: its tasks that have not been learned yet.
+
+    Raises:
+        InputError: with all problems; their keys start at the top of the stream.
+    """
+    if judged_by_label(spec.protocol):
+        return  # labels are compared across tasks by the checks of a whole session
+    try:
+        check_available(spec.backbone.name, spec.backbone.revision)
+    except MissingBackboneError as error:
+        named_mistakes(spec, [(key_of(spec, task), task) for task in new], missing=error).raise_all()
 
 
 def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:

@@ -60,15 +60,18 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
     return StreamFileError(places.with_more(problems.found))
 
 
-def named_mistakes(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]]) -> Problems:
-    """Return the problems of a backbone and data that can be found without weights or network access.
+def named_mistakes(
+    spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], *, missing: MissingBackboneError | None = None
+) -> Problems:
+    """Return the problems of a backbone and data that can be found without weights.
 
     Args:
         spec: the stream.
         tasks: tasks of the stream, each with its key in the file.
+        missing: the error if the backbone has been looked up before and is missing; the Hub is asked only once.
     """
     problems = Problems()
-    _check_named(spec.backbone, problems)
+    _check_named(spec.backbone, problems, missing)
     _check_near(spec, tasks, problems)
     return problems
 
@@ -103,10 +106,12 @@ def _named(data: str | DataSpec | Rows) -> list[str]:
     return [path for each in given for path in ([each] if isinstance(each, str) else each)]
 
 
-def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
+def _check_named(backbone: BackboneSpec, problems: Problems, missing: MissingBackboneError | None) -> None:
     """Check a backbone's name and maximum length without loading its weights."""
     with problems.collected(("backbone",)), about("name"):
         try:
+            if missing is not None:
+                raise missing
             check_available(backbone.name, backbone.revision)
         except MissingBackboneError as error:
             check_meant(backbone, error.near, problems)

@@ -13,6 +13,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate import chain
@@ -46,7 +47,7 @@ class BankFolders:
 
     Args:
         folder: the run folder.
-        max_manifests: number of manifests that are kept in memory.
+        max_manifests: number of manifests that are kept in memory, besides those that others hold, as cached banks do.
         indexed: whether the index may be used; without it, every manifest is read and checked.
     """
 
@@ -59,6 +60,7 @@ class BankFolders:
         self.pin_file = folder / "backbone.json"
         self._max_manifests = max_manifests
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+        self._in_use: WeakValueDictionary[str, Manifest] = WeakValueDictionary()
         self._entries: Entries = {}
         """Entries of the manifests that have been read."""
         self._indexed: Entries | None = None if indexed else {}
@@ -130,15 +132,23 @@ class BankFolders:
         if known is not None and known.signature == signature:
             return known
         self._manifests.pop(task, None)
+        self._in_use.pop(task, None)
         return self._read(task, signature)[1]
 
     def manifest(self, task: str) -> Manifest:
         """Return a learned task's manifest."""
         self.link(task)
-        if task not in self._manifests:
+        manifest = self._in_use.get(task)
+        if manifest is None:
             return self._read(task, signature_of(self.bank_folder(task) / "bank.json"))[0]
-        self._manifests.move_to_end(task)
-        return self._manifests[task]
+        self._keep(manifest)
+        return manifest
+
+    def _keep(self, manifest: Manifest) -> None:
+        self._manifests[manifest.task] = self._in_use[manifest.task] = manifest
+        self._manifests.move_to_end(manifest.task)
+        while len(self._manifests) > self._max_manifests:
+            self._manifests.popitem(last=False)
 
     def _read(self, task: str, signature: Signature) -> tuple[Manifest, Entry]:
         path = self.bank_folder(task) / "bank.json"
@@ -154,9 +164,7 @@ class BankFolders:
         manifest = read_manifest(path)
         if manifest.task != task:
             raise StoreError(f"{path}: this is the manifest of task {manifest.task!r}; a folder was renamed or copied")
-        self._manifests[task] = manifest
-        while len(self._manifests) > self._max_manifests:
-            self._manifests.popitem(last=False)
+        self._keep(manifest)
         before, entry = self._known(task), Entry(signature, chain.link_of(manifest), summary_of(manifest))
         self._entries[task] = entry
         if before is not None and before.link != entry.link:
