@@ -72,13 +72,18 @@ def respond_to_all(
 def _layer(backbone: Backbone, task: Task, batch: dict[str, Tensor]) -> int:
     """Return the layer below which a task's pass is cut; 0 if it is not cut."""
     layer = lowest_layer(task.bank)
+    return layer if can_cut(backbone, layer, batch) else 0
+
+
+def can_cut(backbone: Backbone, layer: int, batch: dict[str, Tensor]) -> bool:
+    """Return whether a pass of the backbone that is cut below a layer has bit-identical results; tried once per layer."""
     if len(backbone.anatomy.stacks) > 1 or layer == 0:
-        return 0
+        return False
     known = _cuts.setdefault(backbone.model, {})
     if layer not in known:
         one_row = {name: value[:1] for name, value in reading_inputs(backbone, batch).items()}
         known[layer] = why_not(backbone.model, backbone.sites, one_row, layer) is None
-    return layer if known[layer] else 0
+    return known[layer]
 
 
 def _chunks(backbone: Backbone, tasks: Sequence[Task], numbers: Sequence[int], limit: int) -> Iterator[list[int]]:

@@ -17,7 +17,9 @@ from continual_petl.learner.together import Part, respond_together
 from continual_petl.predictor.batching import batches, groups, joined, like
 from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, as_rows
 from continual_petl.predictor.one_or_many import Row as Row
+from continual_petl.predictor.resumed import resumed
 from continual_petl.predictor.row_checks import Request, check_request, in_words
+from continual_petl.router.row_states import Below
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.position import not_learned
@@ -141,6 +143,30 @@ class Predictor:
                 found |= self._all([asked[task] for task in group], batch_size)
         return {task: found[task][0] for task in tasks} if one else {task: found[task] for task in tasks}
 
+    @torch.no_grad()
+    def resume(
+        self, rows: Sequence[Row], tasks: Mapping[int, str], below: Below | None, *, batch_size: int = 32
+    ) -> dict[int, Answer]:
+        """Return the predictions for some rows, whose lower layers may have been computed already, by row index.
+
+        Each prediction equals that of `predict`, up to rounding (1e-6 in fp32).
+
+        Args:
+            rows: as in `predict`.
+            tasks: the learned task of each row to predict, by row index.
+            below: the states of these rows, or None. Banks that change lower layers, and tasks that generate text, start at
+                the embeddings instead.
+            batch_size: rows per batch.
+
+        Raises:
+            InputError: as in `predict`.
+        """
+        numbers: dict[str, list[int]] = {}
+        for number, name in tasks.items():
+            numbers.setdefault(name, []).append(number)
+        self._check_learned(list(numbers))
+        return self._mixed(rows, numbers, batch_size, below) if numbers else {}
+
     def _manifests(self, tasks: Sequence[str]) -> dict[str, Manifest]:
         return {task: self._models.store.manifest(task) for task in tasks}
 
@@ -171,7 +197,9 @@ class Predictor:
             more = f" (nor {counted(len(unknown) - 1, 'other is', 'others are')})" if len(unknown) > 1 else ""
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
-    def _alone(self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int) -> list[Answer]:
+    def _alone(
+        self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int, below: Below | None = None
+    ) -> list[Answer]:
         """Return the predictions of one task for its rows."""
         store, models = self._models.store, self._models
         # Rows are checked first, because loading a bank takes longer.
@@ -182,14 +210,17 @@ class Predictor:
         encoded = asked.encoded(models)
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
+            positions = batch["index"].tolist()
             with oom_reported(task, batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
-                outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
-            positions = batch["index"].tolist()
+                with resumed(held.backbone, [held], tensors, below, [numbers[position] for position in positions]):
+                    outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
             found |= zip(positions, in_words(outputs, asked.manifest, models, encoded, positions), strict=True)
         return [found[position] for position in range(len(numbers))]
 
-    def _mixed(self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int) -> dict[int, Answer]:
+    def _mixed(
+        self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int, below: Below | None = None
+    ) -> dict[int, Answer]:
         """Return the predictions of several tasks by row index."""
         store, models = self._models.store, self._models
         asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
@@ -198,12 +229,12 @@ class Predictor:
         for lane in groups(manifests, models.backbone_of, models.held_banks.max_bytes):
             if len(lane) == 1:
                 own = numbers[lane[0]]
-                found |= zip(own, self._alone(rows, own, lane[0], batch_size), strict=True)
+                found |= zip(own, self._alone(rows, own, lane[0], batch_size, below), strict=True)
             else:
-                found |= self._lane([asked[task] for task in lane], batch_size)
+                found |= self._lane([asked[task] for task in lane], batch_size, below)
         return found
 
-    def _lane(self, asked: Sequence[Request], batch_size: int) -> dict[int, Answer]:
+    def _lane(self, asked: Sequence[Request], batch_size: int, below: Below | None = None) -> dict[int, Answer]:
         """Return the predictions of tasks that share batches."""
         models = self._models
         parts = [each.encoded(models) for each in asked]
@@ -219,9 +250,11 @@ class Predictor:
         for rows, whose in batches(together.lengths, task_N, kind_of, batch_size):
             batch = collate(together, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
             shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
+            own_rows = [asked[task].numbers[row] for task, row in zip(task_N[rows], rows - first_N[rows], strict=True)]
             with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                outputs_of_parts = respond_together(backbone, shares, tensors, models.stacks)
+                with resumed(backbone, [held[task] for task, _ in whose], tensors, below, own_rows):
+                    outputs_of_parts = respond_together(backbone, shares, tensors, models.stacks)
             positions = np.split((rows - first_N[rows]), np.cumsum([count for _, count in whose])[:-1])
             for (task, _), own, outputs in zip(whose, positions, outputs_of_parts, strict=True):
                 found |= self._numbered(asked[task], parts[task], outputs, own.tolist())

@@ -10,6 +10,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row, as_rows
 from continual_petl.predictor.predictor import Predictor
+from continual_petl.predictor.resumed import below_banks, chosen_states
 from continual_petl.predictor.task_finder import Route, task_finder
 from continual_petl.store.model_cache import ModelCache
 
@@ -57,14 +58,10 @@ def predict_routed(
     listed, one = as_rows(rows, lambda: pairs or manifests)
     if not listed:
         return []
-    routes = finder.routes(listed, finder.states(models, listed, batch_size))
-    chosen = [index for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown]
-    found: dict[int, Answer] = {}
-    if chosen:
-        answers = Predictor(models).predict(
-            [listed[index] for index in chosen], [routes[index].task for index in chosen], batch_size=batch_size
-        )
-        found = dict(zip(chosen, answers, strict=True))
+    kept = below_banks(models, finder, len(listed))
+    routes = finder.routes(listed, finder.states(models, listed, batch_size, below=kept))
+    tasks = {index: route.task for index, route in enumerate(routes) if unknown == "nearest" or not route.unknown}
+    found = Predictor(models).resume(listed, tasks, chosen_states(finder, kept, tasks), batch_size=batch_size)
     routed = [routed_answer(route, found.get(index)) for index, route in enumerate(routes)]
     return routed[0] if one else routed
 

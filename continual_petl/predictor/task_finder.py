@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from continual_petl.banks.config.layers import select_layers
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import accepts, check_request
 from continual_petl.router.discriminant import Router, probabilities
-from continual_petl.router.row_states import row_states
+from continual_petl.router.row_states import Below, row_states
 from continual_petl.router.sums import Array, TaskSums
 from continual_petl.router.totals import Totals, read_sums, totals_of
 from continual_petl.store.certificate.manifest import Manifest
@@ -56,14 +57,29 @@ class TaskFinder:
     router: Router
     groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
     """For each encoding, the manifest of one of its tasks, and the names of all its tasks."""
+    layers: frozenset[str]
+    """The layer ranges of the tasks' banks."""
 
     @property
     def manifests(self) -> dict[str, Manifest]:
         """One manifest per encoding, by task."""
         return {manifest.task: manifest for manifest, _ in self.groups.values()}
 
+    def cut(self, models: ModelCache) -> int:
+        """Return the number of the lowest layer that any bank may change; below it, all passes are the same."""
+        backbone = models.backbone_of(next(iter(self.manifests)))
+        if len(backbone.anatomy.stacks) > 1:
+            return 0
+        return min(min(select_layers(each, backbone.num_layers)) for each in self.layers)
+
     def states(
-        self, models: ModelCache, rows: Sequence[Row], batch_size: int = 32, *, known: States | None = None
+        self,
+        models: ModelCache,
+        rows: Sequence[Row],
+        batch_size: int = 32,
+        *,
+        known: States | None = None,
+        below: Mapping[Encoding, Below] | None = None,
     ) -> States:
         """Return the numbers that the router reads from rows; the backbone is frozen, so they are the same after every task.
 
@@ -72,6 +88,7 @@ class TaskFinder:
             rows: the rows.
             batch_size: rows per batch.
             known: the result for the same rows and fewer tasks; only encodings that it lacks are computed.
+            below: for each encoding, gets the token states of the rows by their index.
         """
         found = dict(known or {})
         for encoding, (manifest, _) in self.groups.items():
@@ -83,10 +100,13 @@ class TaskFinder:
                 encoded = check_request(rows, indices, manifest).encoded(models)
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
+                own = None if below is None else Below(layer=below[encoding].layer)
                 states_NF = row_states(
-                    backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size
+                    backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
                 )
                 found[encoding] = dict(zip(indices, states_NF, strict=True))
+                if below is not None and own is not None:
+                    below[encoding].states.update({indices[position]: own.states[position] for position in own.states})
         return found
 
     def routes(self, rows: Sequence[Row], states: States) -> list[Route]:
@@ -150,11 +170,15 @@ def task_finder(models: ModelCache) -> TaskFinder:
     _finders.pop(models, None)  # its totals are changed
     totals = totals_of(store, None if before is None else before.totals)
     groups: dict[Encoding, tuple[Manifest, tuple[str, ...]]] = {}
+    layers = set()
     for task in sorted(totals.means):
         manifest = store.manifest(task)
-        first, tasks = groups.get(encoding := _encoding(manifest), (manifest, ()))
+        first, tasks = groups.get(encoding := encoding_of(manifest), (manifest, ()))
         groups[encoding] = (first, (*tasks, task))
-    finder = _finders[models] = TaskFinder(totals=totals, router=Router(totals, partial(_sums, store)), groups=groups)
+        layers.add("all" if any(m.config.outside for m in manifest.bank.modifications) else manifest.bank.layers)
+    router = Router(totals, partial(_sums, store))
+    finder = TaskFinder(totals=totals, router=router, groups=groups, layers=frozenset(layers))
+    _finders[models] = finder
     return finder
 
 
@@ -164,7 +188,7 @@ def _sums(store: Store, task: str) -> TaskSums:
     return sums
 
 
-def _encoding(manifest: Manifest) -> Encoding:
+def encoding_of(manifest: Manifest) -> Encoding:
     own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
     kind = manifest.kind if own else "text"
     return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision

@@ -13,7 +13,8 @@ Shape suffixes: N rows, B rows of a batch, T tokens, K layers read, H width of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,16 @@ from continual_petl.streams.encoding.rows import TokenisedRows
 
 MAX_WIDTH = 384
 """Maximum number of values kept per layer and row; three layers of a task then take 2.7 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Below:
+    """The states below the layer where banks begin, kept from the router's pass so that the banks resume from there."""
+
+    layer: int
+    """Number of the layer, 0-based, as in `continual_petl.banks.layer_cut`."""
+    states: dict[int, Tensor] = field(default_factory=dict)
+    """For each row, its token states without padding, ``(T, H)``."""
 
 
 def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
@@ -59,6 +70,7 @@ def row_states(
     *,
     numbers: Sequence[int] | None = None,
     batch_size: int = 32,
+    below: Below | None = None,
 ) -> NDArray[np.float64]:
     """Return the states that the router reads from rows.
 
@@ -69,6 +81,7 @@ def row_states(
         pad_token_id: the token that pads short rows.
         numbers: indices of the rows to read; None means all.
         batch_size: rows per batch.
+        below: gets the token states of each row, by its position in ``numbers``.
 
     Shape:
         ``(N, K * D)`` in the order of ``numbers``; the D-vector of each layer has length one.
@@ -79,7 +92,12 @@ def row_states(
     for positions in evaluation_batches(rows.lengths[chosen], batch_size, None):
         own = collate(rows, chosen[np.asarray(positions)], pad_token_id, kind, train=False)
         batch = {name: tensor.to(backbone.model.device) for name, tensor in own.items()}
-        states_NF[positions] = _read(backbone, batch, layers).cpu().numpy()
+        read_BF, states_BTH = _read(backbone, batch, layers, 0 if below is None else below.layer)
+        states_NF[positions] = read_BF.cpu().numpy()
+        if below is not None and states_BTH is not None:
+            for position, states_TH in zip(positions, states_BTH, strict=True):
+                whole = rows.pixels is not None
+                below.states[position] = states_TH if whole else states_TH[: rows.lengths[chosen[position]]].clone()
     return states_NF
 
 
@@ -95,28 +113,40 @@ class _LastLayerRead(Exception):
     """Ends a pass of the backbone above the highest layer that is read."""
 
 
-def _read(backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int]) -> Tensor:
-    """Return ``(B, K * D)``, float64."""
+def _read(
+    backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], cut: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return what is read, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut``, unless that is 0."""
     found: list[Tensor] = []
+    states: list[Tensor] = []
+    last = max(*layers, cut)
     matrix_HD = None
     if backbone.hidden_size > MAX_WIDTH:
         matrix_HD = torch.from_numpy(_projection(backbone.hidden_size)).to(backbone.model.device)
     mask_BT1 = batch["attention_mask"].double()[..., None] if "attention_mask" in batch else None
 
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
-        states_BTH = (output[0] if isinstance(output, tuple) else output).double()
-        weights_BT1 = torch.ones_like(states_BTH[..., :1]) if mask_BT1 is None else mask_BT1
-        mean_BH = (states_BTH * weights_BT1).sum(1) / weights_BT1.sum(1)
-        found.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
-        if len(found) == len(layers):
+    def keep(number: int, module: nn.Module, args: Any, output: Any) -> None:
+        output_BTH = output[0] if isinstance(output, tuple) else output
+        if number == cut:
+            states.append(output_BTH)
+        if number in layers:
+            states_BTH = output_BTH.double()
+            weights_BT1 = torch.ones_like(states_BTH[..., :1]) if mask_BT1 is None else mask_BT1
+            mean_BH = (states_BTH * weights_BT1).sum(1) / weights_BT1.sum(1)
+            found.append(normalize(mean_BH if matrix_HD is None else mean_BH @ matrix_HD, dim=-1))
+        if number == last:
             raise _LastLayerRead
 
     inputs: dict[str, Any] = dict(reading_inputs(backbone, batch))
     if backbone.anatomy.output_head != "none":
         inputs["use_cache"] = False
     with turn_of(backbone.model):
-        paths = [backbone.sites.layers[number - 1].path for number in layers]
-        hooks = [backbone.model.get_submodule(path).register_forward_hook(keep) for path in paths]
+        hooks = [
+            backbone.model.get_submodule(backbone.sites.layers[number - 1].path).register_forward_hook(
+                partial(keep, number)
+            )
+            for number in sorted({*layers, cut} - {0})
+        ]
         try:
             backbone.model.base_model(**inputs)
         except _LastLayerRead:
@@ -124,4 +154,4 @@ def _read(backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int]) -
         finally:
             for hook in hooks:
                 hook.remove()
-    return torch.cat(found, dim=1)
+    return torch.cat(found, dim=1), states[0] if states else None

@@ -1,0 +1,108 @@
+"""Banks in upper layers resume from the pass that found the task of a row; lower layers are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.predictor.resumed import below_banks
+from continual_petl.predictor.task_finder import task_finder
+from tests.router.rows import labelled_task, routed_stream, rows_of
+from tests.streams_in_code import stream, task_of_kind
+
+Folder = Callable[..., Path]
+UPPER: dict[str, Any] = {"preset": "houlsby", "bottleneck": 4, "layers": "1"}
+
+
+def _texts(*names: str) -> list[Any]:
+    return [
+        (row["text"], row["text_pair"]) if name == "pairs" else row["text"]
+        for name in names
+        for row in rows_of(name, 9, 7)
+    ]
+
+
+def _check_alike(run: Run, rows: list[Any]) -> None:
+    found = run.predict(rows, unknown="nearest", batch_size=8)
+    assert isinstance(found, list)
+    tasks = [str(answer.task) for answer in found]
+    named = run.predict(rows, tasks, batch_size=8)
+    for routed, answer in zip(found, named, strict=True):
+        assert routed.answer is not None
+        assert routed.answer.value == answer.value
+        assert routed.answer.probabilities == pytest.approx(answer.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "gpt2"])
+def test_lower_layers_are_computed_once(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    names = ("low", "high", "pairs")
+    tasks = [labelled_task(name) for name in names]
+    run = learn(routed_stream(backbone_folder(family), tasks, bank=UPPER), tmp_path / "run", progress=False)
+    rows = _texts(*names)
+    _check_alike(run, rows)
+    backbone = run.session.models.backbone("fp32")
+    calls: list[object] = []
+    # Layers that are passed over are still called, but nothing inside them is.
+    part = next(iter(backbone.model.get_submodule(backbone.sites.layers[0].path).children()))
+    part.register_forward_hook(lambda *given: calls.append(given))
+    run.predict(rows, unknown="nearest", batch_size=64)
+    num_shared = len(calls)
+    monkeypatch.setattr("continual_petl.predictor.resumed.MAX_BYTES", 0)
+    run.predict(rows, unknown="nearest", batch_size=64)
+    assert num_shared < len(calls) - num_shared
+
+
+def test_bank_in_lower_layers_starts_at_the_embeddings(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [labelled_task("low"), labelled_task("high", bank={"preset": "lora", "rank": 2})]
+    run = learn(routed_stream(backbone_folder(), tasks, bank=UPPER), tmp_path / "run", progress=False)
+    finder = task_finder(run.session.models)
+    assert finder.cut(run.session.models) == 0
+    assert below_banks(run.session.models, finder, 1) is None
+    _check_alike(run, _texts("low", "high"))
+
+
+@pytest.mark.parametrize("preset", ["prompt", "prefix", "bitfit", "probe"])
+def test_other_forms_in_upper_layers_predict_alike(backbone_folder: Folder, tmp_path: Path, preset: str) -> None:
+    tasks = [
+        labelled_task("low"),
+        labelled_task("high", bank={"preset": preset} | ({} if preset in ("prompt", "probe") else {"layers": "1"})),
+    ]
+    run = learn(routed_stream(backbone_folder(), tasks, bank=UPPER), tmp_path / "run", progress=False)
+    _check_alike(run, _texts("low", "high"))
+
+
+@pytest.mark.parametrize("kind", ["token-classification", "causal-lm", "image-classification"])
+def test_other_kinds_predict_alike(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
+    family = {"causal-lm": "gpt2", "image-classification": "vit"}.get(kind, "bert")
+    backbone = backbone_folder(family)
+    task = task_of_kind(kind, "own", num_rows=24)
+    more: dict[str, Any] = {"backbone": {"name": str(backbone)}} if kind == "causal-lm" else {}
+    run = learn(
+        stream(backbone, [task], bank=UPPER, training={"epochs": 1}, routing="full", **more),
+        tmp_path / "run",
+        progress=False,
+    )
+    key = {"token-classification": "tokens", "image-classification": "image"}.get(kind, "text")
+    rows = [row.get(key, row.get("source")) for row in task["data"]["test"]]
+    found = run.predict(rows, unknown="nearest")
+    assert isinstance(found, list)
+    assert [each.answer.value for each in found if each.answer] == [each.value for each in run.predict(rows, "own")]
+
+
+def test_states_of_many_rows_are_not_kept(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = learn(routed_stream(backbone_folder(), [labelled_task("low")], bank=UPPER), tmp_path / "run", progress=False)
+    models = run.session.models
+    backbone = models.backbone("fp32")
+    monkeypatch.setattr(
+        "continual_petl.predictor.resumed.MAX_BYTES", backbone.max_length * backbone.hidden_size * 4 * 3
+    )
+    assert below_banks(models, task_finder(models), 3) is not None
+    assert below_banks(models, task_finder(models), 4) is None
