@@ -79,10 +79,13 @@ def test_missing_file_is_named(folder: Path) -> None:
         backbone.file_digests()
 
 
-def test_hub_cache_files_are_found_offline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_cache_files_are_found_offline(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cached(source: str, name: str, **asked: object) -> str | None:
         assert (source, asked["revision"], asked["local_files_only"]) == ("some/model", "main", True)
         return str(folder / name) if (folder / name).exists() else None
 
     monkeypatch.setattr("transformers.utils.hub.cached_file", cached)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert files_module.files_there("some/model", "main", ("config.json",)) == {}, "nothing of this model is cached"
+    (tmp_path / "models--some--model").mkdir()
     assert set(files_module.files_of("some/model", "main", images=False)) == TEXT

@@ -52,6 +52,7 @@ def test_comparison_with_a_form_name_is_detected(source: str, lines: list[int]) 
     assert asks_for_a_form(source) == lines
 
 
+@pytest.mark.slow
 def test_only_form_files_compare_form_names() -> None:
     found = {name: asks_for_a_form(path.read_text("utf-8")) for name, path in source_files()}
     assert {name: lines for name, lines in found.items() if lines and not name.startswith(HOME)} == {}

@@ -74,6 +74,7 @@ def test_losses_are_written_at_most_every_few_seconds(
     assert len(written) == writes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [7, 12])
 def test_resumed_task_replaces_points_after_its_checkpoint(
     backbone_folder: Folder, tmp_path: Path, progress: Path, at: int
@@ -101,6 +102,7 @@ def test_restarted_task_starts_with_an_empty_curve(backbone_folder: Folder, tmp_
     assert looking.seen[0] is None
 
 
+@pytest.mark.slow
 def test_unwritable_curve_stops_the_fit(
     backbone_folder: Folder, tmp_path: Path, progress: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

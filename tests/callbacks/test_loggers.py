@@ -32,6 +32,7 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run = tmp_path / "run"
@@ -144,6 +145,7 @@ class FakeRun:
         self.artifacts.append(artifact)
 
 
+@pytest.mark.slow
 def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: Folder, tmp_path: Path) -> None:
     import wandb
 

@@ -111,6 +111,7 @@ def test_files_lost_after_the_commit_are_detected(backbone_folder: Folder, tmp_p
         learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Thief(), NoForgetting("digests")])
 
 
+@pytest.mark.slow
 def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 def test_events_are_json_lines_with_documented_keys(backbone_folder: Folder, tmp_path: Path) -> None:
     file = io.StringIO()
     lines = EventLines(file)

@@ -43,6 +43,7 @@ def test_spans_and_split_can_be_chosen(bench: Bench, capsys: Any) -> None:
         assert found["split"] == "test"
 
 
+@pytest.mark.slow
 def test_tasks_without_modified_layers_are_skipped_and_reported(bench: Bench, capsys: Any) -> None:
     assert (
         bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--quiet", "--tasks.other.bank", "probe")

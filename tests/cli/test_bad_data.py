@@ -176,6 +176,7 @@ def test_invalid_data_is_refused(bench: Bench, case: Case, capsys: pytest.Captur
     bench.refuses(case, capsys)
 
 
+@pytest.mark.slow
 def test_table_with_row_numbers_is_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """A data frame is often written with its index, in a column without a name; long texts are no mistake either."""
     lines = [f"{number},{row['text']},{row['label']}" for number, row in enumerate(ROWS)]

@@ -135,6 +135,7 @@ def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pyt
     assert not (bench.folder / "new").exists()
 
 
+@pytest.mark.slow
 def test_suspicious_input_is_reported_but_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Long texts, rows in train and test, and a class without rows: counted, in dry run, progress and bank.json."""
     edits = [(", pooling: mean", ", pooling: mean, max_length: 6"), (DATA, f"{DATA}\n    labels: [no, yes, 'may[b]e']")]

@@ -85,6 +85,7 @@ def test_second_run_learns_nothing_and_prints_valid_json(run_dir: Path, stream_f
     assert all(check["ok"] for check in found["checks"])
 
 
+@pytest.mark.slow
 def test_overrides_are_applied_to_the_stream(stream_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = [
@@ -154,6 +155,7 @@ def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, c
     assert "already has a task 'later', learned with other settings (bank); a learned task" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_learning_a_task_again_names_it_and_its_changed_settings(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
     write_rows(tmp_path / "rows", "later")
     task = {"name": "later", "kind": "classification", "data": "rows", "training": {"epochs": 1}}
@@ -173,6 +175,7 @@ def test_learning_a_task_again_names_it_and_its_changed_settings(run_dir: Path, 
     assert "already has a task 'single', learned with other settings (training); a" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_interrupted_task_can_be_learned_with_changed_settings(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
     write_rows(tmp_path / "rows", "later")
     file = tmp_path / "task.yaml"
@@ -190,6 +193,7 @@ def test_interrupted_task_can_be_learned_with_changed_settings(run_dir: Path, tm
     assert "3 of 3 tasks unchanged" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_progress_bars_are_not_on_standard_output(
     stream_file: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

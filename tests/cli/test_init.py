@@ -36,6 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_two_csv_files_become_a_verified_run(here: Path, backbone_folder: Folder, capsys: Any) -> None:
     (here / "bert").symlink_to(backbone_folder())
     (here / "streams").mkdir()

@@ -49,6 +49,7 @@ def test_list_fits_into_80_columns(runs: Path, capsys: Any) -> None:
     assert (found[0]["preset"], found[0]["short"]) == ("houlsby", "houlsby 4")
 
 
+@pytest.mark.slow
 def test_list_of_many_tasks_does_not_read_the_stream(runs: Path, tmp_path: Path, capsys: Any) -> None:
     many = multiply(shutil.copytree(runs / "other", tmp_path / "many"), 60)
     (many / "stream.yaml").write_text("as large as it likes")
@@ -98,6 +99,7 @@ def test_list_of_very_many_tasks_has_the_same_format(width: int, name: str) -> N
     assert lines_of(task_table(found), width) == lines_of(task_lines._laid_out(rows), width)
 
 
+@pytest.mark.slow
 def test_list_reads_only_the_index_or_each_manifest_once(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -129,6 +129,7 @@ def test_misspelt_key_and_unsupported_length_are_reported_without_importing_torc
         assert ("got 65, but the model accepts only 64 tokens" in said) is (length == 65)
 
 
+@pytest.mark.slow
 def test_length_is_compared_with_a_configuration_that_omits_it(
     bench: Bench, backbone_folder: Callable[[], Path], light: Light
 ) -> None:
@@ -156,6 +157,7 @@ def test_report_does_not_import_torch(bench: Bench, light: Light, words: list[st
     assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", imported)
 
 
+@pytest.mark.slow
 def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench, light: Light) -> None:
     bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
     content = bytearray(bank.read_bytes())
@@ -230,6 +232,7 @@ def test_mistakes_in_a_task_file_are_reported_with_lines(
     assert told_once.startswith("continual-petl: --data: task 'new', data ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 @pytest.mark.parametrize("wrong", ["bank: houlsbi", "training: {epochs: none}", "trainign: {epochs: 1}"])
 def test_data_of_a_task_file_is_checked_despite_a_misspelt_key(

@@ -113,6 +113,7 @@ def test_occupied_port_is_reported(bench: Bench, capsys: Any) -> None:
     assert f"--port: {port} cannot be used" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_served_page_follows_changes_of_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run, page = bench.folder / "run", bench.folder / "run/report/index.html"
     bank = run / "banks/single"

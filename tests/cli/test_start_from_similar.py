@@ -84,6 +84,7 @@ def test_unusable_start_is_refused(bench: Bench, capsys: pytest.CaptureFixture[s
     assert not (bench.folder / "run" / "banks" / "third").exists()
 
 
+@pytest.mark.slow
 def test_stream_starts_every_bank_automatically(bench: Bench) -> None:
     folder = bench.folder / "fresh"
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", str(folder), "--start-from", "auto") == 0

@@ -31,6 +31,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 
 SLOW = {
     *("README.md", "docs/tutorial.md", "docs/certificates.md", "docs/how-to/everyday.md"),
+    *("docs/how-to/ablate.md", "docs/how-to/earlier-tasks.md", "docs/how-to/export.md", "docs/how-to/from-peft.md"),
+    *("docs/how-to/fuse.md", "docs/how-to/sweep.md", "docs/how-to/hub.md"),
     *("docs/how-to/incremental.md", "docs/how-to/own-callback.md", "docs/explanation/bit-identity.md"),
 }
 """Pages that learn several tasks; README's Python blocks run by default too, in tests/test_readme.py."""

@@ -113,6 +113,7 @@ def test_ablating_a_layer_equals_a_bank_on_the_other_layer(learned: Path, gone: 
     assert run.ablate("lora", [(gone, gone)])[gone, gone].scores == scores
 
 
+@pytest.mark.slow
 def test_ablation_does_not_change_the_run_or_other_tasks(learned: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(learned, tmp_path / "run")
     before, run = files(folder), Run(folder)
@@ -151,6 +152,7 @@ def test_rows_are_read_once_and_equivalent_spans_evaluated_once(learned: Path, m
     assert found[0, 1].scores == found[1, 1].scores
 
 
+@pytest.mark.slow
 def test_encoder_layers_are_numbered_before_decoder_layers(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = backbone_folder("bart")
     spec = task_of_kind("seq2seq", num_rows=16)

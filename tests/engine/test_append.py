@@ -70,6 +70,7 @@ def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path
     assert len(Run(tmp_path / "run").predict(["w0 w30"], task="one")) == 1
 
 
+@pytest.mark.slow
 def test_copied_run_folder_can_be_continued(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task(name, num_rows=24) for name in ("one", "two", "three")]
     learn(stream(backbone_folder(), tasks[:2]), tmp_path / "here")
@@ -91,6 +92,7 @@ def statuses(run: Run) -> list[str]:
     return ["".join(status[0] for status in line[: number + 1]) for number, line in enumerate(run.results.status)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "letters"),
     few(
@@ -171,6 +173,7 @@ def test_verify_names_the_split_it_evaluates(backbone_folder: Folder, tmp_path: 
     assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, validation rows"]
 
 
+@pytest.mark.slow
 def test_merged_stream_settings_stay_consistent(backbone_folder: Folder, tmp_path: Path) -> None:
     """Settings of two streams that are sound by themselves may not go together."""
     folder, one, two = backbone_folder(), task("one", num_rows=16, bank="lora"), task("two", num_rows=16)

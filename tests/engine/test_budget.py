@@ -43,6 +43,7 @@ def _stream(folder: Folder, **training: Any) -> TaskStream:
     return stream(folder(), [task("one", num_rows=40)], training=settings)
 
 
+@pytest.mark.slow
 def test_schedule_and_dry_run_count_the_actual_steps(backbone_folder: Folder, tmp_path: Path) -> None:
     (facts,) = dry_run(Session(_stream(backbone_folder).spec, Store(tmp_path / "dry")))
     steps = Steps()

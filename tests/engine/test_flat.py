@@ -53,6 +53,7 @@ def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+@pytest.mark.slow
 def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
     first: Path, tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
     assert abs(found[30][1] - asked) <= 12
 
 
+@pytest.mark.slow
 def test_row_that_measures_all_tasks_grows(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
     """The counting sees growth where there is some."""
     found = []
@@ -194,6 +196,7 @@ def test_unknown_task_error_lists_the_learned_tasks(first: Path, tmp_path: Path)
         run.predict(["w1"], task="two")
 
 
+@pytest.mark.slow
 def test_certificate_checked_for_the_row_is_not_checked_twice(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_certificate_names_the_banks_that_were_read(
     assert cells[cells.index("reads") + 1] == "'a', 'b'"
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(
     names=st.permutations(["a", "b", "c"]).map(tuple),
@@ -140,6 +141,7 @@ for answer in Run(sys.argv[1]).predict(["w3 w12 w4", "w9"], "f"):
 """
 
 
+@pytest.mark.slow
 def test_bank_read_in_a_fresh_process_answers_with_the_same_bits(folder: Path) -> None:
     here = ""
     for answer in Run(folder).predict(["w3 w12 w4", "w9"], "f"):
@@ -182,6 +184,7 @@ class Stop(L.Callback):
             raise ConnectionError("stop")
 
 
+@pytest.mark.slow
 def test_stopped_fused_task_resumes_to_the_same_bank_unless_a_bank_that_it_reads_changed(
     backbone_folder: Folder, parents: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -204,6 +207,7 @@ def test_stopped_fused_task_resumes_to_the_same_bank_unless_a_bank_that_it_reads
     assert all(check.ok for check in other.verify())
 
 
+@pytest.mark.slow
 def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, parents: Path, whole: Path) -> None:
     tasks = tasks_of(backbone_folder())
     session = Session(tasks.spec, Store(parents))
@@ -249,6 +253,7 @@ def test_two_devices_share_the_fit_of_a_fused_bank(backbone_folder: Folder, pare
     assert all(check.ok for check in run.verify(data=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_bank_that_is_read_cannot_be_forgotten_or_replaced(
     backbone_folder: Folder, folder: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -269,6 +274,7 @@ def test_bank_that_is_read_cannot_be_forgotten_or_replaced(
     assert findings(folder) == {}
 
 
+@pytest.mark.slow
 def test_fused_task_can_be_replaced_by_one_that_reads_other_banks(backbone_folder: Folder, folder: Path) -> None:
     third = task("c", num_rows=16)
     tasks = stream(backbone_folder(), [*PARENTS, third, fused(fuse=("c", "b"))], bank=BANK, training=TRAINING)

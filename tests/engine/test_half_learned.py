@@ -123,6 +123,7 @@ def test_stop_between_commit_and_results_keeps_the_time(half: Half, tmp_path: Pa
     assert not (run / ONE).exists()
 
 
+@pytest.mark.slow
 def test_restarted_task_counts_from_zero(backbone_folder: Folder, half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     other = stream(backbone_folder(), [task("one", num_rows=ROWS)], training=TRAINING | {"learning_rate": 0.01})

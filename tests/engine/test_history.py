@@ -48,6 +48,7 @@ def test_history_has_the_losses_and_scores_of_a_fit(backbone_folder: Folder, tmp
     assert manifest.scores["validation"].scores["accuracy"] == pytest.approx(best)
 
 
+@pytest.mark.slow
 def test_history_of_a_long_fit_is_thinned(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def test_history_of_a_long_fit_is_thinned(
     assert [point.step for point in losses] == [*range(2, 35, 2), 35], "the rest is a shorter stretch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", few([7, 3, 12]))
 def test_interrupted_fit_has_the_same_history(backbone_folder: Folder, tmp_path: Path, at: int) -> None:
     training = {"batch_size": 5, "epochs": 3, "checkpoint_every": 2, "head_dropout": 0.3}

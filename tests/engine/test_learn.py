@@ -23,6 +23,7 @@ from tests.usual import few
 Folder = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_one_task_is_learned_and_verified(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [task("first", num_rows=80)], training={"epochs": 6}), tmp_path / "run")
     assert sorted(p.name for p in (tmp_path / "run").iterdir() if not p.name.startswith(".")) == [
@@ -139,6 +140,7 @@ def test_trainer_objects_are_not_written_to_the_stream(backbone_folder: Folder, 
     assert all(check.ok for check in Run(tmp_path / "run").verify())
 
 
+@pytest.mark.slow
 def test_diverged_bank_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
     """Its logits are NaN, and argmax would call every row by the first label."""
     training = {"learning_rate": 1e30, "gradient_clip": None}
@@ -185,6 +187,7 @@ def test_shared_full_copy_with_pooler_is_refused_for_word_tasks(
     assert Store(tmp_path / "run").tasks == []
 
 
+@pytest.mark.slow
 def test_learned_task_is_kept_if_the_stream_changes_its_kind(backbone_folder: Folder, tmp_path: Path) -> None:
     learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
     tasks = [regression_task("first", num_rows=16), task("second", num_rows=16)]

@@ -45,6 +45,7 @@ def learn_at_the_command_line(folder: Path, name: str = "new") -> int:
     return main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet", "--check", "digests"])
 
 
+@pytest.mark.slow
 def test_banks_read_do_not_grow_with_the_number_of_tasks(
     many: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_banks_read_do_not_grow_with_the_number_of_tasks(
     assert found[60] == found[90]
 
 
+@pytest.mark.slow
 def test_verdict_says_what_was_checked_and_carried_over(
     many: Callable[[int], Path], capsys: pytest.CaptureFixture[str], backbone_folder: Folder
 ) -> None:

@@ -182,6 +182,7 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "call", "numbers"),
     [

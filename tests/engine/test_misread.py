@@ -93,6 +93,7 @@ def test_number_of_rows_is_limited(run: Run) -> None:
         run.misread("none")
 
 
+@pytest.mark.slow
 def test_generated_texts_are_omitted_with_a_reason(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = backbone_folder("bart")
     made = stream(folder, [task_of_kind("seq2seq", num_rows=12)], **{"backbone": {"name": str(folder)}})

@@ -59,6 +59,7 @@ def test_banks_do_not_depend_on_order_or_other_tasks(backbone_folder: Folder, tm
         assert digests(f"alone-{one['name']}", [one]) == {one["name"]: forwards[one["name"]]}
 
 
+@pytest.mark.slow
 def test_seed_and_task_name_change_the_bank(backbone_folder: Folder, tmp_path: Path) -> None:
     plain = stream(backbone_folder(), [task("one", num_rows=24)])
     other_seed = stream(backbone_folder(), [task("one", num_rows=24)], seed=4)

@@ -55,6 +55,7 @@ class Recomputed:
         return {**batch, STATES: made}
 
 
+@pytest.mark.slow
 def test_cached_states_train_like_states_computed_in_every_step(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +233,7 @@ def test_ddp_processes_do_not_cache_states(backbone_folder: Folder, tmp_path: Pa
         decided("on")
 
 
+@pytest.mark.slow
 def test_split_is_cached_completely_or_not_at_all(backbone_folder: Folder, tmp_path: Path) -> None:
     course = Open(tasks_of(backbone_folder()), tmp_path)
     train, validation = (int(rows.lengths.sum()) * 16 * 4 for rows in (course.data.train, course.data.validation))

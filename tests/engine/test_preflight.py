@@ -23,6 +23,7 @@ QUICK = {"epochs": 1}
 WRONG = regression_task("second", num_rows=16) | {"columns": {"label": "score"}}
 
 
+@pytest.mark.slow
 def test_number_of_tasks_checked_ahead_is_limited(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def _as_json(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> 
     return found
 
 
+@pytest.mark.slow
 def test_task_learned_without_old_data_has_certified_scores(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_task_learned_without_old_data_has_certified_scores(
     assert "1 earlier score was certified instead of re-measured." in flatness(read_facts(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["other rows", "not in the stream"])
 def test_changed_rows_are_not_measured(backbone_folder: Folder, tmp_path: Path, why: str) -> None:
     backbone = backbone_folder()
@@ -79,6 +81,7 @@ def test_changed_rows_are_not_measured(backbone_folder: Folder, tmp_path: Path, 
     assert run.results.R[1, 0] == run.results.R[0, 0]
 
 
+@pytest.mark.slow
 def test_learn_evaluate_option(backbone_folder: Folder, tmp_path: Path) -> None:
     backbone, tasks = backbone_folder(), [task_on_disk(name, tmp_path) for name in ("one", "two", "three")]
     folder = tmp_path / "run"
@@ -129,6 +132,7 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
     assert (copied / "results.jsonl").read_bytes() == after
 
 
+@pytest.mark.slow
 def test_certified_scores_can_be_measured_once_their_data_is_available(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

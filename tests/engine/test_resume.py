@@ -120,6 +120,7 @@ def test_interruption_in_every_batch_gives_the_same_bank(
     assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["dropout, last bank"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [3, 9])
 def test_early_stopped_fit_is_not_resumed(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
     """No later epoch is better than the first by so much, so the second is the last, of six; the signal comes in it."""
@@ -171,6 +172,7 @@ def test_signal_during_validation_takes_effect_after_the_epoch(
     assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
 
 
+@pytest.mark.slow
 def test_signal_between_two_tasks_stops_the_run(backbone_folder: Folder, tmp_path: Path) -> None:
     class AtTaskEnd(StreamCallback):
         def on_task_end(self, *args: Any) -> None:
@@ -183,6 +185,7 @@ def test_signal_between_two_tasks_stops_the_run(backbone_folder: Folder, tmp_pat
     assert bank_digests(run) == bank_digests(learn(tasks, tmp_path / "whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -252,6 +255,7 @@ class Epochs(L.Callback):
         self.scores.append(float(trainer.callback_metrics["val/accuracy"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("select", ["best", "last"])
 def test_selected_bank_is_committed(backbone_folder: Folder, tmp_path: Path, select: str) -> None:
     epochs = Epochs()

@@ -48,6 +48,7 @@ def test_a_second_checkpoint_callback_is_refused(backbone_folder: Folder, tmp_pa
         learn(stream(backbone_folder(), TASKS[:1]), tmp_path / "run", callbacks=[ModelCheckpoint()])
 
 
+@pytest.mark.slow
 def test_early_stopping_of_one_task_does_not_stop_the_next(backbone_folder: Folder, tmp_path: Path) -> None:
     def learned(*names: str) -> dict[str, str]:
         # It wants a leap in every epoch, which there is only after the first.

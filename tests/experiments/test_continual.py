@@ -154,6 +154,7 @@ def test_the_page_shows_forgetting_and_zeros() -> None:
     assert "fault" not in page
 
 
+@pytest.mark.slow
 def test_page_reports_a_bank_that_forgot() -> None:
     def change(trial: Trial, outcome: dict[str, Any]) -> None:
         if trial.bank == BANKS[0].bank and len(trial.tasks) > 1 and trial.seed == 21:
@@ -197,6 +198,7 @@ def test_page_reports_a_sequence_that_does_not_forget() -> None:
     assert "Sequential with 1 % replay **does not forget clearly**" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", [classic5.STUDY, long7.STUDY], ids=lambda study: study.name)
 def test_empty_and_complete_ledgers_give_a_page_and_figures(study: Study) -> None:
     assert study.figures is not None

@@ -37,6 +37,7 @@ def test_some_texts_stay_whole_and_some_are_masked() -> None:
     assert max(len(target) for _, target in pairs) == pretraining.LONGEST
 
 
+@pytest.mark.slow
 def test_the_same_texts_make_the_same_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretraining, "TOKENS", 128)
     data = make_up(tmp_path / "data")

@@ -38,6 +38,7 @@ def test_readme_matches_the_benchmark_results() -> None:
     assert section() in text
 
 
+@pytest.mark.slow
 def test_readme_matches_the_study_ledgers() -> None:
     text, studies, book = (
         (ROOT / "README.md").read_text(encoding="utf-8"),

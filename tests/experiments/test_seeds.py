@@ -115,6 +115,7 @@ def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str])
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_pages_with_one_seed_are_of_all_studies(tmp_path: Path) -> None:
     write_pages(Request(data=None, out=tmp_path, scale=ONE))
     assert {f"{file.parent.parent.name}/{file.stem}" for file in tmp_path.glob("*/results/*.md")} == set(NAMES)

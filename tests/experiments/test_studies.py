@@ -26,6 +26,7 @@ from experiments.studies.study import NAMES, Claim, Study, find
 from experiments.studies.trial import TASKS, Trial, data_digest
 from experiments.studies.workers import HOMES, Place, Workers, work
 from tests.experiments.made_studies import MADE, filled, line, outcome_of
+from tests.usual import few
 
 TRIAL = Trial(tasks=("trec",), bank="houlsby", training={"epochs": 1}, seed=13)
 _SETTINGS = {"bank.bottleneck": 8, "training.learning_rate": 3e-4, "training.epochs": 3}
@@ -195,6 +196,7 @@ def test_each_outcome_belongs_to_its_own_trial() -> None:
     assert not late.run(trials, Place(Path()), lambda trial, outcome: pytest.fail("begun too late"))
 
 
+@pytest.mark.slow
 def test_one_trial_is_learned(tmp_path: Path) -> None:
     from experiments.studies.tiny import make_tiny
 
@@ -250,7 +252,7 @@ def test_stopped_study_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert ran == [1, 2, 3, 1, 2, 3], "on other rows all are run again"
 
 
-@pytest.mark.parametrize("study", HOULSBY, ids=lambda study: study.name)
+@pytest.mark.parametrize("study", few(HOULSBY, 2), ids=lambda study: study.name)
 @pytest.mark.parametrize("scale", [SMALL, QUICK], ids=lambda scale: scale.name)
 def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path: Path) -> None:
     book = filled(study, scale, _given)
@@ -348,6 +350,7 @@ def test_command_line_of_studies(tmp_path: Path, capsys: pytest.CaptureFixture[s
         run_studies([], Request(data=None, out=tmp_path))
 
 
+@pytest.mark.slow
 def test_committed_pages_match_the_ledgers(tmp_path: Path) -> None:
     for file in command_module.ledgers(command_module.EXPERIMENTS):
         copy = tmp_path / file.relative_to(command_module.EXPERIMENTS)

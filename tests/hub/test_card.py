@@ -83,6 +83,7 @@ def test_card_is_replaced_between_its_marks_only() -> None:
         assert updated_card(old, new) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["peft", "merged"])
 def test_task_is_pushed_as_an_export(
     hub: LocalHub, backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str

@@ -50,6 +50,7 @@ def rows_in(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_without_rows_it_is_certified_and_not_measured(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_without_rows_it_is_certified_and_not_measured(
     assert forget(run_folder, "foreign").store.tasks == ["first", "third"]
 
 
+@pytest.mark.slow
 def test_with_rows_it_is_measured_as_where_it_was_learned(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:

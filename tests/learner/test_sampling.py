@@ -100,6 +100,7 @@ def test_meaningless_settings_are_refused(settings: dict[str, object], says: str
         GenerationSpec.model_validate(settings)
 
 
+@pytest.mark.slow
 def test_a_sampling_task_is_certified_and_answers_the_same_again(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = [{"source": f"w{number} w50", "target": "w7 w8"} for number in range(10, 34)]
     data = {"train": rows[:12], "validation": rows[12:18], "test": rows[18:]}

@@ -62,6 +62,7 @@ def test_each_run_has_its_own_numbers(facts: RunFacts, learned: Path, shared: Pa
     assert "in different orders" in told
 
 
+@pytest.mark.slow
 def test_another_order_gives_the_same_banks_bit_for_bit(
     facts: RunFacts, backbone_folder: Folder, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_few_hundred_tasks_are_shown_task_by_task(facts: RunFacts) -> None:
         assert "evenly spaced" not in said[name]
 
 
+@pytest.mark.slow
 def test_long_runs_share_detail_files_with_the_same_content(long: RunFacts, tmp_path: Path) -> None:
     write_report(tmp_path, long)
     files = sorted((tmp_path / "tasks").iterdir())
@@ -161,6 +162,7 @@ def test_long_runs_share_detail_files_with_the_same_content(long: RunFacts, tmp_
     assert sorted(path.name for path in (tmp_path / "tasks").iterdir()) == ["000000.js", "000001.js"]
 
 
+@pytest.mark.slow
 def test_shared_detail_file_is_redrawn_if_a_task_changed(
     long: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ def test_shared_detail_file_is_redrawn_if_a_task_changed(
     assert drawn == [TOGETHER]
 
 
+@pytest.mark.slow
 def test_long_table_has_all_rows_as_data_and_the_first_in_the_document(facts: RunFacts, tmp_path: Path) -> None:
     count = MAX_ROWS + 1
     run = many(facts, count)

@@ -161,6 +161,7 @@ def test_labels_are_escaped(backbone_folder: Folder, tmp_path: Path) -> None:
     assert "onerror=alert" in (tmp_path / "report/tasks/000000.js").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_unfinished_run_shows_committed_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("one"), task("two")]
     learn(stream(backbone_folder(), tasks[:1]), tmp_path / "run")

@@ -73,6 +73,7 @@ def test_a_row_unlike_all_tasks_is_unknown_and_not_guessed(run: Run) -> None:
     assert nearest.task in ("low", "high")
 
 
+@pytest.mark.slow
 def test_the_order_of_learning_changes_no_probability(run: Run, backbone_folder: Folder, tmp_path: Path) -> None:
     other = learn(_stream(backbone_folder(), ("pairs", "high", "low")), tmp_path / "run")
     texts = _texts("low") + _texts("high")
@@ -107,6 +108,7 @@ def test_sums_are_certified_and_a_changed_byte_is_named(run: Run, tmp_path: Path
     assert Run(folder).predict(["w1 w2"], task="low") == run.predict(["w1 w2"], task="low")
 
 
+@pytest.mark.slow
 def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [labelled_task("low", routing="off"), labelled_task("high"), regression_task("length", routing="off")]
     run = learn(stream(backbone_folder(), tasks, routing="small"), tmp_path / "run")
@@ -117,12 +119,14 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
     assert {answer.task for answer in found} == {"high"}
 
 
+@pytest.mark.slow
 def test_a_run_without_sums_says_how_to_get_them(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [labelled_task("low")], routing="off"), tmp_path / "run")
     with pytest.raises(InputError, match=r"no task of .* was learned with routing, so .*routing: full"):
         run.predict("w1")
 
 
+@pytest.mark.slow
 def test_tasks_learned_with_other_layers_are_named(run: Run, backbone_folder: Folder, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     learn(_stream(backbone_folder(), ("low",)), folder)
@@ -158,6 +162,7 @@ def test_options_that_do_not_go_together(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_task_committed_after_the_first_prediction_is_found(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

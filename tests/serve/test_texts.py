@@ -46,6 +46,7 @@ def test_texts_and_labels_of_one_request(backbone_folder: Folder, tmp_path: Path
     assert 'continual_petl_rows_total{lane="texts"}' in client.get("/metrics").text
 
 
+@pytest.mark.slow
 def test_lanes_load_their_backbones_one_after_the_other(
     backbone_folder: Folder, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

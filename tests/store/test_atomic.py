@@ -22,6 +22,7 @@ from tests.store.tampering import learn_one_more, problems
 Folder = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_lock_of_another_process_is_respected(folder: Path, backbone_folder: Folder) -> None:
     code = (
         f"from filelock import FileLock\nwith FileLock({str(folder / '.lock')!r}):\n print('held', flush=True); input()"

@@ -42,6 +42,7 @@ def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatc
     return fork
 
 
+@pytest.mark.slow
 def test_commit_to_an_occupied_position_is_refused(folder: Path, backbone_folder: Folder) -> None:
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
     away = shutil.move(folder / "banks" / "two", folder.parent / "two")
@@ -53,6 +54,7 @@ def test_commit_to_an_occupied_position_is_refused(folder: Path, backbone_folder
     assert learn_one_more(backbone_folder(), folder).store.link("four").index == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", few(["four", "two"]))
 def test_either_side_of_a_fork_can_be_dropped(
     forked: Callable[[int], Path], backbone_folder: Folder, side: str, capsys: pytest.CaptureFixture[str]
@@ -145,6 +147,7 @@ def settle(folder: Path, *words: str) -> None:
     assert problems(folder).keys() <= {"(results.jsonl)"}, "the lines of what was copied stayed with the other run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "side"),
     few([("replaced", "ours"), ("forgotten", "theirs"), ("forgotten", "ours"), ("replaced", "theirs")]),
@@ -175,6 +178,7 @@ def test_fork_with_a_tombstone_on_one_side(folder: Path, backbone_folder: Folder
     assert problems(folder).keys() <= {"(results.jsonl)"}
 
 
+@pytest.mark.slow
 def test_bank_of_another_run_at_the_end_of_the_chain_is_reported(folder: Path, backbone_folder: Folder) -> None:
     """Of two at one position the one that names no predecessor of this run is the one to be dropped."""
     other = shutil.copytree(folder, folder.parent / "other")

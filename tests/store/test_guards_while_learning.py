@@ -41,6 +41,7 @@ def test_changed_accuracy_with_unchanged_rows_is_detected(
     assert learn_one_more(backbone_folder(), folder).results.forgetting == 0.0
 
 
+@pytest.mark.slow
 def test_changed_validation_accuracy_is_detected(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_changed_validation_accuracy_is_detected(
         learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_changed_rows_are_not_measured(folder: Path, backbone_folder: Folder) -> None:
     changed = [dict(spec) for spec in TASKS]
     changed[1] = {**changed[1], "data": {**changed[1]["data"], "test": changed[1]["data"]["test"][1:]}}
@@ -87,6 +89,7 @@ def test_failed_certificate_is_an_error_not_unmeasured(
         learn(tasks, folder)
 
 
+@pytest.mark.slow
 def test_diverged_bank_counts_as_unchanged(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ def test_verify_reads_every_manifest(many: Path, monkeypatch: pytest.MonkeyPatch
     assert ".index.jsonl" not in looks.opened
 
 
+@pytest.mark.slow
 def test_index_follows_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> None:
     forget(many, "copy3")
     assert Store(many).links() == links_of(many)
@@ -238,6 +239,7 @@ def test_index_does_not_add_folders_without_certificate(many: Path) -> None:
         Store(many).links()
 
 
+@pytest.mark.slow
 def test_single_task_is_read_alone_after_a_replacement(
     many: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_users_own_link_is_followed(folder: Path, elsewhere: Path, tmp_path: Pat
     assert (folder / "report" / "index.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["logs", "logs/csv"])
 def test_linked_logs_are_refused(folder: Path, elsewhere: Path, link: str, backbone_folder: Folder) -> None:
     (folder / link).parent.mkdir(exist_ok=True)

@@ -132,6 +132,7 @@ def test_missing_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_fol
     assert problems(folder) == {}
 
 
+@pytest.mark.slow
 def test_several_missing_newest_banks_are_reported(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks", folder.parent / "banks")
     for name in ("two", "three"):
@@ -151,6 +152,7 @@ def test_several_missing_newest_banks_are_reported(folder: Path, backbone_folder
         assert problems(run) == {}
 
 
+@pytest.mark.slow
 def test_missing_tombstone_is_reported(
     folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:

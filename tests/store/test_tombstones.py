@@ -64,6 +64,7 @@ def test_forgotten_task_leaves_a_tombstone(folder: Path, backbone_folder: Folder
     assert four.results.forgetting == 0.0
 
 
+@pytest.mark.slow
 def test_stream_with_a_forgotten_task_learns_it_again(folder: Path, backbone_folder: Folder) -> None:
     before = bank_digests(Run(folder))
     forget(folder, "two")
@@ -117,6 +118,7 @@ def test_invalid_replace_or_forget_is_refused(folder: Path, backbone_folder: Fol
         forget(folder, "../one")
 
 
+@pytest.mark.slow
 def test_shared_bank_used_by_others_is_kept(tmp_path: Path, backbone_folder: Folder) -> None:
     shared = {"preset": "lora", "rank": 2, "scope": "shared"}
     tasks = stream(backbone_folder(), TASKS[:2], training=QUICK, bank=shared)
@@ -159,6 +161,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", few(["the old bank is out of its place", "the tombstone is written"]))
 def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbone_folder: Folder, step: str) -> None:
     before, old = bank_digests(Run(folder)), files_of(folder, "two")
@@ -182,6 +185,7 @@ def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbo
     assert problems(kept) == {}
 
 
+@pytest.mark.slow
 def test_failed_replacement_keeps_the_old_bank(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +208,7 @@ def test_failed_replacement_keeps_the_old_bank(
     assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
 
 
+@pytest.mark.slow
 def test_removed_changed_or_forged_tombstones_are_detected(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks" / "two", folder.parent / "two")
     forget(folder, "two")
@@ -253,6 +258,7 @@ def test_forget_on_a_broken_chain_is_refused(folder: Path) -> None:
     assert Store(folder).tombstones() == []
 
 
+@pytest.mark.slow
 def test_tombstones_on_the_command_line(
     folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,6 +292,7 @@ class Stopping(StreamCallback):
             interrupt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["committed", "done"])
 def test_committed_replacement_is_not_repeated(folder: Path, backbone_folder: Folder, when: str) -> None:
     both = ["two", "three"]
@@ -309,6 +316,7 @@ def test_committed_replacement_is_not_repeated(folder: Path, backbone_folder: Fo
     assert not (folder / ".replace.json").exists()
 
 
+@pytest.mark.slow
 def test_replacing_with_other_settings_is_a_new_replacement(folder: Path, backbone_folder: Folder) -> None:
     with pytest.raises(KeyboardInterrupt):
         learn(anew(backbone_folder()), folder, replace=["two"], callbacks=[Stopping("two", "committed")])

@@ -96,6 +96,7 @@ def test_experiment_stream_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch,
     assert spec.data_dir == str(tmp_path if own else file.parent)
 
 
+@pytest.mark.slow
 def test_quickstart_is_the_embedded_stream_on_the_packaged_backbone() -> None:
     spec = load_stream(CATALOG / "quickstart.yaml")
     assert spec.backbone.name == "minilm"

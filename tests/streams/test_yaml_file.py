@@ -100,6 +100,7 @@ def test_deep_nesting_is_bounded(bomb: str) -> None:
     assert "nested more than 40 levels deep" in problem[2] or "not readable" in problem[2]
 
 
+@pytest.mark.slow
 def test_aliases_cannot_expand_without_bound() -> None:
     laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
@@ -215,6 +216,7 @@ _tasks = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     tasks=st.dictionaries(_names, _tasks, min_size=1, max_size=3),
     training=_training,

@@ -120,6 +120,7 @@ def test_pruning_follows_the_rule(backbone_folder: Folder, tmp_path: Path) -> No
         result.study("on")
 
 
+@pytest.mark.slow
 def test_trials_with_other_epochs_are_not_compared(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_trials_with_other_epochs_are_not_compared(
     assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], "with the epoch"
 
 
+@pytest.mark.slow
 def test_unset_epochs_are_those_of_the_preset(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +156,7 @@ def test_unset_epochs_are_those_of_the_preset(
     assert list(dict.fromkeys(asked)) == [(3, 0), (RECIPES["full"].epochs, 0), (3, 1)]
 
 
+@pytest.mark.slow
 def test_tried_settings_are_not_repeated(backbone_folder: Folder, tmp_path: Path) -> None:
     spec = small_sweep(space={"bank.bottleneck": [2, 4]}, sampler="random", trials=5)
     sweep(small_stream(backbone_folder()), spec, folder=tmp_path)

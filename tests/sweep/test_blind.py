@@ -92,6 +92,7 @@ def test_reason_for_different_validation_rows_is_reported(
     assert ("The spread over seeds includes this." in shown) == (not with_split or limit is not None)
 
 
+@pytest.mark.slow
 def test_held_out_validation_rows_per_seed_are_reported(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = classification_rows("one", 60)
     (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -103,6 +104,7 @@ def test_held_out_validation_rows_per_seed_are_reported(backbone_folder: Folder,
     assert result.tasks["one"].same_rows
 
 
+@pytest.mark.slow
 def test_rows_that_changed_between_two_trials_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     write_rows(tmp_path / "data", "one")
     tasks = on_disk(backbone_folder(), tmp_path / "data")

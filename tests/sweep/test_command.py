@@ -26,6 +26,7 @@ def bench(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
+@pytest.mark.slow
 def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "stream.yaml", "sweep.yaml", "--task", "one", "--training.learning_rate", "0.05"]
     assert main(words) == 0
@@ -41,6 +42,7 @@ def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pyt
     assert [line["task"] for line in ended(bench / "sweeps" / "tiny")] == ["one", "one"]
 
 
+@pytest.mark.slow
 def test_json_is_the_summary_and_a_line_for_each_step(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "stream.yaml", "sweep.yaml", "--json", "--trials", "1", "--run-dir", "found"]
     assert main(words) == 0
@@ -97,6 +99,7 @@ def test_diverging_trial_is_recorded_and_others_continue(backbone_folder: Folder
     assert not (tmp_path / "trials").exists()
 
 
+@pytest.mark.slow
 def test_task_with_only_failed_trials_is_reported_at_the_end(backbone_folder: Folder, tmp_path: Path) -> None:
     space = {"training.batch_size": [4], "training.optimizer": ["sgd"], "training.learning_rate": [1e30, 1e31]}
     tasks = small_stream(backbone_folder(), "one", "two")

@@ -17,6 +17,7 @@ from continual_petl.sweep.records import Outcome
 from continual_petl.sweep.worker import brief_of, open_sweep, try_here
 from tests.streams_in_code import stream, write_rows
 from tests.sweep.sweeps import TRAINING, ended, lines_of, small_stream, small_sweep
+from tests.usual import few
 
 Folder = Callable[..., Path]
 
@@ -56,12 +57,14 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, before: Callable[
 
 @pytest.mark.parametrize(
     "error",
-    [
-        DivergedError("diverged"),
-        MemoryRanOutError("memory ran out"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-        InputError("bank.bottleneck: larger than the backbone"),
-    ],
+    few(
+        [
+            DivergedError("diverged"),
+            MemoryRanOutError("memory ran out"),
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            InputError("bank.bottleneck: larger than the backbone"),
+        ]
+    ),
 )
 def test_errors_caused_by_settings_fail_only_their_trial(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -82,6 +85,7 @@ def test_other_errors_stop_the_sweep(
     assert [line.get("state", "begun") for line in lines_of(tmp_path)] == ["begun"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["data", "backbone"])
 def test_missing_data_or_backbone_stops_the_sweep_which_can_resume(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str

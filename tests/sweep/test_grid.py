@@ -18,6 +18,7 @@ from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep,
 Folder = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_every_setting_is_tried_once_for_each_task_in_the_order_of_the_file(
     backbone_folder: Folder, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_repeated_sweep_does_nothing(backbone_folder: Folder, tmp_path: Path) ->
     assert lines_of(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_grid_can_be_extended(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(trials=1), folder=tmp_path)
@@ -89,6 +91,7 @@ def test_fewer_trials_use_the_first_ones_and_keep_the_rest(
     assert lines_of(tmp_path) == lines, "nothing was learned again"
 
 
+@pytest.mark.slow
 def test_choices_can_be_whole_banks(backbone_folder: Folder, tmp_path: Path) -> None:
     banks = [{"preset": "houlsby", "bottleneck": 2}, {"preset": "lora", "rank": 2}, "layernorm"]
     result = sweep(small_stream(backbone_folder()), small_sweep(space={"bank": banks}), folder=tmp_path)
