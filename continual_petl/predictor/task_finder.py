@@ -173,7 +173,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
     layers = set()
     for task in sorted(totals.means):
         manifest = store.manifest(task)
-        first, tasks = groups.get(encoding := encoding_of(manifest), (manifest, ()))
+        first, tasks = groups.get(encoding := _encoding(manifest), (manifest, ()))
         groups[encoding] = (first, (*tasks, task))
         layers.add("all" if any(m.config.outside for m in manifest.bank.modifications) else manifest.bank.layers)
     router = Router(totals, partial(_sums, store))
@@ -188,7 +188,7 @@ def _sums(store: Store, task: str) -> TaskSums:
     return sums
 
 
-def encoding_of(manifest: Manifest) -> Encoding:
+def _encoding(manifest: Manifest) -> Encoding:
     own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
     kind = manifest.kind if own else "text"
     return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision
