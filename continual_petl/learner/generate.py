@@ -7,7 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor, PreTrainedTokenizerBase
+from transformers import (
+    LogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PreTrainedTokenizerBase,
+    RepetitionPenaltyLogitsProcessor,
+)
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
@@ -86,8 +91,10 @@ def generate(
     # The output starts with the decoder's input: the start token, or the whole source.
     given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
     processors: list[LogitsProcessor] = []
+    if spec.repetition_penalty != 1.0:
+        processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), given))
     if spec.no_repeat_ngram_size:
-        processors.append(_NoRepeats(spec.no_repeat_ngram_size, given))
+        processors.append(_OfGenerated(NoRepeatNGramLogitsProcessor(spec.no_repeat_ngram_size), given))
     if spec.do_sample:
         processors.append(Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]))
     if processors:
@@ -111,21 +118,21 @@ def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], st
     return [before_stop(text, stop).strip() for text in texts]
 
 
-class _NoRepeats(LogitsProcessor):
-    """Allow each n-gram of tokens only once in a generated text.
+class _OfGenerated(LogitsProcessor):
+    """Apply a processor to the generated tokens only.
 
     transformers counts the decoder's input too: a causal-lm could then not repeat its source, and a start or padding token
     that is also the end token would keep the generated text from ending.
     """
 
-    def __init__(self, size: int, given: int) -> None:
-        self._within = NoRepeatNGramLogitsProcessor(size)
+    def __init__(self, processor: LogitsProcessor, given: int) -> None:
+        self._processor = processor
         self._given = given
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores, with minus infinity for tokens that would repeat an n-gram."""
-        allowed: Tensor = self._within(input_ids[:, self._given :], scores)
-        return allowed
+        """Return the scores as changed by the processor."""
+        changed: Tensor = self._processor(input_ids[:, self._given :], scores)
+        return changed
 
 
 def _up_to(row: list[int], end: int | None) -> list[int]:

@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteria,
     TemperatureLogitsWarper,
+    TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
@@ -30,10 +31,10 @@ _BEYOND = 4
 
 
 class Sampler(LogitsProcessor):
-    """Add each row's noise to its scores, after temperature and nucleus filtering (Holtzman et al. 2020).
+    """Add noise of its own to each row's scores, after temperature, top-k (Fan et al. 2018) and top-p (Holtzman et al. 2020).
 
     Args:
-        spec: provides temperature and nucleus.
+        spec: provides temperature, top_k and top_p.
         seed: seed of the task.
         ids_BT: tokens of the sources.
         mask_BT: 0 at padding, which must not change the sample.
@@ -43,6 +44,8 @@ class Sampler(LogitsProcessor):
         self._warpers: list[LogitsProcessor] = []
         if spec.temperature != 1.0:
             self._warpers.append(TemperatureLogitsWarper(spec.temperature))
+        if spec.top_k:
+            self._warpers.append(TopKLogitsWarper(spec.top_k))
         if spec.top_p < 1.0:
             self._warpers.append(TopPLogitsWarper(spec.top_p))
         rows = [row[mask == 1].tolist() for row, mask in zip(ids_BT.cpu(), mask_BT.cpu(), strict=True)]

@@ -34,6 +34,10 @@ class GenerationSpec(FrozenModel):
     """For do_sample: divides the logits; below 1 favours likely tokens."""
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     """For do_sample: only the most likely tokens whose probabilities add up to this value are sampled."""
+    top_k: Annotated[Int, Field(ge=0)] = 0
+    """For do_sample: only this many of the most likely tokens are sampled; 0 means no limit."""
+    repetition_penalty: Annotated[Float, Field(gt=0)] = 1.0
+    """Above 1, makes tokens less likely that the generated text already has; tokens of the source do not count."""
     stop: Annotated[tuple[StopText, ...], Field(max_length=16)] = ()
     """Texts that end the generated text; they are removed, with anything after them."""
 
@@ -46,8 +50,8 @@ class GenerationSpec(FrozenModel):
             )
         if self.do_sample and self.num_beams > 1:
             raise ValueError(f"do_sample samples one text, and num_beams is {self.num_beams}: remove one of the two")
-        for key in () if self.do_sample else ("temperature", "top_p"):
-            if getattr(self, key) != 1.0:
+        for key in () if self.do_sample else ("temperature", "top_p", "top_k"):
+            if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key} has no effect without do_sample: remove it, or write do_sample: true")
         if self.num_beams == 1:
             for key, idle in (("length_penalty", 1.0), ("early_stopping", False)):
@@ -58,7 +62,8 @@ class GenerationSpec(FrozenModel):
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Certificates written before these keys existed must stay unchanged, byte for byte.
-        defaults = {key: type(self).model_fields[key].default for key in ("do_sample", "temperature", "top_p", "stop")}
+        new = ("do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "stop")
+        defaults = {key: type(self).model_fields[key].default for key in new}
         return {
             key: value
             for key, value in handler(self).items()

@@ -52,6 +52,36 @@ def test_sampling_follows_temperature_and_top_p() -> None:
     assert found.tolist() == pytest.approx(wanted.tolist(), abs=0.015), "four standard deviations"
 
 
+def test_top_k_keeps_the_likeliest_tokens_before_top_p() -> None:
+    logits = torch.tensor([3.0, 2.9, 2.8, 2.0, 1.0])
+    ids = torch.arange(500)[:, None]
+    for top_p, allowed in ((1.0, {0, 1, 2}), (0.6, {0, 1})):  # of the three, the first two have 0.69
+        spec = GenerationSpec(do_sample=True, top_k=3, top_p=top_p)
+        drawn = Sampler(spec, 0, ids, torch.ones_like(ids))(ids, logits.expand(500, -1)).argmax(-1)
+        assert set(drawn.tolist()) == allowed
+
+
+@pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
+@pytest.mark.parametrize("beams", [1, 3])
+def test_repetition_penalty_counts_generated_tokens_only(
+    backbone_folder: Folder, family: str, kind: Kind, beams: int
+) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank = wandering(backbone, kind, "houlsby")
+    batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
+
+    def made(penalty: float, length: int, rows: slice = slice(None), skip: int = 0) -> list[list[int]]:
+        spec = GenerationSpec(max_new_tokens=length, min_new_tokens=length, num_beams=beams, repetition_penalty=penalty)
+        own = {name: tensor[rows, skip:] for name, tensor in batch.items()}
+        return generate(backbone, bank, spec, own, tokenizer)
+
+    assert made(1e6, 1) == made(1.0, 1), "tokens of the source do not count"
+    strict = made(1e6, 6)
+    assert made(1e6, 6, slice(1), 2) == strict[:1], "neither does padding"
+    if beams == 1:
+        assert all(len(set(row)) == 6 for row in strict)
+
+
 @pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
 @pytest.mark.parametrize("beams", [1, 3])
 def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str, kind: Kind, beams: int) -> None:
@@ -90,6 +120,8 @@ def test_sampling_keys_do_not_change_older_certificates() -> None:
     [
         ({"temperature": 0.5}, "temperature has no effect without do_sample"),
         ({"top_p": 0.5}, "top_p has no effect without do_sample"),
+        ({"top_k": 5}, "top_k has no effect without do_sample"),
+        ({"repetition_penalty": 0.0}, "greater than 0"),
         ({"do_sample": True, "num_beams": 2}, "do_sample samples one text, and num_beams is 2"),
         ({"do_sample": True, "temperature": 0.0}, "greater than 0"),
         ({"stop": ("",)}, "at least 1 character"),

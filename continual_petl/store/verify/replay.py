@@ -77,7 +77,7 @@ def decode_probe(
     if generation is None or ENDS not in probe:
         return {}
     limit = min(NUM_DECODED, generation.max_new_tokens)
-    fixed = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "stop": ()}
+    fixed = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "stop": ()}
     short = generation.model_copy(
         update={"max_new_tokens": limit, "min_new_tokens": min(limit, generation.min_new_tokens), **fixed}
     )
