@@ -15,7 +15,9 @@ Kind = Literal[
 ]
 
 _OF_CLASSES = ("accuracy", "macro_f1", "matthews")
-_OF_TEXTS = ("rougeL", "rouge1", "rouge2", "bleu")
+IF_CHOSEN = ("exact_match", "token_f1", "chrf")
+"""Metrics of generated texts that are only computed for tasks that report them; all other metrics of a kind always are."""
+_OF_TEXTS = ("rougeL", "rouge1", "rouge2", "bleu", *IF_CHOSEN)
 
 METRICS: dict[Kind, tuple[str, ...]] = {
     "classification": _OF_CLASSES,

@@ -16,7 +16,7 @@ from torchmetrics.classification import (
     MultilabelF1Score,
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
-from torchmetrics.text import ROUGEScore, SacreBLEUScore
+from torchmetrics.text import CHRFScore, ROUGEScore, SacreBLEUScore, SQuAD
 
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
@@ -74,7 +74,69 @@ class Bleu(SacreBLEUScore):
         super().update(preds, [[reference] for reference in target])
 
 
-def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
+class ExactMatch(Metric):
+    """Share of texts that equal their reference, apart from white space at both ends.
+
+    Case and punctuation count: the answers of a multiple-choice task may be single letters.
+    """
+
+    num_equal: Tensor
+    num_texts: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("num_equal", "num_texts"):
+            self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, preds: Sequence[str], target: Sequence[str]) -> None:
+        """Count the texts of a batch."""
+        self.num_equal += sum(text.strip() == reference.strip() for text, reference in zip(preds, target, strict=True))
+        self.num_texts += len(preds)
+
+    def compute(self) -> Tensor:
+        """Return the share, a float32 scalar in [0, 1]."""
+        return self.num_equal / self.num_texts
+
+
+class TokenF1(SQuAD):
+    """Mean F1 of the words of text and reference, as SQuAD counts them (Rajpurkar et al. 2016), in [0, 1].
+
+    Words are in lower case, without punctuation and articles.
+    """
+
+    def update(self, preds: Sequence[str], target: Sequence[str]) -> None:  # type: ignore[override]
+        """Count the words of a batch."""
+        super().update(
+            [{"prediction_text": text, "id": str(number)} for number, text in enumerate(preds)],
+            [
+                {"answers": {"answer_start": [0], "text": [reference]}, "id": str(number)}
+                for number, reference in enumerate(target)
+            ],
+        )
+
+    def compute(self) -> Tensor:  # type: ignore[override]
+        """Return the mean, a float32 scalar."""
+        return super().compute()["f1"] / 100
+
+
+class Chrf(CHRFScore):
+    """chrF2 over all rows together (Popovic 2015): n-grams of 1 to 6 characters, no words, in [0, 1].
+
+    As in torchmetrics, the six lengths count equally, so rows that are all shorter than six characters cannot reach 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(n_word_order=0)
+
+    def update(self, preds: Sequence[str], target: Sequence[str]) -> None:  # type: ignore[override]
+        """Count the n-grams of a batch, with one reference for each text."""
+        super().update(preds, [[reference] for reference in target])
+
+
+_CHOSEN: dict[str, type[Metric]] = {"exact_match": ExactMatch, "token_f1": TokenF1, "chrf": Chrf}
+
+
+def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = None) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
     Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
@@ -86,6 +148,7 @@ def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
     Args:
         kind: kind of the task.
         labels: names in the order of the head's outputs; None for kinds without labels.
+        metric: the metric that the task reports; those in `continual_petl.heads.kinds.IF_CHOSEN` are added if it is one.
     """
     scores: dict[str, Metric | MetricCollection]
     num_labels = len(labels or ())
@@ -113,5 +176,7 @@ def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
         }
     else:
         scores = {"rouge": Rouge(), "bleu": Bleu()}
+        if metric in _CHOSEN:
+            scores[metric] = _CHOSEN[metric]()
     # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

@@ -250,7 +250,7 @@ class ContinualLearner(L.LightningModule):
     def _scores_of(self, split: str) -> MetricCollection:
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
-            self._scores[split] = make_scores(self.plan.kind, self.plan.labels)
+            self._scores[split] = make_scores(self.plan.kind, self.plan.labels, self.plan.metric)
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from continual_petl.heads.kinds import GENERATIVE, METRICS
+from continual_petl.heads.kinds import GENERATIVE, IF_CHOSEN, METRICS
 from continual_petl.heads.scores import make_scores
 
 ABC = ("a", "b", "c")
@@ -66,8 +67,42 @@ def test_text_scores_match_a_manual_computation() -> None:
     assert values["rougeL"] == pytest.approx(0.75)
     assert values["bleu"] == 0
     assert _values("causal-lm", None, ["one two three four five"], ["one two three four five"]) == pytest.approx(
-        dict.fromkeys(METRICS["causal-lm"], 1.0)
+        dict.fromkeys(("rougeL", "rouge1", "rouge2", "bleu"), 1.0)
     )
+
+
+def _chosen(metric: str, texts: list[str], references: list[str]) -> float:
+    whole, parts = make_scores("causal-lm", None, metric), make_scores("causal-lm", None, metric)
+    whole.update(texts, references)
+    for text, reference in zip(texts, references, strict=True):
+        parts.update([text], [reference])
+    assert float(parts.compute()[metric]) == pytest.approx(float(whole.compute()[metric]))
+    return float(whole.compute()[metric])
+
+
+def test_exact_match_ignores_only_outer_space() -> None:
+    assert _chosen("exact_match", ["A", " b ", "The end", ""], ["A", "b", "the end", "A"]) == 0.5
+
+
+def test_token_f1_matches_squad() -> None:
+    # Without articles, case and punctuation: 2 of 2 and 2 of 3 words, nothing, everything.
+    found = _chosen("token_f1", ["the Black cat!", "a dog", "x"], ["black cat sat", "cat", "X."])
+    assert found == pytest.approx((0.8 + 0 + 1) / 3)
+
+
+def test_chrf_matches_its_formula() -> None:
+    text, reference = "abcdefghij", "abcdefghxj"
+    f_scores = []
+    for order in range(1, 7):
+        one, other = (Counter(t[i : i + order] for i in range(len(t) - order + 1)) for t in (text, reference))
+        precision = sum((one & other).values()) / sum(one.values())
+        f_scores.append(precision)  # equally many n-grams in both, so precision, recall and F are equal
+    assert _chosen("chrf", [text], [reference]) == pytest.approx(sum(f_scores) / 6, abs=1e-6)
+
+
+def test_chosen_metrics_are_not_computed_otherwise() -> None:
+    values = _values("seq2seq", None, ["a b"], ["a b"])
+    assert set(values) == set(METRICS["seq2seq"]) - set(IF_CHOSEN)
 
 
 def test_bleu_is_corpus_level_with_brevity_penalty() -> None:
@@ -84,15 +119,18 @@ def test_bleu_is_corpus_level_with_brevity_penalty() -> None:
 
 @pytest.mark.parametrize("kind", METRICS)
 def test_every_metric_of_the_schema_exists(kind: Any) -> None:
-    scores = make_scores(kind, ABC)
+    chosen: list[str | None] = [metric for metric in METRICS[kind] if kind in GENERATIVE and metric in IF_CHOSEN]
     examples: dict[str, Any] = {
         "multilabel": (torch.eye(3).bool(), torch.eye(3)),
         "token-classification": (torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]])),
         "regression": (torch.tensor([1.0, 2, 4]), torch.tensor([1.0, 2, 4])),
-        **dict.fromkeys(GENERATIVE, (["a b c d"], ["a b c d"])),
+        **dict.fromkeys(GENERATIVE, (["a b c d e f"], ["a b c d e f"])),
     }
-    scores.update(*examples.get(kind, (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))))
-    values = scores.compute()
+    values: dict[str, Any] = {}
+    for metric in chosen or [None]:
+        scores = make_scores(kind, ABC, metric)
+        scores.update(*examples.get(kind, (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))))
+        values |= scores.compute()
     assert set(values) == set(METRICS[kind])
     assert all(float(value) == pytest.approx(1, abs=1e-5) for value in values.values())
 

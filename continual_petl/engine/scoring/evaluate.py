@@ -79,7 +79,7 @@ def evaluate(
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> SplitScores:
     """Score the active bank's outputs for the rows of a split; see `outputs_of`."""
     bank, plan = learner.active_bank, learner.plan
-    scores = make_scores(plan.kind, plan.labels)
+    scores = make_scores(plan.kind, plan.labels, plan.metric)
     if plan.generation is not None:
         count(scores, bank, found, None, rows.references, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})

@@ -1,0 +1,31 @@
+"""Metrics of generated texts that a task chooses: certified, in R, and measured again to the same value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import learn
+from continual_petl.heads.kinds import IF_CHOSEN
+from tests.streams_in_code import stream, task_of_kind
+from tests.usual import few
+
+
+@pytest.mark.parametrize("metric", few(IF_CHOSEN))
+def test_chosen_metric_is_certified_and_reported(
+    backbone_folder: Callable[..., Path], tmp_path: Path, metric: str
+) -> None:
+    task = task_of_kind("seq2seq", "own", num_rows=16) | {"metric": metric, "generation": {"max_new_tokens": 4}}
+    backbone = backbone_folder("t5")
+    run = learn(
+        stream(backbone, [task], training={"epochs": 1}, backbone={"name": str(backbone)}),
+        tmp_path / "run",
+        progress=False,
+    )
+    manifest = run.store.manifest("own")
+    assert set(manifest.scores["test"].scores) == {"rougeL", "rouge1", "rouge2", "bleu", metric}
+    (row,) = (line for line in run.store.results() if line.type == "row")
+    assert (row.cells[0].metric, row.cells[0].value) == (metric, manifest.scores["test"].scores[metric])
+    assert all(check.ok for check in run.verify(data=True))
