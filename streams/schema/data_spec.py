@@ -123,8 +123,8 @@ class DataSpec(FrozenModel):
     data_dir: Text | None = None
     """Folder for a reader, or inside a Hub data set."""
     templates: Templates | None = None
-    """Columns built from other columns, such as {text: "{title} {content}"}; a.b accesses a column of mappings. Missing
-    values count as empty, and white space at both ends is removed."""
+    """Columns built from other columns, such as {text: "{title} {content}"}; a.b accesses a column of mappings,
+    a.0 a column of lists. Missing values count as empty, and white space at both ends is removed."""
     local: Text | None = None
     """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir. It is
     read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""

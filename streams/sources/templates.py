@@ -6,7 +6,7 @@ The schema checks the syntax of templates; this module applies them to rows.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -59,15 +59,18 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
 
 
 def _column(table: Table, field: str) -> list[Any] | None:
-    """Return a column by name, or for ``a.b`` the values under ``b`` in the mappings of column ``a``."""
+    """Return a column by name, or for ``a.b`` the values under ``b`` in the mappings of column ``a``, and for ``a.0`` the
+    first items of its lists.
+    """
     if field in table:
         return table[field]
     name, dot, key = field.partition(".")
-    if (
-        not dot
-        or name not in table
-        or not all(isinstance(value, Mapping) for value in table[name] if value is not None)
-    ):
+    if not dot or name not in table:
+        return None
+    given = [value for value in table[name] if value is not None]
+    if key.isdecimal() and given and all(isinstance(value, Sequence) and not isinstance(value, str) for value in given):
+        return [value[int(key)] if value is not None and len(value) > int(key) else None for value in table[name]]
+    if not all(isinstance(value, Mapping) for value in given):
         return None
     rows = [{} if value is None else value for value in table[name]]
     return [row.get(key) for row in rows] if any(key in row for row in rows) else None

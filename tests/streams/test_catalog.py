@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -18,7 +19,8 @@ CATALOG = Path(__file__).parents[2] / "streams" / "catalog"
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 DOCS = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text("utf-8")
 
-# Written down once more, from de Masson d'Autume et al. 2019 and Wang et al. 2023, and not read from the catalog.
+# Written down once more, from de Masson d'Autume et al. 2019, Wang et al. 2023 (both) and Zhao et al. 2024 (numbers of the
+# tasks), and not read from the catalog.
 ORDERS = {
     "classic5": "yelp agnews dbpedia amazon yahoo",
     "classic5-2": "dbpedia yahoo agnews amazon yelp",
@@ -29,6 +31,9 @@ ORDERS = {
     "long15-6": "yelp amazon mnli cb copa qqp rte imdb sst2 dbpedia agnews yahoo multirc boolqa wic",
     "glue": "cola sst2 mrpc stsb qqp mnli qnli rte",
     "unified-view": "xsum en-ro mnli sst2",
+    "superni": "1572 363 1290 181 002 1510 639 1729 073 1590 748 511 591 1687 875",
+    "superni-2": "748 073 1590 639 1572 1687 591 363 1510 1729 181 511 002 1290 875",
+    "trace": "c-stance fomc meetingbank py150 scienceqa numglue-cm numglue-ds 20minuten",
 }
 
 
@@ -69,14 +74,17 @@ def test_misspelt_file_name_gets_a_suggestion(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_catalog_stream_has_its_published_order(name: str) -> None:
-    assert [task.name for task in load_stream(catalog()[name]).tasks] == ORDERS[name].split()
+    names = [task.name for task in load_stream(catalog()[name]).tasks]
+    if name.startswith("superni"):
+        names = [each.partition("_")[0].removeprefix("task") for each in names]
+    assert names == ORDERS[name].split()
 
 
-@pytest.mark.parametrize("family", ["classic5", "long15"])
+@pytest.mark.parametrize("family", ["classic5", "long15", "superni"])
 def test_a_task_is_the_same_in_every_order(family: str) -> None:
     first, *others = (load_stream(file) for name, file in catalog().items() if name.partition("-")[0] == family)
     tasks = {task.name: task for task in first.tasks}
-    assert len(others) == {"classic5": 3, "long15": 2}[family]
+    assert len(others) == {"classic5": 3, "long15": 2, "superni": 1}[family]
     for other in others:
         assert {task.name: task for task in other.tasks} == tasks
         assert other.model_copy(update={"name": first.name, "tasks": first.tasks}) == first
@@ -118,6 +126,22 @@ def test_digits_are_the_embedded_images() -> None:
     spec = load_stream(CATALOG / "digits.yaml", [("backbone.name", "./my/vit")])
     assert {task.kind for task in spec.tasks} == {"image-classification"}
     assert [check_data(spec, task) for task in spec.tasks] == [tuple("01234"), tuple("56789"), ("even", "odd")]
+
+
+def test_instruction_streams_read_their_published_formats(tmp_path: Path) -> None:
+    rows = [{"input": f"a{n}", "output": [f"b{n}", "c"], "id": str(n)} for n in range(6)]
+    spec = load_stream(catalog()["superni"], [("data_dir", str(tmp_path))])
+    for split in ("train", "validation", "test"):
+        path = tmp_path / spec.tasks[0].name / f"{split}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert check_data(spec, spec.tasks[0]) is None
+    (tmp_path / "C-STANCE").mkdir()
+    for name in ("train", "eval", "test"):
+        pairs = [{"prompt": f"{name} {n}", "answer": "A"} for n in range(6)]
+        (tmp_path / "C-STANCE" / f"{name}.json").write_text(json.dumps(pairs))
+    spec = load_stream(catalog()["trace"], [("data_dir", str(tmp_path))])
+    assert check_data(spec, spec.tasks[0]) is None
 
 
 def test_docs_list_every_stream_in_order() -> None:
