@@ -34,8 +34,9 @@ class PillowImage(Protocol):
 OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
 """A single row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
 
-OneOrSeveral: TypeAlias = "tuple[str, str] | NDArray[Any]"
-"""Decided by the task: two strings are one pair for a task on pairs, otherwise two rows; an array may be one image."""
+OneOrSeveral: TypeAlias = "tuple[str, str] | list[dict[str, str]] | NDArray[Any]"
+"""Decided by the task: two strings are one pair for a task on pairs, otherwise two rows; an array may be one image; a list of
+messages is one conversation."""
 
 
 def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple[list[Any], bool]:

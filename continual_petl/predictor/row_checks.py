@@ -16,7 +16,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.sources.conversations import Message, conversation, is_message, messages_of
+from continual_petl.streams.sources.conversations import Message, conversation, messages_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,10 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
 def accepts(row: Row, manifest: Manifest) -> bool:
     """Return whether a task takes rows like this one."""
     if manifest.chat is not None:
-        return isinstance(row, str) or (isinstance(row, list | tuple) and bool(row) and all(map(is_message, row)))
+        try:
+            return bool(conversation(messages_of(row), manifest.chat.system, ends="user"))
+        except ValueError:
+            return False
     return _wanted(row, manifest) is None
 
 

@@ -43,7 +43,7 @@ def render(
     Args:
         tokenizer: the backbone's tokenizer; its own template is not used.
         chat: the template.
-        messages: the conversation.
+        messages: the conversation, to which the system prompt of the task is added.
         prompt: whether the beginning of an answer follows, as for generation.
 
     Raises:
@@ -68,6 +68,8 @@ def _applied(
     tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], **options: Any
 ) -> Any:
     options |= {"chat_template": chat.template, **chat.tokens}
+    if chat.system is not None:
+        messages = [{"role": "system", "content": chat.system}, *messages]
     limit = _TIMES * sum(len(message["content"]) for message in messages) + _MORE
     try:
         found: Any = tokenizer.apply_chat_template(list(messages), **options)
@@ -117,8 +119,7 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
         tokens=named_tokens(tokenizer.special_tokens_map),
         end=0,
     )
-    system = [] if spec.system is None else [{"role": "system", "content": spec.system}]
-    example = [*system, {"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}]
+    example = [{"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}]
     try:
         after = render(tokenizer, chat, example).rpartition(_ANSWER)
     except UnusableChat as error:

@@ -66,11 +66,11 @@ def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
 
 
 def conversation(messages: Sequence[Message], system: str | None, *, ends: Role) -> list[Message]:
-    """Return a conversation, with the task's system prompt, once the order of its messages is checked.
+    """Return a conversation once the order of its messages is checked.
 
     Args:
         messages: from `messages_of`.
-        system: the system prompt of the task.
+        system: the system prompt of the task, which is added when the conversation is encoded.
         ends: who speaks last: the assistant in data to learn from, the user in rows to predict.
 
     Raises:
@@ -94,7 +94,7 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
         raise ValueError("no message is of the assistant, so there is nothing to learn")
     if rest[-1]["role"] != ends:
         raise ValueError(f"the last message is of the {rest[-1]['role']}; it has to be of the {ends}")
-    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
+    return list(messages)
 
 
 def check_conversations(

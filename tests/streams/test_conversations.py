@@ -39,11 +39,6 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
     assert check_conversations(WHERE, "messages", [parts], None) == ([source], [answer])
 
 
-def test_the_system_prompt_of_the_task_begins_every_conversation() -> None:
-    ((source,), _) = check_conversations(WHERE, "messages", [([user("a"), assistant("b")],)], "be kind")
-    assert source == [SYSTEM, user("a")]
-
-
 @pytest.mark.parametrize(
     ("value", "what"),
     [
@@ -102,7 +97,7 @@ def test_a_missing_target_is_refused() -> None:
 
 
 def test_rows_to_predict_end_with_the_user() -> None:
-    assert conversation(messages_of("a"), "be kind", ends="user") == [SYSTEM, user("a")]
+    assert conversation(messages_of("a"), "be kind", ends="user") == [user("a")]
     with pytest.raises(ValueError, match="the last message is of the assistant; it has to be of the user"):
         conversation(messages_of([user("a"), assistant("b")]), None, ends="user")
 

@@ -207,6 +207,13 @@ def test_a_system_prompt_that_leaves_no_room_is_refused() -> None:
         encoded([{"role": "system", "content": "z" * 90}, user("a"), assistant("b")], chat_of(), 100)
 
 
+def test_the_system_prompt_of_the_task_begins_every_conversation() -> None:
+    messages = [user("a"), assistant("b"), user("c"), assistant("d")]
+    given = encoded([{"role": "system", "content": "be kind"}, *messages], chat_of())
+    added = encoded(messages, chat_of(system="be kind"))
+    assert labelled(added) == labelled(given)
+
+
 def test_the_tokenizer_stays_as_it_was() -> None:
     before = TOKENIZER.backend_tokenizer.to_str()
     encoded([user("a"), assistant("b")], chat_of())
