@@ -52,16 +52,15 @@ def render(
     return str(_applied(tokenizer, chat, messages, tokenize=False, add_generation_prompt=prompt))
 
 
-def marked(
-    tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message]
-) -> tuple[list[int], list[int]]:
-    """Return the token ids of a conversation, and 1 for each that the template marks as generated.
+def marked(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message]) -> list[int]:
+    """Return 1 for each token of a conversation that the template marks as generated, and 0 for all others.
 
     Raises:
         UnusableChat: as in `render`.
     """
-    found = _applied(tokenizer, chat, messages, return_dict=True, return_assistant_tokens_mask=True)
-    return list(found["input_ids"]), list(found["assistant_masks"])
+    return list(
+        _applied(tokenizer, chat, messages, return_dict=True, return_assistant_tokens_mask=True)["assistant_masks"]
+    )
 
 
 def _applied(
@@ -108,8 +107,8 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
     if (found := _CHANGING.search(template)) is not None:
         raise InputError(
             f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes another text tomorrow, and the "
-            "answers of a bank must not change: write a copy of the template to a file, replace this by fixed text, and name "
-            "the file under chat.template."
+            "answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, replace this "
+            "by fixed text, and name the file under chat.template."
         )
     chat = ResolvedChat(
         template=template,

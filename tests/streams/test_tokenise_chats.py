@@ -90,11 +90,19 @@ def check_equal(messages: list[Message], chat: ResolvedChat, theirs: tuple[list[
     """Compare ids and labels; tokens after the last label have no effect on the loss, and are left out."""
     whole = [messages[: number + 1] for number, each in enumerate(messages) if each["role"] == "assistant"]
     exact = [begins_answer(part, chat.template) for part in whole]
-    if not exact[-1] or (not all(exact) and chat.loss_on == "response" and not chat.has_marks):
-        with pytest.raises(InputError, match=r"begin where the chat template ends|not certain which tokens"):
+    if not all(exact[:-1]) and chat.loss_on == "response" and not chat.has_marks:
+        with pytest.raises(InputError, match="not certain which tokens"):
             encoded(messages, chat, max_target_length=2000)
         return
     ids, labels = labelled(encoded(messages, chat, max_target_length=2000))
+    if not exact[-1]:
+        # TRL warns and trains on a token that prediction never sees; here source and answer are tokens of their own.
+        source = tokenise_chats([messages[:-1]], None, TOKENIZER, 4000, chat=chat, max_target_length=2000)
+        assert ids[: len(source.ids)] == source.ids.tolist()
+        assert TOKENIZER.decode(theirs[0]).startswith(TOKENIZER.decode(ids))
+        last = TOKENIZER.decode(labels[len(source.ids) :])
+        assert last in (messages[-1]["content"] + end for end in ("<|im_end|>", "<|im_end|>\n"))
+        return
     assert ids == theirs[0][: len(ids)]
     assert labels == theirs[1][: len(ids)]
     assert set(theirs[1][len(ids) :]) <= {IGNORED}
@@ -132,10 +140,43 @@ def test_all_learns_every_token(messages: list[Message]) -> None:
 def test_prediction_is_given_what_training_puts_before_the_answer(messages: list[Message]) -> None:
     rows = tokenise_chats([messages[:-1]], None, TOKENIZER, 4000, chat=chat_of())
     assert TOKENIZER.decode(rows.ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
-    if begins_answer(messages, CHATML):
-        assert np.array_equal(rows.ids, encoded(messages, chat_of()).ids)
+    assert np.array_equal(rows.ids, encoded(messages, chat_of()).ids)
     assert rows.target_ids is None
     assert rows.references is None
+
+
+LLAMA_3 = (
+    "{% for message in messages %}{% set content = '<|' + message['role'] + '|>\\n\\n' %}"
+    "{% set content = content + message['content'] | trim + eos_token %}"
+    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n\\n' }}{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% if message['role'] == 'user' %}"
+    "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}"
+    "{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
+    "{{ '<turn>' + role + '\\n' + message['content'] | trim + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>model\\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("template", "ends"), [(LLAMA_3, "<|end|>"), (MISTRAL, "<|end|>"), (GEMMA, "<|im_end|>\n")])
+def test_templates_built_like_those_of_known_families_need_no_marks(template: str, ends: str) -> None:
+    messages = [user("a"), assistant("the answer"), user("c"), assistant("is it?")]
+    rows = encoded(messages, chat_of(template))
+    assert rows.learned is not None
+    assert TOKENIZER.decode(rows.ids[rows.learned]).strip(" ") == "the answer" + ends
+    assert TOKENIZER.decode(rows.target_ids).strip(" ") == "is it?" + ends
+    prompt = tokenise_chats([messages[:-1]], None, TOKENIZER, 4000, chat=chat_of(template))
+    assert np.array_equal(prompt.ids, rows.ids)
+    ids, labels = labelled(encoded(messages, chat_of(template, "all")))
+    assert ids == labels
+    assert ids[: len(prompt.ids)] == prompt.ids.tolist()
 
 
 def test_a_template_that_writes_earlier_answers_differently_needs_marks_or_last() -> None:
@@ -300,6 +341,10 @@ def test_an_error_in_one_row_names_the_row() -> None:
         InputError, match=r"^rows, row 2, 'duck': the chat template cannot render this conversation: TemplateE"
     ):
         tokenise_chats([[user("a")], [user("duck")]], ["b", "b"], TOKENIZER, 200, chat=chat_of(template))
+    with pytest.raises(
+        InputError, match=r"under chat\.template\. 1 more cannot be used, for this or another reason: 3\.$"
+    ):
+        tokenise_chats([[user("a")], *[[user("duck")]] * 2], None, TOKENIZER, 200, chat=chat_of(template))
     with pytest.raises(UnusableChat, match="duck"):
         render(TOKENIZER, chat_of(template), [user("duck")])
 
