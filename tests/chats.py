@@ -14,6 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.streams.sources.conversations import Message
+from tests.tiny import make_model, make_tokenizer
 
 _ROLES = "{'system': 'w82', 'user': 'w80', 'assistant': 'w81'}[message['role']]"
 _BEGIN = "{% for message in messages %}[CLS] {{ " + _ROLES + " }} "
@@ -54,6 +55,15 @@ def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     )
     tokenizer.chat_template = template
     return tokenizer
+
+
+def chat_backbone(folder: Path, template: str | None = MARKED, family: str = "llama") -> Path:
+    """Write a tiny backbone whose tokenizer has a chat template; return its folder."""
+    make_model(family).save_pretrained(folder)
+    tokenizer = make_tokenizer(family)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def user(text: str) -> Message:

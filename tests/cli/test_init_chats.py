@@ -12,8 +12,7 @@ from continual_petl.cli.main import main
 from continual_petl.errors import InputError
 from continual_petl.streams.scaffold.choose import CHATS, choose
 from continual_petl.streams.stream_file.yaml_file import load_stream
-from tests.chats import MARKED, chats, write_lines
-from tests.tiny import make_model, make_tokenizer
+from tests.chats import chat_backbone, chats, write_lines
 
 ROWS = [row["messages"] for row in chats(40, 2)]
 SHARE_GPT = {"user": "human", "assistant": "gpt"}
@@ -35,10 +34,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a backbone for conversations, that commands count from."""
     monkeypatch.chdir(tmp_path)
-    make_model("llama").save_pretrained(tmp_path / "llama")
-    tokenizer = make_tokenizer("llama")
-    tokenizer.chat_template = MARKED
-    tokenizer.save_pretrained(tmp_path / "llama")
+    chat_backbone(tmp_path / "llama")
     return tmp_path
 
 

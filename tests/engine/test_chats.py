@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
-from continual_petl import InputError, Run, StoreError, learn
+from continual_petl import ContinualLearner, InputError, Run, StoreError, begin_task, learn, load_backbone
+from continual_petl.backbones.backbone import load_tokenizer
 from continual_petl.cli.main import main
 from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session, changed_settings
 from continual_petl.errors import Interrupted
 from continual_petl.heads.scores import make_scores
+from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
-from tests.chats import MARKED, PLAIN, assistant, chats, user, write_lines
+from tests.chats import MARKED, PLAIN, assistant, chat_backbone, chats, user, write_lines
 from tests.desk import bank_digests
+from tests.engine.kept_states import TOP
 from tests.engine.test_resume import SignalAt
+from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
-from tests.tiny import make_model, make_tokenizer
 
 GENERATES = {"max_target_length": 8, "generation": {"max_new_tokens": 6}}
 BACKBONE = {"max_length": 48}
@@ -37,18 +41,9 @@ def talk(name: str = "talk", turns: int = 2, **more: Any) -> dict[str, Any]:
     return {"name": name, "kind": "causal-lm", "data": data, **columns, **GENERATES, **more}
 
 
-def backbone_with(folder: Path, template: str | None, family: str = "llama") -> Path:
-    """Write a tiny backbone whose tokenizer has a chat template."""
-    make_model(family).save_pretrained(folder)
-    tokenizer = make_tokenizer(family)
-    tokenizer.chat_template = template
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return backbone_with(tmp_path_factory.mktemp("backbones") / "llama", MARKED)
+    return chat_backbone(tmp_path_factory.mktemp("backbones") / "llama")
 
 
 def course(backbone: Path, *tasks: dict[str, Any], **more: Any) -> TaskStream:
@@ -175,6 +170,51 @@ def test_command_line_predicts_texts_and_files(
     assert "What is wrong: the last message is of the assistant" in shown
 
 
+def test_the_endpoint_takes_messages(learned: Path) -> None:
+    wanted = Run(learned).predict("w3 w50", task="talk").value
+    messages = [user("w3 w50")]
+    app = make_app(learned, ServeSettings())
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        for inputs in ("w3 w50", {"messages": messages}, [{"messages": messages}, "w3 w50"], [messages]):
+            answer = client.post("/v1/predict", json={"inputs": inputs, "task": "talk"})
+            assert answer.status_code == 200, answer.text
+            assert {record["answer"] for record in answer.json()["predictions"]} == {wanted}
+        unnamed = client.post("/v1/predict", json={"inputs": {"messages": messages}, "unknown": "nearest"})
+        assert unnamed.status_code == 200, unnamed.text
+        for bad, what in (
+            ({"messages": [assistant("w1")]}, "is of the assistant, not the user"),
+            ({"messages": [{"role": "tool", "content": "w1"}]}, "message 1 has the role 'tool'"),
+            ({"text": "w1"}, "it has the keys 'text'; each row is a text, or an object with the key messages"),
+            (7, "7 is of type int"),
+        ):
+            answer = client.post("/v1/predict", json={"inputs": [bad], "task": "talk"})
+            assert answer.status_code == 422, answer.text
+            assert what in answer.text
+
+
+def test_an_exported_checkpoint_has_the_template_and_the_end_of_an_answer(backbone: Path, tmp_path: Path) -> None:
+    run = learn(course(backbone, talk(chat={"template": PLAIN}), bank=small("lora")), tmp_path / "run")
+    run.export("talk", "merged", tmp_path / "exported")
+    tokenizer = load_tokenizer(str(tmp_path / "exported"))
+    assert tokenizer.chat_template == PLAIN
+    assert json.loads((tmp_path / "exported" / "generation_config.json").read_text("utf-8"))["eos_token_id"] == 3
+
+
+@pytest.mark.parametrize("loss_on", ["response", "all"])
+def test_cached_states_train_conversations(backbone: Path, tmp_path: Path, loss_on: str) -> None:
+    task_ = talk(chat={"loss_on": loss_on})
+    run = learn(course(backbone, task_, bank=TOP, training={"prefix_cache": "on"}), tmp_path / "run")
+    assert all(check.ok for check in run.verify(data=True))
+
+
+def test_conversations_are_learned_with_an_own_trainer(backbone: Path) -> None:
+    learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
+    data = begin_task(learner, course(backbone, talk()), "talk")
+    assert learner.plan.chat is not None
+    batch = next(iter(data.train_dataloader()))
+    assert (batch["labels"] != -100).sum() == 2 * 3 * len(batch["labels"])
+
+
 def test_an_interrupted_task_resumes_to_the_same_bank(backbone: Path, tmp_path: Path) -> None:
     whole = bank_digests(learn(course(backbone, talk()), tmp_path / "whole"))
     with pytest.raises(Interrupted):
@@ -265,7 +305,7 @@ def test_prompts_and_completions_are_conversations_with_chat(backbone: Path, tmp
 
 @pytest.mark.parametrize("template", [None, "{{ strftime_now('%d') }}[SEP]"])
 def test_a_template_that_cannot_be_used_stops_the_run_at_once(template: str | None, tmp_path: Path) -> None:
-    backbone = backbone_with(tmp_path / "backbone", template)
+    backbone = chat_backbone(tmp_path / "backbone", template)
     with pytest.raises(InputError, match=r"task 'talk', chat\.template"):
         learn(course(backbone, talk()), tmp_path / "run")
     assert not (tmp_path / "run" / "banks").exists()
