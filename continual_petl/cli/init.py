@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     tasks = [(s, replace(g, kind=backbone.writes if g.kind == "seq2seq" else g.kind)) for s, g in tasks]
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)
-    problems, remarks = _read(spec)
+    problems, remarks = _read(spec, backbone.name)
     unavailable = _unavailable(backbone.name)
     remarks += unavailable
     tables = [(seen.data, seen.table) for seen, _ in tasks if seen.reader == "csv"]
@@ -106,14 +106,26 @@ def _written(file: Path, text: str) -> StreamSpec:
     return spec
 
 
-def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
+def _read(spec: StreamSpec, backbone: str) -> tuple[list[str], list[str]]:
     """Return the problems that a run would find in the rows, and remarks on the columns."""
     from continual_petl.streams.preparation.prepare import column_remarks  # heavy
 
-    problems, remarks = [], []
+    problems: list[str] = []
+    remarks: list[str] = []
+    tokenizer = None
+    if any(task.reads_chats for task in spec.tasks):
+        if os.path.isdir(os.path.expanduser(backbone)):
+            from continual_petl.backbones.tokenizer import load_tokenizer
+
+            try:
+                tokenizer = load_tokenizer(os.path.expanduser(backbone))
+            except InputError as error:
+                problems.append(str(error))
+        else:
+            remarks.append("--dry-run shows the first conversation as the backbone's chat template writes it")
     for task in spec.tasks:
         try:
-            remarks += column_remarks(spec, task)
+            remarks += column_remarks(spec, task, tokenizer)
         except InputError as error:
             problems.append(str(error))
     return problems, remarks

@@ -15,12 +15,13 @@ from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
 from continual_petl.streams.sources.records import format_of, read_records
 from continual_petl.streams.sources.text_file import TextFile, check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
-UNNAMED = ("text", "source", "tokens", "image")
+UNNAMED = ("text", "source", "tokens", "image", "messages")
 """The columns that rows without a task are read from; a pair also has text_pair."""
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
@@ -111,7 +112,7 @@ def read_rows(
                 raise InputError(f"{where}: {error}") from error
         names = known[name].names_in(record, where, mixed=task_column is not None)
         row = _row(record, where, known[name], names, in_table=kind in _TABLES)
-        for text in (row,) if isinstance(row, str) else row:
+        for text in _texts_of(row):
             _check_text(text, where, limits)
         if seen is not None:
             seen(record, where)
@@ -147,9 +148,11 @@ def read_unnamed_rows(
         row = record[found[0]]
         if found == ["tokens"]:
             row = _words(row, in_table=path.suffix in _TABLES)
+        elif found == ["messages"]:
+            row = _messages(row, in_table=path.suffix in _TABLES)
         elif found == ["text"] and record.get("text_pair") not in (None, ""):
             row = (row, record["text_pair"])
-        for text in row if isinstance(row, tuple | list) else (row,):
+        for text in _texts_of(row):
             if not isinstance(text, str):
                 raise InputError(
                     f"{where}: column {found[0]!r} holds {text!r:.80}, which is not a text. Write it as text."
@@ -201,6 +204,13 @@ def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[
         ):
             raise task.unusable(where, names[0], words)
         return words
+    if task.manifest.chat is not None:
+        row = _messages(record[names[0]], in_table=in_table)
+        try:
+            conversation(messages_of(row), task.manifest.chat.system, ends="user")
+        except ValueError as error:
+            raise InputError(f"{task.unusable(where, names[0], row)} What is wrong: {error}.") from error
+        return row
     for name in names:
         if not isinstance(record[name], str) or not record[name].strip():
             raise task.unusable(where, name, record[name])
@@ -218,6 +228,17 @@ def _words(value: Any, *, in_table: bool) -> Any:
             return value.split()
         return found if isinstance(found, list) else value.split()
     return value.split()
+
+
+def _messages(value: Any, *, in_table: bool) -> Any:
+    """Return a list of messages, in a table from JSON, or the text of a message."""
+    return from_cell(value) if in_table else value
+
+
+def _texts_of(row: Row) -> Iterator[Any]:
+    """Yield the texts of a row."""
+    for part in row if isinstance(row, tuple | list) else (row,):
+        yield next((part[key] for key in ("content", "value") if key in part), part) if isinstance(part, dict) else part
 
 
 def _check_text(text: str, where: str, limits: LimitsSpec) -> None:

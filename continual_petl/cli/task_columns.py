@@ -10,7 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
@@ -19,7 +19,8 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
 
-_FORMS: dict[Kind, str] = {
+_FORMS: dict[Kind | Literal["chat"], str] = {
+    "chat": "the text of a message of the user, or a list of messages {role, content} that ends with one",
     "token-classification": "a list of words, or as text with spaces between the words",
     "image-classification": "text, which is the path of an image",
 }
@@ -47,7 +48,8 @@ class TaskColumns:
         standard = standard_columns(manifest)
         if spec is None or spec.kind != manifest.kind:  # the stream file was edited and describes other data
             return cls(manifest, standard, standard)
-        own = tuple(getattr(spec.columns, key) for key in standard)
+        keys = standard if manifest.chat is None else [*spec.columns.read_by(spec.kind)][:1]
+        own = tuple(getattr(spec.columns, key) for key in keys)
         return cls(manifest, standard if None in own else own, standard)
 
     def check_beside(self, task_column: str) -> None:
@@ -100,7 +102,7 @@ class TaskColumns:
             return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
         if value == [] or (isinstance(value, str) and not value.strip()):
             return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
-        form = _FORMS.get(self.manifest.kind, "text")
+        form = _FORMS.get("chat" if self.manifest.chat is not None else self.manifest.kind, "text")
         held = reprlib.repr(value)
         return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
 

@@ -35,7 +35,7 @@ from continual_petl.imports.draft import put
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.imported import Imported, check_imported
 from continual_petl.imports.translate import read_adapter, translate
-from continual_petl.learner.plan import build_bank, plan_task
+from continual_petl.learner.plan import build_bank, chat_of, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.history import Curve, History
@@ -212,7 +212,8 @@ def _without_rows(
     """Return the bank without scores."""
     clock, backbone = Clock(), session.backbone(entry)
     labels = entry.labels if isinstance(entry.labels, tuple) else None
-    plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec)
+    chat = chat_of(session.spec, entry, session.models.tokenizer)
+    plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec, chat=chat)
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)

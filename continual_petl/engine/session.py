@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
-from continual_petl.learner.plan import plan_task
+from continual_petl.learner.plan import chat_of, check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
@@ -18,6 +19,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.schema.chat_spec import ChatSpec, is_template
 from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -106,8 +108,10 @@ class Session:
 
     def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
-        seen = None if train is None else train.labels
-        return plan_task(self.spec, task, labels, self.backbone(task), train=seen, bank=self.bank(task))
+        seen, backbone = None if train is None else train.labels, self.backbone(task)
+        check_kind(task, backbone)
+        chat = chat_of(self.spec, task, self.models.tokenizer) if task.reads_chats else None
+        return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat)
 
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
@@ -154,7 +158,11 @@ class Session:
                 "the old kind, or give the new task another name."
             )
         # As it was learned, whatever the stream says now: truncation of sources, and generation settings.
-        settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
+        settings = {
+            "max_target_length": manifest.max_target_length,
+            "generation": manifest.generation,
+            "chat": None if manifest.chat is None else manifest.chat.spec,
+        }
         learned = task if manifest.generation is None else task.model_copy(update=settings)
         return check_again(self.spec, learned, split=name, labels=manifest.labels)
 
@@ -194,6 +202,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
             "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
+            "chat": _chat(session.spec.resolved_chat(task), manifest),
         }
         then = {
             "kind": manifest.kind,
@@ -203,6 +212,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_generation(manifest.generation, manifest.max_target_length, manifest),
             **_flat("training", manifest.training),
             "labels": manifest.labels,
+            "chat": None if manifest.chat is None else manifest.chat.spec,
         }
         changed = [key for key in now if now[key] != then[key]]
         if changed:
@@ -238,6 +248,17 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
     """Return the training settings that determine a bank, by dotted key."""
     values = training.model_dump(mode="json", exclude=_NOT_DECIDING)
     return {f"{prefix}.{key}": value for key, value in values.items()}
+
+
+def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
+    """Return the chat settings of a task; a template that is not in the stream is the one it was learned with."""
+    if spec is None or manifest.chat is None or (spec.template is not None and is_template(spec.template)):
+        return spec
+    template = manifest.chat.template
+    if spec.template is not None and os.path.isfile(spec.template):
+        with open(spec.template, encoding="utf-8", errors="replace") as file:
+            template = file.read(len(template) + 1)
+    return spec.model_copy(update={"template": template})
 
 
 def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:

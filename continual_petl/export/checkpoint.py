@@ -51,6 +51,8 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
         model, info = getattr(transformers, AUTO[plan.kind]).from_pretrained(folder, output_loading_info=True)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+        if plan.chat is not None:
+            (folder / "chat_template.jinja").write_text(plan.chat.template, encoding="utf-8")
         subject.check_tokenizer(folder)
     subject.copy_image_settings(folder)
     (folder / "README.md").write_text(checkpoint_card(subject), encoding="utf-8")
@@ -80,7 +82,7 @@ def _generation(subject: Subject) -> GenerationConfig:
     assert spec is not None
     assert subject.tokenizer is not None
     given: dict[str, Any] = spec.model_dump(exclude={"stop"}, exclude_defaults=True)
-    end, pad = ends_of(subject.tokenizer)
+    end, pad = ends_of(subject.tokenizer, subject.plan.chat)
     given |= {"max_new_tokens": spec.max_new_tokens, "eos_token_id": end, "pad_token_id": pad}
     if subject.plan.kind == "seq2seq":
         given["decoder_start_token_id"] = start_token(subject.backbone)

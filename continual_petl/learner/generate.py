@@ -20,6 +20,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import backbone_inputs, head_of, start_token
 from continual_petl.learner.sampling import Sampler, Stops, before_stop
 from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _NEUTRAL: dict[str, Any] = {
@@ -47,9 +48,9 @@ class Ends(NamedTuple):
     """Token that pads short rows."""
 
 
-def ends_of(tokenizer: PreTrainedTokenizerBase) -> Ends:
-    """Return a tokenizer's end and padding token."""
-    return Ends(tokenizer.eos_token_id, padding_id(tokenizer))
+def ends_of(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat | None = None) -> Ends:
+    """Return the end token of a task's texts and the padding token; with a chat template, it decides the end."""
+    return Ends(tokenizer.eos_token_id if chat is None else chat.end, padding_id(tokenizer))
 
 
 @torch.no_grad()
@@ -61,6 +62,7 @@ def generate(
     tokenizer: PreTrainedTokenizerBase | Ends,
     *,
     seed: int = 0,
+    chat: ResolvedChat | None = None,
 ) -> list[list[int]]:
     """Return the generated token ids of every row, without the prompt. They end before the end token, or with the token that
     completes a stop string, which `decode` removes.
@@ -72,8 +74,9 @@ def generate(
         batch: sources; left-padded for causal-lm.
         tokenizer: provides the end token; a full tokenizer is needed if there are stop strings.
         seed: seed of the task, for sampling.
+        chat: the chat template of a task of conversations.
     """
-    end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer)
+    end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
     search = {
         "num_beams",
         "max_new_tokens",

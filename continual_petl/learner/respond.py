@@ -38,7 +38,7 @@ def respond(
     """
     if plan.generation is not None:
         assert tokenizer is not None
-        return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed)
+        return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat)
     outputs = answer(backbone, bank, plan.pooling, batch)
     return head_of(bank).predictions(outputs) if plan.kind == "token-classification" else outputs
 

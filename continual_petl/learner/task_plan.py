@@ -13,6 +13,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import Kind
+from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
 
 
@@ -37,6 +38,8 @@ class PlanFields(FrozenModel):
     """How text is generated; None for kinds that do not generate any."""
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
     """Maximum number of target tokens in training; None for kinds whose targets are not text."""
+    chat: ResolvedChat | None = None
+    """How conversations become text; None for tasks on texts."""
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

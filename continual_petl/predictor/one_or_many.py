@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from continual_petl.errors import InputError
 from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.sources.conversations import is_message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Row = Any
-"""A text, or a pair of texts; for token-classification a list of words, or a text that is split at its spaces; for
-image-classification any image that its data may hold: a path, a PIL image, an array, or bytes in a mapping."""
+"""A text, or a pair of texts; for a task of conversations a text or a list of messages; for token-classification a list of
+words, or a text that is split at its spaces; for image-classification any image that its data may
+hold: a path, a PIL image, an array, or bytes in a mapping."""
 
 
 class PillowImage(Protocol):
@@ -32,8 +34,9 @@ class PillowImage(Protocol):
 OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
 """A single row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
 
-OneOrSeveral: TypeAlias = "tuple[str, str] | NDArray[Any]"
-"""Decided by the task: two strings are one pair for a task on pairs, otherwise two rows; an array may be one image."""
+OneOrSeveral: TypeAlias = "tuple[str, str] | list[dict[str, str]] | NDArray[Any]"
+"""Decided by the task: two strings are one pair for a task on pairs, otherwise two rows; an array may be one image; a list of
+messages is one conversation."""
 
 
 def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple[list[Any], bool]:
@@ -49,6 +52,8 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
     """
     import numpy as np  # not needed for types alone
 
+    if isinstance(rows, list | tuple) and rows and all(map(is_message, rows)):
+        return [list(rows)], True  # no task takes a single message as a row
     if isinstance(rows, str | bytes | os.PathLike | Mapping) or type(rows).__module__.startswith("PIL."):
         return [rows], True
     if isinstance(rows, np.ndarray):

@@ -18,6 +18,8 @@ ANSWER, SHARES = "answer", "probabilities"
 
 def standard_columns(manifest: Manifest) -> tuple[str, ...]:
     """Return the standard column names of a kind: the keys of ``columns`` in a stream file."""
+    if manifest.chat is not None:
+        return ("messages",)
     return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
 
 

@@ -16,6 +16,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.sources.conversations import Message, conversation, messages_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Request:
             max_length=manifest.max_length,
             max_target_length=manifest.max_target_length,
             images=models.images,
+            chat=manifest.chat,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
@@ -70,6 +72,8 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
         manifest: manifest of the task.
     """
     own = [rows[number] for number in numbers]
+    if manifest.chat is not None:
+        return Request(manifest, numbers, [_conversation(rows[number], number, manifest) for number in numbers], None)
     for number, row in zip(numbers, own, strict=True):
         wanted = _wanted(row, manifest)
         if wanted is not None:
@@ -90,6 +94,11 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
 
 def accepts(row: Row, manifest: Manifest) -> bool:
     """Return whether a task takes rows like this one."""
+    if manifest.chat is not None:
+        try:
+            return bool(conversation(messages_of(row), manifest.chat.system, ends="user"))
+        except ValueError:
+            return False
     return _wanted(row, manifest) is None
 
 
@@ -115,6 +124,17 @@ def in_words(
         kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
         return tags(manifest.labels, kept)
     return answers(manifest.kind, manifest.labels, outputs.cpu())
+
+
+def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
+    assert manifest.chat is not None
+    try:
+        return conversation(messages_of(row), manifest.chat.system, ends="user")
+    except ValueError as error:
+        raise InputError(
+            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is a text of the "
+            "user, or a list of messages {role, content} that ends with one"
+        ) from error
 
 
 def _wanted(row: Row, manifest: Manifest) -> str | None:

@@ -191,4 +191,5 @@ def _sums(store: Store, task: str) -> TaskSums:
 def _encoding(manifest: Manifest) -> Encoding:
     own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
     kind = manifest.kind if own else "text"
-    return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision
+    chat = None if manifest.chat is None else (manifest.chat.digest, manifest.chat.system)
+    return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision, chat

@@ -20,6 +20,7 @@ from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.encoding.images import pillow
+from continual_petl.streams.sources.conversations import messages_of
 
 IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
 _FORMS = {
@@ -28,12 +29,15 @@ _FORMS = {
     ("source",): "a text, or an object with the key source",
     ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
     ("image",): IMAGE_FORM,
+    ("messages",): "a text, or an object with the key messages, a list of {role, content}",
 }
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only what browsers and cameras write: some of Pillow's other formats start programs."""
 _MAX_PIXELS = 2**25
 """A few bytes of a file can stand for gigabytes of pixels; these take about 400 MB while they are resized."""
-_UNNAMED = "a text, a list of two texts, or an object with the keys text, text and text_pair, source, tokens, or image"
+_UNNAMED = (
+    "a text, a list of two texts, or an object with keys text, text and text_pair, source, tokens, image, or messages"
+)
 
 
 class PredictRequest(BaseModel):
@@ -43,7 +47,8 @@ class PredictRequest(BaseModel):
 
     inputs: str | dict[str, Any] | list[Any] = Field(
         description="One row, or a list of rows. A row is a text; a list of two texts (pairs); a list of words "
-        "(token-classification); or an object with the keys text, text and text_pair, source, tokens, or image (base64).",
+        "(token-classification); or an object with the keys text, text and text_pair, source, tokens, image (base64), or "
+        "messages (a list of {role, content}).",
         examples=[["How far is the moon?"]],
     )
     task: str | list[str | None] | None = Field(
@@ -124,6 +129,7 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
     """Return one row in the form that `Run.predict` takes; the bank's own checks follow."""
     names = None if manifest is None else standard_columns(manifest)
     form = _UNNAMED if names is None else _FORMS[names]
+    given: tuple[str, ...] = ()
     if isinstance(value, dict):
         given = tuple(sorted(value))
         if given not in _FORMS or (names is not None and given != names):
@@ -131,13 +137,19 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
         value = [value["text"], value["text_pair"]] if len(given) == 2 else value[given[0]]
         if given == ("image",):
             return _image(value, number)
-        if given == ("tokens",):
+        if given in (("tokens",), ("messages",)):
             names = given
         elif given != ("text", "text_pair") and not isinstance(value, str):
             raise bad_row(number, f"{given[0]}: it is no text; each row is {form}")
     elif names == ("image",):
         # A text would be a path on the machine that serves.
         raise bad_row(number, f"each row is {form}")
+    if names == ("messages",):
+        try:
+            messages_of(value)
+        except ValueError as error:
+            raise bad_row(number, f"{error}; each row is {form}") from error
+        return value
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
         if names == ("tokens",):
             return value
@@ -174,6 +186,8 @@ def _image(value: Any, number: int) -> Row:
 
 def _check_texts(row: Row, number: int, most: int) -> None:
     texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
+    if any(isinstance(text, dict) for text in texts):
+        texts = [message["content"] for message in messages_of(row)]
     length = sum(map(len, texts))
     if length > most:
         raise bad_row(

@@ -32,6 +32,7 @@ SECTIONS = {
     "SplitSpec": "split",
     "LimitsSpec": "limits",
     "GenerationSpec": "generation",
+    "ChatSpec": "chat",
 }
 """From each definition in the schema to the heading of its section, in the order of the page."""
 

@@ -42,7 +42,8 @@ def collate(
         ``token_type_ids`` ``(B, W)`` int64; for images ``pixel_values`` ``(B, 3, H, W)`` float32. ``labels``, omitted
         if the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
         ``(B, C)`` float32 (multilabel), ``(B, W)`` int64 (token-classification; causal-lm in training, where
-        ``input_ids`` are source and target and the source has labels of -100; nothing is shifted), ``(B, V)`` int64
+        ``input_ids`` are source and target and the source has labels of -100, except earlier answers of a conversation;
+        nothing is shifted), ``(B, V)`` int64
         (targets of seq2seq, and of causal-lm in evaluation).
     """
     index_B = np.asarray(indices, dtype=np.int64)
@@ -77,7 +78,9 @@ def _continued(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: in
     sources, targets = _spans(rows.offsets, index_B), _spans(rows.target_offsets, index_B)
     parts = [(rows.ids[source], rows.target_ids[target]) for source, target in zip(sources, targets, strict=True)]
     flat = np.concatenate([np.concatenate(part) for part in parts])
-    labels = np.concatenate([np.concatenate([np.full(len(source), IGNORED), target]) for source, target in parts])
+    labels = np.concatenate(
+        [part for s, (_, target) in zip(sources, parts, strict=True) for part in (_source_labels(rows, s), target)]
+    )
     ends = np.cumsum([len(source) + len(target) for source, target in parts]).tolist()
     spans = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     mask_BW = _mask(spans)
@@ -86,6 +89,12 @@ def _continued(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: in
         "attention_mask": torch.from_numpy(mask_BW.astype(np.int64)),
         "labels": _padded(labels, spans, mask_BW, IGNORED),
     }
+
+
+def _source_labels(rows: TokenisedRows, span: slice) -> NDArray[np.int64]:
+    if rows.learned is None:
+        return np.full(span.stop - span.start, IGNORED)
+    return np.where(rows.learned[span], rows.ids[span], IGNORED)
 
 
 def _spans(offsets: NDArray[np.int64], index_B: NDArray[np.int64]) -> list[slice]:

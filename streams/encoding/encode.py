@@ -14,7 +14,9 @@ from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.tokenise import tokenise, tokenise_words
+from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.encoding.tokenise_sources import tokenise_sources
+from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.sources.checks import show
 
 
@@ -28,6 +30,7 @@ def encode_rows(
     max_length: int = 0,
     max_target_length: int | None = None,
     images: ImageProcessing | None = None,
+    chat: ResolvedChat | None = None,
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
@@ -35,13 +38,14 @@ def encode_rows(
 
     Args:
         kind: the kind of their task.
-        inputs: texts, sources, lists of words or images, one per row; an empty list only checks the settings.
+        inputs: texts, sources, conversations, lists of words or images, one per row; an empty list only checks the settings.
         pairs: the second text of each row, for a task on text pairs.
         answers: labels ``(N,)`` or ``(N, C)``, an array of tags per row, or target texts; ``None`` if there are none.
         tokenizer: the fast tokenizer of the backbone; not needed for images.
         max_length: maximum tokens per row.
         max_target_length: as in the task; it also limits the sources of a causal-lm, so pass it for predictions as well.
         images: the preprocessing of the backbone, for images.
+        chat: the chat template, for conversations, which are lists of messages.
         where: which rows these are, for messages.
         cache: where token ids of large splits are cached; None: no cache.
 
@@ -61,6 +65,10 @@ def encode_rows(
         )
     if tokenizer is None:
         raise ValueError(f"a {kind} needs the tokenizer of the backbone")
+    if chat is not None:
+        return tokenise_chats(
+            inputs, answers, tokenizer, max_length, chat=chat, max_target_length=max_target_length, where=where
+        )
     if kind == "token-classification":
         return tokenise_words(inputs, answers, tokenizer, max_length, where=where, cache=cache)
     if kind == "seq2seq" or kind == "causal-lm":

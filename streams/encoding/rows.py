@@ -59,6 +59,8 @@ class TokenisedRows:
     """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
     references: tuple[str, ...] | None = None
     """The uncut target texts, for comparison with predictions."""
+    learned: NDArray[np.bool_] | None = None
+    """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
     pixels: NDArray[np.float32] | None = None
     """The images in the backbone's format."""
 
@@ -95,6 +97,7 @@ class TokenisedRows:
             token_types=None if self.token_types is None else self.token_types[tokens],
             labels=None if self.labels is None else self.labels[tokens if per_token else rows],
             first_piece=None if self.first_piece is None else self.first_piece[tokens],
+            learned=None if self.learned is None else self.learned[tokens],
             references=None if self.references is None else tuple(self.references[row] for row in rows),
             pixels=None if self.pixels is None else self.pixels[rows],
             **targets,

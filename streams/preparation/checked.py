@@ -29,8 +29,18 @@ from continual_petl.streams.preparation.labels import (
     label_names,
     read_label_names,
 )
+from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import Where, check_rows, check_texts, regression_targets
+from continual_petl.streams.sources.checks import (
+    Fault,
+    Where,
+    check_rows,
+    check_texts,
+    raise_faults,
+    regression_targets,
+    show,
+)
+from continual_petl.streams.sources.conversations import RULE, check_conversations, from_cell
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -55,6 +65,8 @@ class Checked:
     """The label or target of every row in readable form: a name, a list of names, a text, the spelling of a number."""
     keys: list[str]
     """A key for every row's inputs, without the label or target; equal keys mean equal inputs."""
+    chat: ChatSpec | None = None
+    """How conversations become text; ``inputs`` are then lists of messages, and ``answers`` the messages after them."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -72,6 +84,7 @@ class Checked:
             else [self.answers[row] for row in rows],
             names=[self.names[row] for row in rows],
             keys=[self.keys[row] for row in rows],
+            chat=self.chat,
         )
 
     def encode(
@@ -86,6 +99,7 @@ class Checked:
         Raises:
             InputError: if a row or a setting cannot be used.
         """
+        from continual_petl.streams.encoding.chat_template import resolve_chat
         from continual_petl.streams.encoding.encode import encode_rows  # imports transformers
 
         try:
@@ -98,6 +112,7 @@ class Checked:
                 max_length=max_length,
                 max_target_length=self.task.max_target_length,
                 images=images,
+                chat=None if self.chat is None or tokenizer is None else resolve_chat(self.chat, tokenizer),
                 where=str(self.where),
                 cache=cache,
             )
@@ -175,7 +190,10 @@ def check_split(
     inputs = rows.inputs
     answers: Any
     names: list[Any]
+    chat = spec.resolved_chat(task)
     match task.kind:
+        case "causal-lm" if chat is not None:
+            inputs, answers = _conversations(task, chat, rows)
         case "token-classification":
             inputs = word_lists(where, task.columns.tokens, inputs)
         case "image-classification":
@@ -184,7 +202,9 @@ def check_split(
             check_texts(where, task.columns.source if kind in GENERATIVE else task.columns.text, inputs)
     if rows.pairs is not None:
         check_texts(where, str(task.columns.text_pair), rows.pairs)
-    if task.kind in GENERATIVE:
+    if chat is not None:
+        names = answers
+    elif task.kind in GENERATIVE:
         check_texts(where, column, rows.answers)
         answers = names = rows.answers
     elif labels is None:
@@ -207,7 +227,23 @@ def check_split(
         names = [labels[number] for number in answers.tolist()]
     if task.kind != "image-classification":
         keys = [json.dumps(row) for row in zip(inputs, rows.pairs or [None] * len(rows), strict=True)]
-    return Checked(task=task, where=where, inputs=inputs, pairs=rows.pairs, answers=answers, names=names, keys=keys)
+    return Checked(
+        task=task, where=where, inputs=inputs, pairs=rows.pairs, answers=answers, names=names, keys=keys, chat=chat
+    )
+
+
+def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[list[list[dict[str, str]]], list[str]]:
+    """Return each conversation up to its last message, and the text of that message."""
+    columns = task.columns
+    if columns.messages is None:
+        parts: list[tuple[Any, ...]] = list(zip(rows.inputs, rows.answers, strict=True))
+        column = f"{columns.source} and {columns.target}"
+    else:
+        parts = [(from_cell(value),) for value in rows.inputs]
+        column = columns.messages
+        texts = [Fault(row=row, what=f"{show(v)} is a text") for row, (v,) in enumerate(parts) if isinstance(v, str)]
+        raise_faults(rows.where, column, texts, RULE)
+    return check_conversations(rows.where, column, parts, chat.system)
 
 
 def _answer_column(task: TaskSpec) -> str:

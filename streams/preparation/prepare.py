@@ -17,7 +17,7 @@ from continual_petl.streams.preparation.checked import Checked, check_split, lab
 from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
 from continual_petl.streams.preparation.own_labels import own_rows
-from continual_petl.streams.preparation.remarks import remarks_on
+from continual_petl.streams.preparation.remarks import remarks_on, rendered
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
@@ -104,6 +104,7 @@ def prepare_task(
     cache = usual_cache()
     tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
     notices += _cuts(task, tokenised, max_length)
+    remarks += _first_conversation(task, splits["train"], tokenizer)
     return TaskData(
         task=task,
         labels=labels,
@@ -139,6 +140,8 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
             "the words after that are neither learned nor scored."
             if task.kind == "token-classification"
             else "the rest of their text is not seen."
+            if not task.reads_chats
+            else "their oldest turns are not seen, nor the end of the last message where that was not enough."
         )
         notices.append(f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; {rest}")
     cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
@@ -148,6 +151,20 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
             "the part cut off is not learned, but scores use the complete target."
         )
     return notices
+
+
+def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
+    """Return a remark that shows the first row of a task of conversations, as its template writes it."""
+    if train.chat is None or tokenizer is None:
+        return []
+    from continual_petl.streams.encoding.chat_template import resolve_chat
+    from continual_petl.streams.encoding.tokenise_chats import first_row
+
+    try:
+        chat = resolve_chat(train.chat, tokenizer)
+        return [rendered(task, first_row(tokenizer, chat, train.inputs[0], train.answers[0]))]
+    except InputError as error:
+        raise InputError(f"{train.where}, {error}") from error
 
 
 def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
@@ -180,13 +197,19 @@ def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: bo
     return _read(spec, task, test, light)[0]
 
 
-def column_remarks(spec: StreamSpec, task: TaskSpec) -> list[str]:
+def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
     """Read and check all splits of a task; return the notices about its columns.
+
+    Args:
+        spec: the stream.
+        task: one of its tasks.
+        tokenizer: renders the first row of a task of conversations; None: it is not shown.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    return _read(spec, task, test=True)[3]
+    _, splits, _, remarks = _read(spec, task, test=True)
+    return remarks + _first_conversation(task, splits["train"], tokenizer)
 
 
 def _read(

@@ -20,7 +20,13 @@ def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
         task: as given in the stream.
         train: its training rows, checked.
     """
-    return [*_unread(task, train), *_joined(task, train)]
+    return [*_unread(task, train), *([] if task.reads_chats else _joined(task, train))]
+
+
+def rendered(task: TaskSpec, text: str) -> str:
+    """Return a remark that shows the first conversation as the chat template writes it."""
+    shown = text if len(text) <= 4 * _SHOWN else f"{text[: 2 * _SHOWN]} ... {text[-2 * _SHOWN :]}"
+    return f"task {task.name!r}: the chat template makes of the first row {shown!r}."
 
 
 def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
@@ -28,6 +34,8 @@ def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
     read = task.columns.read_by(task.kind)
     if "text_pair" in read and read["text_pair"] is None:
         advice = "if it is the second text of a pair, write columns: {{text_pair: {0}}}"
+    elif "messages" in read:
+        advice = "if it belongs to the conversations, write it into their messages"
     elif "source" in read:
         advice = "if it belongs to the source, " + _template(task, "\\n{{{0}}}")
     else:

@@ -12,8 +12,9 @@ from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
 
 TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
+CHATS = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-_CAUSAL = ("gpt2", "llama", "qwen")
+_CAUSAL = ("gpt2", "llama", "qwen", "smollm")
 """Substrings of the names of causal language models on the Hub, whose configuration is not read here."""
 
 
@@ -40,7 +41,8 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         InputError: if no backbone, or not the given one, can learn all of them.
     """
     images = [data for data, kind in kinds.items() if kind == "image-classification"]
-    writing = [data for data, kind in kinds.items() if kind == "seq2seq"]
+    chats = [data for data, kind in kinds.items() if kind == "causal-lm"]
+    writing = [data for data, kind in kinds.items() if kind in ("seq2seq", "causal-lm")]
     if images and len(images) < len(kinds):
         other = next(data for data in kinds if data not in images)
         raise InputError(
@@ -48,6 +50,9 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         )
     if given is None and images:
         return Chosen(name=IMAGES, why="a ViT from the Hub, downloaded on first use (330 MB); or a path to another ViT")
+    if given is None and chats:
+        why = "a small model with a chat template; downloaded from the Hub on first use (270 MB); or a path"
+        return Chosen(name=CHATS, why=why, writes="causal-lm", max_tokens=8192)
     if given is None and writing:
         why = "generates text, which the packaged minilm cannot; downloaded from the Hub on first use (560 MB)"
         return Chosen(name=WRITER, why=f"{why}; or a path{_apart(writing, kinds)}")
@@ -57,11 +62,16 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         what = "cannot read images" if images else "cannot generate text"
         raise InputError(
             f"--backbone: minilm {what}, which {(images or writing)[0]} needs; leave --backbone out, or give "
-            f"another, such as {IMAGES if images else WRITER}"
+            f"another, such as {IMAGES if images else CHATS if chats else WRITER}"
         )
     config = _config(given)
     causal = not config and any(family in given.casefold() for family in _CAUSAL)
     causal |= any(str(each).endswith(("ForCausalLM", "LMHeadModel")) for each in config.get("architectures") or ())
+    if chats and config.get("is_encoder_decoder"):
+        raise InputError(
+            f"--backbone {given}: {chats[0]} holds conversations, which only causal language models learn; give one with a "
+            f"chat template, such as {CHATS}"
+        )
     known = config.get("max_position_embeddings", config.get("n_positions"))
     return Chosen(
         name=given,

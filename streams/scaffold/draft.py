@@ -18,6 +18,7 @@ from continual_petl.streams.schema.limits_spec import SIZES
 
 _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
+_LENGTHS_OF_CHATS = (1024, 2048)
 _LETTERS_OF_TOKEN = 4
 """Letters per token, for English; where there are fewer, more rows are cut, and the run reports how many."""
 _EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
@@ -49,8 +50,8 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         f"  # {backbone.why}",
         f"  name: {_name_or_path(backbone.name, folder)}",
     ]
+    length = _max_length(letters, backbone, [guess for _, guess in tasks])
     if letters:
-        length = _max_length(letters, backbone, [guess.kind for _, guess in tasks])
         room = f"99 % of rows have at most {letters:,} characters"
         lines.append(f"  # tokens; {room}; longer rows are cut, and the run reports it")
         lines.append(f"  max_length: {length}")
@@ -63,7 +64,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
     ]
     used: set[str] = set()
     for seen, guess in tasks:
-        lines += _task(seen, guess, _fresh(seen.task, used), folder)
+        lines += _task(seen, guess, _fresh(seen.task, used), folder, length)
         if (own := _epochs(seen)) > 2 * epochs:
             lines.append(f"    training: {{epochs: {own}}}")
     return "\n".join(lines) + "\n"
@@ -83,7 +84,25 @@ def _escaped(letter: str) -> str:
     return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
 
 
-def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
+def _chat(guess: Guess, max_length: int) -> list[str]:
+    """Return the settings of a task of conversations."""
+    longest = _answer_length(guess)
+    length = min(longest, max_length // 2)
+    return [
+        "    # learned are all messages of the assistant; loss_on: last learns only the last one, and all every token;",
+        "    # system: TEXT begins every conversation; template: FILE replaces the chat template of the tokenizer",
+        "    chat: {loss_on: response}",
+        f"    max_target_length: {length}    # tokens of the last message",
+        f"    generation: {{max_new_tokens: {length}}}",
+    ]
+
+
+def _answer_length(guess: Guess) -> int:
+    wanted = guess.answer_letters / _LETTERS_OF_TOKEN
+    return next((each for each in (32, *_LENGTHS) if each >= wanted), _LENGTHS[-1])
+
+
+def _task(seen: Seen, guess: Guess, name: str, folder: str, max_length: int) -> list[str]:
     names = _label_names(seen, guess)
     lines = [f"  - name: {quoted(name)}"]
     lines += [f"    # {line}" for line in _comments(seen, guess, names)]
@@ -91,6 +110,8 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
     lines.append(f"    data: {_data(seen, folder, guess)}")
     written = ", ".join(f"{key}: {quoted(column)}" for key, column in guess.columns.items())
     lines.append(f"    columns: {{{written}}}")
+    if guess.answer_letters:
+        lines += _chat(guess, max_length)
     if names is not None and seen.labels is not None:
         lines.append(f"    labels: {_path(seen.labels, folder)}")
     sizes = ", ".join(f"{key}: {getattr(seen.limits, key):g}" for key in SIZES if key in seen.limits.model_fields_set)
@@ -178,12 +199,13 @@ def _data(seen: Seen, folder: str, guess: Guess) -> str:
     return "{" + ", ".join(parts) + "}"
 
 
-def _max_length(letters: int, backbone: Chosen, kinds: Sequence[str]) -> int:
+def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int:
     """Return a maximum length in tokens that fits most rows, limited by the backbone."""
-    wanted = letters / _LETTERS_OF_TOKEN + (
-        128 if "causal-lm" in kinds else 0
-    )  # in a causal-lm, the target follows the source in the same row
-    length = next((each for each in _LENGTHS if each >= wanted), _LENGTHS[-1])
+    # In a causal-lm, the target follows the source in the same row.
+    targets = [_answer_length(each) if each.answer_letters else 128 for each in guesses if each.kind == "causal-lm"]
+    wanted = letters / _LETTERS_OF_TOKEN + max(targets, default=0)
+    lengths = (*_LENGTHS, *_LENGTHS_OF_CHATS) if any(each.answer_letters for each in guesses) else _LENGTHS
+    length = next((each for each in lengths if each >= wanted), lengths[-1])
     return length if backbone.max_tokens is None else min(length, backbone.max_tokens)
 
 

@@ -8,7 +8,17 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
-from continual_petl.streams.scaffold.names import IMAGE, LABEL, ROW_NAMES, SOURCE, SOURCES, TAGS, TARGET, TOKENS
+from continual_petl.streams.scaffold.names import (
+    IMAGE,
+    LABEL,
+    MESSAGES,
+    ROW_NAMES,
+    SOURCE,
+    SOURCES,
+    TAGS,
+    TARGET,
+    TOKENS,
+)
 from continual_petl.streams.scaffold.pairs import Texts, texts_of
 from continual_petl.streams.scaffold.profile import Column
 from continual_petl.streams.schema.data_spec import template_fields
@@ -38,6 +48,8 @@ class Guess:
     """Columns that are not used."""
     texts_left: tuple[str, ...] = ()
     """Unused columns that hold running text."""
+    answer_letters: int = 0
+    """For conversations, the length in characters that 99 of 100 last messages do not exceed; otherwise 0."""
 
     @property
     def words(self) -> str:
@@ -159,6 +171,30 @@ def _label(columns: list[Column]) -> Guess | None:
     return _on_texts("classification", columns, texts, label, _values(label))
 
 
+def _conversation(columns: list[Column]) -> Guess | None:
+    """Return a task of conversations: in one column, or a prompt and its completion."""
+    chats = {each.name.lower(): each for each in reversed(columns) if each.holds == "messages"}
+    if not chats:
+        return None
+    if "prompt" in chats and "completion" in chats:
+        prompt, answer = chats["prompt"], chats["completion"]
+        return Guess(
+            kind="causal-lm",
+            columns={"source": prompt.name, "target": answer.name},
+            why=f"columns {prompt.name} and {answer.name} hold messages",
+            letters=prompt.longest + prompt.longest_last + answer.longest,
+            answer_letters=answer.longest_last,
+        )
+    found = _named(columns, "messages", MESSAGES) or next(iter(chats.values()))
+    return Guess(
+        kind="causal-lm",
+        columns={"messages": found.name},
+        why=f"column {found.name} holds conversations",
+        letters=found.longest,
+        answer_letters=found.longest_last,
+    )
+
+
 def _instructions(columns: list[Column]) -> Guess | None:
     """Return a task whose source is two columns, such as an instruction and an input that may be empty."""
     names = {each.name.lower(): each for each in columns if each.holds in ("text", "name", "the same in every row")}
@@ -218,6 +254,7 @@ def _named(columns: Sequence[Column], holds: str | None, names: Sequence[str]) -
 
 
 _ATTEMPTS: tuple[Callable[[list[Column]], Guess | None], ...] = (
+    _conversation,
     _token_classification,
     _image,
     _multilabel,

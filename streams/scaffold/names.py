@@ -17,6 +17,7 @@ TOKENS = ("tokens", "words")
 TAGS = ("tags", "ner_tags", "ner", "pos_tags", "labels")
 IMAGE = ("image", "img", "picture", "file", "path")
 # fmt: on
+MESSAGES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
 ROW_NAMES = ("id", "idx", "index", "guid", "uid", "row_id", "uuid", "unnamed: 0")
 """Columns that only identify a row."""
 PAIRS = (

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from continual_petl.streams.preparation.label_lists import as_list
 from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.scaffold.names import LABEL
+from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.sources.prose import is_prose
 
 Holds = Literal[
@@ -20,6 +21,7 @@ Holds = Literal[
     "number",
     "words",
     "names",
+    "messages",
     "image",
     "the same in every row",
     "nothing",
@@ -44,13 +46,15 @@ class Column:
     name: str
     holds: Holds
     """``text``: running text; ``name``: one of a few texts or numbers; ``words``: a list of texts per row; ``names``: a list
-    drawn from a few texts or numbers; ``the same in every row``: of no use."""
+    drawn from a few texts or numbers; ``messages``: a conversation; ``the same in every row``: of no use."""
     distinct: tuple[str, ...] = ()
     """For names, the different values, in order."""
     letters: float = 0.0
     """Mean number of characters per text."""
     longest: int = 0
-    """Length in characters that 99 of 100 texts do not exceed."""
+    """Length in characters that 99 of 100 texts do not exceed; of conversations, without the last message."""
+    longest_last: int = 0
+    """Length in characters that 99 of 100 last messages do not exceed."""
     lengths: tuple[int, ...] = ()
     """For lists, the length of each row's list."""
     prose: bool = False
@@ -123,12 +127,22 @@ def _numbers(name: str, values: Sequence[str]) -> Column:
 def _lists(name: str, values: Sequence[Sequence[Any]]) -> Column:
     lengths = tuple(map(len, values))
     members = [member for value in values for member in value]
+    if members and all(map(is_message, members)):
+        return _messages(name, [value for value in values if value])
     if not all(isinstance(member, str | int) and not isinstance(member, bool) for member in members):
         return Column(name=name, holds="image" if _is_image(values[0]) else "something else", lengths=lengths)
     counts = Counter(map(str, members))
     if _are_repeated(name, counts) or all(isinstance(member, int) for member in members):
         return Column(name=name, holds="names", distinct=tuple(sorted(counts)), lengths=lengths)
     return Column(name=name, holds="words", lengths=lengths)
+
+
+def _messages(name: str, values: Sequence[Sequence[Mapping[str, Any]]]) -> Column:
+    spoken = [[str(m.get("content", m.get("value"))) for m in value] for value in values]
+    before = sorted(sum(map(len, texts[:-1])) for texts in spoken)
+    last = sorted(len(texts[-1]) for texts in spoken)
+    place = (len(values) - 1) * 99 // 100
+    return Column(name=name, holds="messages", longest=before[place], longest_last=last[place])
 
 
 def _are_repeated(name: str, counts: Counter[str]) -> bool:

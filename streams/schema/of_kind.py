@@ -22,7 +22,8 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "causal-lm": ("source", "target"),
     "image-classification": ("image", "label"),
 }
-"""The keys of ``columns`` that each kind reads: the input (and the second text), then the label or target."""
+"""The keys of ``columns`` that each kind reads: the input (and the second text), then the label or target. A causal-lm may
+have ``messages`` instead."""
 
 ALL = frozenset(METRICS)
 POOLED: frozenset[Kind] = ALL - GENERATIVE - {"token-classification"}
@@ -46,9 +47,12 @@ class ColumnsSpec(FrozenModel):
     label: Text = "label"
     """The column with the class, the number, or (multilabel) the list of labels, in CSV a JSON list."""
     source: Text = "source"
-    """The column with the input text (seq2seq, causal-lm)."""
+    """The column with the input text (seq2seq, causal-lm), or with the messages of a prompt, if the task has chat."""
     target: Text = "target"
-    """The column with the output text (seq2seq, causal-lm)."""
+    """The column with the output text (seq2seq, causal-lm), or with the messages of an answer, if the task has chat."""
+    messages: Text | None = None
+    """The column with conversations (causal-lm), in place of source and target: lists of {role, content}, or of {from, value}
+    as in ShareGPT; in CSV a JSON list."""
     tokens: Text = "tokens"
     """The column with the list of words (token-classification), in CSV a JSON list."""
     tags: Text = "tags"
@@ -59,6 +63,8 @@ class ColumnsSpec(FrozenModel):
 
     def read_by(self, kind: Kind) -> dict[str, str | None]:
         """Return the keys that a task of ``kind`` reads, with the column names; the last is the label or target."""
+        if kind == "causal-lm" and self.messages is not None:
+            return {"messages": self.messages}
         return {key: getattr(self, key) for key in COLUMNS[kind]}
 
 
@@ -90,7 +96,11 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
     """Return the plain data of a task without the options that its kind does not allow."""
     tree = {key: v for key, v in tree.items() if kind in GENERATIVE or key not in ("generation", "max_target_length")}
     if "columns" in tree:
-        tree["columns"] = {key: name for key, name in tree["columns"].items() if key in COLUMNS[kind]}
+        chats = kind == "causal-lm" and tree["columns"].get("messages") is not None
+        kept = ("messages",) if chats else COLUMNS[kind]
+        tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
+    if tree.get("chat") is None:
+        tree.pop("chat", None)  # streams without it are written as before
     return tree
 
 

@@ -31,6 +31,8 @@ from continual_petl.streams.protocols.rules import JUDGED_BY_LABEL
 from continual_petl.streams.protocols.rules import Protocol as Protocol
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec
+from continual_petl.streams.schema.chat_spec import ChatSpec as ChatSpec
+from continual_petl.streams.schema.chat_spec import is_template
 from continual_petl.streams.schema.consistency import Inconsistent, contradictions
 from continual_petl.streams.schema.data_spec import SPLITS as SPLITS
 from continual_petl.streams.schema.data_spec import Data as Data
@@ -106,6 +108,9 @@ class TaskSpec(FrozenModel):
     """How text is generated (seq2seq, causal-lm)."""
     max_target_length: Count | None = None
     """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
+    chat: ChatSpec | None = None
+    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. With it, a source is a
+    message of the user, or a list of messages, and a target is the answer."""
 
     @field_validator("columns")
     @classmethod
@@ -114,10 +119,15 @@ class TaskSpec(FrozenModel):
             return value
         read = COLUMNS[kind]
         text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
+        if kind == "causal-lm" and value.messages is not None:
+            read, text = ("messages",), "is not read next to messages: remove it"
+        elif kind == "causal-lm":
+            read, text = (*read, "messages"), text.replace(":", ", or only messages:")
         misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
         named = {key: name for key, name in value.read_by(kind).items() if name is not None}
         if len(set(named.values())) < len(named):
             given = ", ".join(f"{key}: {name}" for key, name in named.items())
+            read = tuple(value.read_by(kind))
             number = ("two", "three")[len(read) - 2]
             raise ValueError(
                 f"got {given}; {', '.join(read[:-1])} and {read[-1]} must be {number} different columns: name each one"
@@ -130,6 +140,13 @@ class TaskSpec(FrozenModel):
         kinds = POOLED if info.field_name == "pooling" else GENERATIVE
         if value is not None and info.data.get("kind", next(iter(kinds))) not in kinds:
             raise ValueError(only_for(kinds, info.data["kind"]))
+        return value
+
+    @field_validator("chat")
+    @classmethod
+    def _chat_fits_kind(cls, value: ChatSpec | None, info: ValidationInfo) -> ChatSpec | None:
+        if value is not None and info.data.get("kind", "causal-lm") != "causal-lm":
+            raise ValueError(only_for(("causal-lm",), info.data["kind"]))
         return value
 
     @field_validator("limits")
@@ -204,6 +221,11 @@ class TaskSpec(FrozenModel):
     def resolved_metric(self) -> str:
         """The metric that is reported: the given one, or the default of the kind."""
         return METRICS[self.kind][0] if self.metric is None else self.metric
+
+    @property
+    def reads_chats(self) -> bool:
+        """Whether the rows are conversations."""
+        return self.chat is not None or (self.kind == "causal-lm" and self.columns.messages is not None)
 
     @model_serializer(mode="wrap")
     def _without_idle_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -327,6 +349,15 @@ class StreamSpec(FrozenModel):
     def resolved_all_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
         """Return all labels of the data of ``task``; the path of a label file is relative to `data_dir`."""
         return self._located_labels(task.all_labels)
+
+    def resolved_chat(self, task: TaskSpec) -> ChatSpec | None:
+        """Return how ``task`` reads conversations, with a template's path located; None if it reads none."""
+        if task.chat is None:
+            return ChatSpec() if task.reads_chats else None
+        if task.chat.template is None or is_template(task.chat.template):
+            return task.chat
+        path = join_path(self.data_dir or os.curdir, os.path.expanduser(task.chat.template))
+        return task.chat.model_copy(update={"template": path})
 
     def _located_labels(self, labels: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
         return join_path(self.data_dir or os.curdir, labels) if isinstance(labels, str) else labels

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from continual_petl.backbones import anatomy
 from continual_petl.cli.main import main
+from tests.chats import MARKED, chats, write_lines
 from tests.streams_in_code import classification_rows, write_rows
 from tests.tiny import VOCABULARY, make_tokenizer
 
@@ -117,6 +118,18 @@ def _files(folder: Path) -> None:
     _write_csv(folder / "questions.csv", classification_rows("questions", 40))
 
 
+def _own_data(folder: Path) -> None:
+    """The same, and conversations with a model that has a chat template."""
+    _files(folder)
+    write_lines(folder / "chats.jsonl", chats(40, 2))
+    heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.LlamaConfig(hidden_size=64, **heads, **_SIZE, pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder / "models" / "chat")
+    tokenizer = make_tokenizer("llama")
+    tokenizer.chat_template = MARKED
+    tokenizer.save_pretrained(folder / "models" / "chat")
+
+
 def _prices(folder: Path) -> None:
     """The files that docs/how-to/from-peft.md names."""
     for name in ("prices", "sizes"):
@@ -167,7 +180,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/hub.md": _support_desk,
     "docs/how-to/incremental.md": _intents,
     "docs/how-to/own-callback.md": _support_desk,
-    "docs/how-to/own-data.md": _files,
+    "docs/how-to/own-data.md": _own_data,
     "docs/how-to/sweep.md": _support_desk,
     "docs/many-machines.md": _support_desk,
 }

@@ -22,6 +22,7 @@ from tests.fuzz import seeds
 from tests.fuzz.data_target import DATA_FILES
 from tests.fuzz.dictionary import json_tokens, override_tokens, yaml_tokens
 from tests.fuzz.grammar import document
+from tests.fuzz.messages_target import MESSAGES
 from tests.fuzz.target import Target
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -60,6 +61,7 @@ def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None
         spec.resolved_bank(task)
         spec.resolved_data(task)
         spec.resolved_labels(task)
+        spec.resolved_chat(task)
         spec.resolved_all_labels(task)
 
 
@@ -111,5 +113,6 @@ TARGETS = {
         Target("cli-overrides", check_command_line, (InputError,), seeds.overrides, override_tokens),
         Target("labels", check_labels, (InputError,), seeds.labels, json_tokens),
         DATA_FILES,
+        MESSAGES,
     )
 }

@@ -206,6 +206,7 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
             max_length=backbone.max_length,
             max_target_length=task.max_target_length,
             images=models.images,
+            chat=plan.chat,
         )
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None

@@ -25,6 +25,8 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
+_NEW = ("start", "origin", "reads", "chat")
+"""Keys that are left out where they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
 HISTORY = "history.json"
@@ -77,7 +79,7 @@ class Manifest(PlanFields):
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Certificates without these are written as before.
-        return {key: value for key, value in handler(self).items() if value or key not in ("start", "origin", "reads")}
+        return {key: value for key, value in handler(self).items() if value or key not in _NEW}
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
@@ -88,6 +90,8 @@ class Manifest(PlanFields):
             raise ValueError(f"class_weights: got {len(self.class_weights)} for {len(self.labels or ())} labels")
         if (self.kind in GENERATIVE) != (self.generation is not None):
             raise ValueError(f"generation: only generative kinds have it, and all of them need it; kind is {self.kind}")
+        if self.chat is not None and self.kind != "causal-lm":
+            raise ValueError(f"chat: only a causal-lm has it; kind is {self.kind}")
         if self.metric not in METRICS[self.kind]:
             raise ValueError(
                 f"metric: {self.metric!r} is not one for kind {self.kind}: {', '.join(METRICS[self.kind])}"

@@ -7,6 +7,7 @@ contains.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def make_probe(
     ]
     if plan.kind in GENERATIVE:
         targets = [draw(num_targets) for _ in sources]
-        return _with_targets(plan.kind, sources, targets, padding_id(tokenizer)) | _ends(tokenizer)
+        return _with_targets(plan.kind, sources, targets, padding_id(tokenizer)) | _ends(tokenizer, plan)
     batch = _padded(sources, padding_id(tokenizer))
     if "token_type_ids" in tokenizer.model_input_names:
         batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
@@ -80,11 +81,12 @@ def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedToke
     generator = torch.Generator().manual_seed(derive_seed(plan.seed, "probe"))
     chosen = sorted(torch.randperm(len(rows), generator=generator)[:NUM_ROWS].tolist())
     pad = 0 if tokenizer is None else padding_id(tokenizer)
-    batch = collate(rows, chosen, pad, kind=plan.kind, train=True)
+    # Earlier answers in a conversation belong to the source here, from which the probe generates.
+    batch = collate(replace(rows, learned=None), chosen, pad, kind=plan.kind, train=True)
     if plan.kind not in GENERATIVE:
         del batch["labels"]
     del batch["index"]
-    return batch | (_ends(tokenizer) if plan.kind in GENERATIVE and tokenizer is not None else {})
+    return batch | (_ends(tokenizer, plan) if plan.kind in GENERATIVE and tokenizer is not None else {})
 
 
 def image_shape(backbone: Backbone) -> tuple[int, int, int]:
@@ -103,8 +105,8 @@ def _with_targets(kind: Kind, sources: list[list[int]], targets: list[list[int]]
     return {**_padded(rows, pad), "labels": _padded(labels, IGNORED)["input_ids"]}
 
 
-def _ends(tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
-    end, pad = ends_of(tokenizer)
+def _ends(tokenizer: PreTrainedTokenizerBase, plan: TaskPlan) -> dict[str, Tensor]:
+    end, pad = ends_of(tokenizer, plan.chat)
     return {ENDS: torch.tensor([-1 if end is None else end, pad])}
 
 

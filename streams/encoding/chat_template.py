@@ -1,0 +1,171 @@
+"""Chat templates: found, checked and rendered.
+
+A template may come from a stranger, with a checkpoint. transformers renders it in a sandbox (Jinja's
+``ImmutableSandboxedEnvironment``), and sees plain values only; sizes are limited here. A template whose text changes from one
+rendering to the next, such as with the date, is refused: a bank's answers would change with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat, digest_of, is_template, named_tokens
+from continual_petl.streams.sources.conversations import Message
+
+MAX_TEMPLATE = 100_000
+"""Maximum number of characters of a template."""
+_TIMES, _MORE = 4, 200_000
+"""A rendering has at most this many times the characters of its messages, and this many more."""
+_CHANGING = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
+_USER, _ANSWER = "Hello", "Goodbye"
+WRITE_MARKS = (
+    "Write the template to a file, put {% generation %} before the text of an assistant message and {% endgeneration %} "
+    "after the token that ends it, and name the file under chat.template"
+)
+
+
+class UnusableChat(ValueError):
+    """A conversation that cannot be rendered, or cannot be learned as asked; says why."""
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], *, prompt: bool = False
+) -> str:
+    """Return a conversation as text.
+
+    Args:
+        tokenizer: the backbone's tokenizer; its own template is not used.
+        chat: the template.
+        messages: the conversation, to which the system prompt of the task is added.
+        prompt: whether the beginning of an answer follows, as for generation.
+
+    Raises:
+        UnusableChat: if the template fails, or returns too much text.
+    """
+    return str(_applied(tokenizer, chat, messages, tokenize=False, add_generation_prompt=prompt))
+
+
+def marked(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message]) -> list[int]:
+    """Return 1 for each token of a conversation that the template marks as generated, and 0 for all others.
+
+    Raises:
+        UnusableChat: as in `render`.
+    """
+    return list(
+        _applied(tokenizer, chat, messages, return_dict=True, return_assistant_tokens_mask=True)["assistant_masks"]
+    )
+
+
+def _applied(
+    tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], **options: Any
+) -> Any:
+    options |= {"chat_template": chat.template, **chat.tokens}
+    if chat.system is not None:
+        messages = [{"role": "system", "content": chat.system}, *messages]
+    limit = _TIMES * sum(len(message["content"]) for message in messages) + _MORE
+    try:
+        found: Any = tokenizer.apply_chat_template(list(messages), **options)
+    except Exception as error:  # whatever the template calls, with whatever it passes
+        raise UnusableChat(
+            f"the chat template cannot render this conversation: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}; change the conversation, or name another template under chat.template"
+        ) from error
+    size = len(found) if isinstance(found, str) else len(found["input_ids"])
+    if size > limit:
+        raise UnusableChat(
+            f"the chat template makes {size:,} characters of a conversation of {(limit - _MORE) // _TIMES:,}; allowed are "
+            f"{limit:,}: name another template under chat.template"
+        )
+    return found
+
+
+def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> ResolvedChat:
+    """Return the chat settings of a task with the text of its template, checked.
+
+    Args:
+        spec: the settings; a path is relative to the working directory.
+        tokenizer: the backbone's tokenizer.
+
+    Raises:
+        InputError: if there is no template, or it cannot be used; begins with the key.
+    """
+    template = _own(tokenizer) if spec.template is None else spec.template
+    if spec.template is not None and not is_template(spec.template):
+        template = _read(spec.template)
+    where = f"chat.template ({'that of the tokenizer' if spec.template is None else f'{spec.template!r:.80}'})"
+    if len(template) > MAX_TEMPLATE:
+        raise InputError(
+            f"{where}: it has {len(template):,} characters; allowed are {MAX_TEMPLATE:,}: use a shorter one."
+        )
+    if (found := _CHANGING.search(template)) is not None:
+        raise InputError(
+            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes another text tomorrow, and the "
+            "answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, replace "
+            "this by fixed text, and name the file under chat.template."
+        )
+    chat = ResolvedChat(
+        template=template,
+        digest=digest_of(template),
+        system=spec.system,
+        loss_on=spec.loss_on,
+        tokens=named_tokens(tokenizer.special_tokens_map),
+        end=0,
+    )
+    example = [{"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        after = render(tokenizer, chat, example).rpartition(_ANSWER)
+    except UnusableChat as error:
+        raise InputError(f"{where}: {error}.") from error
+    return chat.model_copy(update={"end": _end(tokenizer, after[2] if after[1] else "", where)})
+
+
+def _end(tokenizer: PreTrainedTokenizerBase, after: str, where: str) -> int:
+    """Return the token that ends an assistant message: the end token, or the first special token after the text."""
+    ids = tokenizer(after, add_special_tokens=False)["input_ids"]
+    special = {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    end = next((token for token in ids if token == tokenizer.eos_token_id or token in special), None)
+    if end is None:
+        raise InputError(
+            f"{where}: no special token follows the text of an assistant message ({after!r:.80} does), so a bank could not "
+            "learn where an answer ends: write a copy of the template to a file, put {{ eos_token }} after the assistant's "
+            "text, and name the file under chat.template."
+        )
+    return int(end)
+
+
+def _own(tokenizer: PreTrainedTokenizerBase) -> str:
+    try:
+        return str(tokenizer.get_chat_template())
+    except ValueError as error:
+        raise InputError(
+            "chat.template: the backbone's tokenizer has no chat template, as is usual for models that were not trained on "
+            "conversations. Choose the variant of the model that was (its name often ends in -Instruct or -Chat), name a "
+            "file with a Jinja template under chat.template, or learn texts: columns source and target, without chat."
+        ) from error
+
+
+def _read(path: str) -> str:
+    file = Path(os.path.expanduser(path))
+    try:
+        if file.is_file() and file.stat().st_size > 4 * MAX_TEMPLATE:
+            raise InputError(
+                f"chat.template: {path} has {file.stat().st_size:,} bytes; allowed are {MAX_TEMPLATE:,} characters."
+            )
+        text = file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"chat.template: {path!r:.200} cannot be read as a text file ({error}); give the path of a file with a Jinja "
+            "template, relative to the folder of the stream file, or the template itself."
+        ) from error
+    if not is_template(text):
+        raise InputError(
+            f"chat.template: {path} holds no Jinja template ({{{{ ... }}}} or {{% ... %}}): give another file."
+        )
+    return text

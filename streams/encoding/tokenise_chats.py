@@ -1,0 +1,234 @@
+"""Tokenise conversations with a chat template.
+
+The last assistant message is the target, and everything before it, up to the beginning of the answer that the template writes
+for generation, is the source: what a bank is given in evaluation and prediction. In training, earlier assistant messages in
+the source are learned too, unless ``loss_on`` is ``last``.
+
+The tokens of the assistant are those that the template marks with ``{% generation %}``, found by transformers'
+``apply_chat_template(..., return_assistant_tokens_mask=True)``, as in TRL. For a template without marks, they are found by
+prefixes: the rendering of the messages before an assistant message, with the beginning of an answer, and the rendering of the
+messages up to it both have to be prefixes of the rendering of all messages, and to end between two tokens. A conversation for
+which neither is exact is refused. Where a token of the whole text lies on both sides of the last answer's beginning (such as
+two line breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
+warns.
+
+A source that is too long loses its oldest turns, but not the system prompt; if the last message alone is too long, its end is
+cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.streams.encoding.chat_template import WRITE_MARKS, UnusableChat, marked, render
+from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
+from continual_petl.streams.encoding.tokenise import same_number
+from continual_petl.streams.encoding.tokenise_sources import room_for
+from continual_petl.streams.encoding.tokenizer_calls import check_fast, settings_kept
+from continual_petl.streams.schema.chat_spec import ResolvedChat
+from continual_petl.streams.sources.checks import show
+from continual_petl.streams.sources.conversations import Message
+
+Ids = list[int]
+_SHOWN = 10
+
+
+def tokenise_chats(
+    sources: Sequence[Sequence[Message]],
+    answers: Sequence[str] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    chat: ResolvedChat,
+    max_target_length: int | None = None,
+    where: str = "rows",
+) -> TokenisedRows:
+    """Tokenise a split of conversations.
+
+    Args:
+        sources: the messages of each row, without the last one if it is of the assistant.
+        answers: the last message of the assistant in each row, or ``None`` for prediction.
+        tokenizer: a fast tokenizer.
+        max_length: maximum tokens of a conversation; the last message is cut to its share of it, see `room_for`.
+        chat: the template and the tokens to learn.
+        max_target_length: maximum tokens of the last message of the assistant.
+        where: which rows these are, for messages.
+
+    Raises:
+        InputError: if a row cannot be rendered, or its tokens of the assistant cannot be found exactly.
+        ValueError: if there are not as many answers as sources.
+    """
+    same_number("answers", answers, "sources", sources)
+    check_fast(tokenizer)
+    room, target_room = room_for("causal-lm", max_length, max_target_length)
+    encoder = _Encoder(tokenizer, chat, room)
+    ids: list[Ids] = []
+    targets: list[Ids] = []
+    learned: list[NDArray[np.bool_]] = []
+    unusable: list[tuple[int, str]] = []
+    num_cut = num_targets_cut = 0
+    with settings_kept(tokenizer):
+        for number, messages in enumerate(sources):
+            try:
+                kept, prompt, source = encoder.fitting(messages)
+                if answers is not None:
+                    answer: Message = {"role": "assistant", "content": answers[number]}
+                    target, mask = encoder.target([*kept, answer], prompt, source)
+                    targets.append(target[:target_room])
+                    learned.append(mask)
+                    num_targets_cut += len(target) > target_room
+            except UnusableChat as error:
+                unusable.append((number + 1, f"{show(messages[-1]['content'])}: {error}"))
+                continue
+            ids.append(source)
+            num_cut += kept != list(messages)
+    if unusable:
+        (number, why), *others = unusable
+        rows = ", ".join(str(number) for number, _ in others[:_SHOWN])
+        more = (
+            f" {len(others)} more cannot be used, for this or another reason: {rows}{', ...' * (len(others) > _SHOWN)}."
+        )
+        raise InputError(f"{where}, row {number}, {why}.{more if others else ''}")
+    return TokenisedRows(
+        ids=np.array([token for row in ids for token in row], dtype=np.int32),
+        offsets=offsets_of(map(len, ids)),
+        token_types=None,
+        labels=None,
+        num_truncated=num_cut,
+        num_targets_truncated=num_targets_cut,
+        target_ids=None if answers is None else np.array([token for row in targets for token in row], dtype=np.int32),
+        target_offsets=None if answers is None else offsets_of(map(len, targets)),
+        references=None if answers is None else tuple(answers),
+        learned=None if answers is None else np.concatenate([np.zeros(0, np.bool_), *learned]),
+    )
+
+
+def first_row(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], answer: str) -> str:
+    """Return the text that the template makes of a row.
+
+    Raises:
+        InputError: if it cannot be rendered.
+    """
+    try:
+        return render(tokenizer, chat, [*messages, {"role": "assistant", "content": answer}])
+    except UnusableChat as error:
+        raise InputError(f"row 1: {error}.") from error
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Encodes one conversation after the other."""
+
+    tokenizer: PreTrainedTokenizerBase
+    chat: ResolvedChat
+    room: int
+    """Maximum tokens of a source."""
+
+    def ids(self, text: str) -> Ids:
+        """Return the tokens of a text."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def spans(self, text: str) -> NDArray[np.int64]:
+        """Return where each token of a text begins and ends, (2, W)."""
+        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+    def fitting(self, messages: Sequence[Message]) -> tuple[list[Message], str, Ids]:
+        """Return the messages that fit into a source, their text and its tokens: without the oldest turns, if need be."""
+        kept = list(messages)
+        first = int(kept[0]["role"] == "system")
+        while True:
+            text = render(self.tokenizer, self.chat, kept, prompt=True)
+            ids = self.ids(text)
+            if len(ids) <= self.room:
+                return kept, text, ids
+            after = [number for number, each in enumerate(kept) if number > first and each["role"] == "user"]
+            if after:
+                del kept[first : after[0]]
+            else:
+                kept[-1] = {**kept[-1], "content": self._shortened(kept[-1]["content"], len(ids))}
+
+    def _shortened(self, content: str, num_tokens: int) -> str:
+        """Return a text without as many tokens at its end as a source has too many."""
+        _, ends = self.spans(content)
+        left = len(ends) - (num_tokens - self.room)
+        text = content[: ends[left - 1]] if left > 0 else ""
+        if not text.strip() or text == content:
+            raise UnusableChat(
+                f"the chat template makes {num_tokens} tokens of the system prompt and the last message, of which "
+                f"{len(ends)} are of this message, and a source has room for {self.room}: write a shorter system prompt, "
+                "or use a larger backbone.max_length or a smaller max_target_length"
+            )
+        return text
+
+    def target(self, messages: Sequence[Message], prompt: str, source: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+        """Return the learned tokens that follow a source, and which tokens of the source are learned too.
+
+        Args:
+            messages: the conversation, which ends with an answer.
+            prompt: the text before this answer.
+            source: its tokens.
+        """
+        text = render(self.tokenizer, self.chat, messages)
+        whole, spans = self.ids(text), self.spans(text)
+        mask_W = self._learned(messages, text, whole, spans)
+        begin, end = len(prompt), int(np.flatnonzero(mask_W)[-1]) + 1 if mask_W.any() else 0
+        num_same = next((n for n, (a, b) in enumerate(zip(source, whole, strict=False)) if a != b), len(source))
+        after_W = spans[0] >= begin
+        if text.startswith(prompt) and mask_W[after_W][: end - len(whole) or None].all() and mask_W[after_W].any():
+            if num_same == len(source):
+                return whole[num_same:end], mask_W[:num_same]
+            # A token of the whole text lies on both sides. The bank is given the source alone, so the rest is too.
+            rest, kept = self.ids(text[begin:]), end - len(whole)
+            header_W, fill = mask_W[num_same:][spans[1][num_same:] <= begin], self.chat.loss_on == "all"
+            target = rest[: kept or None]
+            same_text = self.tokenizer.decode([*source, *rest]) == self.tokenizer.decode(whole)
+            if same_text and target and rest[len(target) :] == whole[end:] and (fill or not header_W.any()):
+                return target, np.concatenate([mask_W[:num_same], np.full(len(source) - num_same, fill)])
+        raise UnusableChat(
+            "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so "
+            "that a bank would learn to continue another text than it is given in prediction. Write a copy of the template "
+            "to a file in which they do, and name it under chat.template"
+        )
+
+    def _learned(
+        self, messages: Sequence[Message], text: str, whole: Ids, spans: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which tokens of a conversation are learned, (W,)."""
+        chat, (starts_W, ends_W) = self.chat, spans
+        numbers = [number for number, each in enumerate(messages) if each["role"] == "assistant"]
+        if chat.loss_on == "all":
+            return np.ones(len(whole), dtype=np.bool_)
+        if chat.has_marks:
+            mask_W = np.array(marked(self.tokenizer, chat, messages), dtype=np.bool_)
+            begins = np.flatnonzero(mask_W & ~np.concatenate([[False], mask_W[:-1]]))
+            if len(begins) != len(numbers):
+                raise UnusableChat(
+                    f"the {{% generation %}} of the chat template marks {len(begins)} stretches of tokens in a conversation "
+                    f"with {len(numbers)} messages of the assistant; it has to mark the text of each of them, and the token "
+                    "that ends it"
+                )
+            if chat.loss_on == "last":
+                mask_W[: begins[-1]] = False
+            return mask_W
+        mask_W = np.zeros(len(whole), dtype=np.bool_)
+        for number in numbers[-1:] if chat.loss_on == "last" else numbers:
+            before = render(self.tokenizer, chat, messages[:number], prompt=True)
+            upto = render(self.tokenizer, chat, messages[: number + 1])
+            begin, end = len(before), len(upto)
+            cut = any(((starts_W < place) & (ends_W > place)).any() for place in (begin, end))
+            if not (upto.startswith(before) and text.startswith(upto)) or (cut and number != numbers[-1]):
+                raise UnusableChat(
+                    "the chat template has no {% generation %}, and what it writes before or for message "
+                    f"{number + 1}, of the assistant, changes with the messages that follow, or shares a token with it, so "
+                    f"that it is not certain which tokens are the assistant's. {WRITE_MARKS}"
+                    + ("; or write loss_on: last" if chat.loss_on != "last" and len(numbers) > 1 else "")
+                )
+            mask_W |= (starts_W >= begin) & (ends_W <= end) & (ends_W > begin)
+        return mask_W

@@ -1,0 +1,160 @@
+"""Conversations in the forms that other projects write, checked and in one form: a list of messages with role and content.
+
+Accepted are TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
+message of the user or, as a target, of the assistant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+
+Message = dict[str, str]
+Role = Literal["user", "assistant"]
+
+ROLES = ("system", "user", "assistant")
+MOST_MESSAGES = 500
+"""Maximum number of messages in a conversation: how long templates take can grow with its square."""
+_FORMS = (("role", "content"), ("from", "value"))
+_SHARE_GPT = {"human": "user", "gpt": "assistant"}
+RULE = (
+    "A conversation is a list of messages {role, content}, or {from, value}: perhaps one of the system first, then one of "
+    "the user, and at the end one of the assistant; repair or remove these rows, or name another column."
+)
+
+
+def is_message(value: Any) -> bool:
+    """Return whether a value has the keys of a message, whatever they hold."""
+    return isinstance(value, Mapping) and any(all(key in value for key in form) for form in _FORMS)
+
+
+def from_cell(value: Any) -> Any:
+    """Return the list in a cell of a table, which holds it as JSON; anything else is returned as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return found if isinstance(found, list) else value
+    return value
+
+
+def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
+    """Return the messages of a value; a text is one message.
+
+    Args:
+        value: a text or a list of messages.
+        speaker: who says a text.
+
+    Raises:
+        ValueError: saying what cannot be used; it begins with lower case, and names a message by its number, from 1.
+    """
+    if isinstance(value, str):
+        value = [{"role": speaker, "content": value}]
+    if value is None:
+        raise ValueError("missing")
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{show(value)} is of type {type(value).__name__}, not a list of messages")
+    if not value:
+        raise ValueError("an empty list")
+    if len(value) > MOST_MESSAGES:
+        raise ValueError(f"{len(value):,} messages; allowed are {MOST_MESSAGES}")
+    return [_message(message, f"message {number}") for number, message in enumerate(value, 1)]
+
+
+def conversation(messages: Sequence[Message], system: str | None, *, ends: Role) -> list[Message]:
+    """Return a conversation once the order of its messages is checked.
+
+    Args:
+        messages: from `messages_of`.
+        system: the system prompt of the task, which is added when the conversation is encoded.
+        ends: who speaks last: the assistant in data to learn from, the user in rows to predict.
+
+    Raises:
+        ValueError: as in `messages_of`.
+    """
+    own = [number for number, message in enumerate(messages, 1) if message["role"] == "system"]
+    if own and system is not None:
+        raise ValueError("it has a system message, and chat.system is set as well: remove one of the two")
+    if len(own) > 1:
+        raise ValueError(f"messages {own[0]} and {own[1]} are both of the system; allowed is one, at the beginning")
+    if own and own[0] > 1:
+        raise ValueError(f"message {own[0]} is of the system; only the first message may be")
+    rest = messages[len(own) :]
+    if not rest:
+        raise ValueError("it has only a system message")
+    if rest[0]["role"] == "assistant":
+        raise ValueError(
+            f"message {len(own) + 1}, the first after any of the system, is of the assistant, not the user"
+        )
+    if ends == "assistant" and all(message["role"] != "assistant" for message in rest):
+        raise ValueError("no message is of the assistant, so there is nothing to learn")
+    if rest[-1]["role"] != ends:
+        raise ValueError(f"the last message is of the {rest[-1]['role']}; it has to be of the {ends}")
+    return list(messages)
+
+
+def check_conversations(
+    where: Where, column: str, parts: Sequence[tuple[Any, ...]], system: str | None
+) -> tuple[list[list[Message]], list[str]]:
+    """Return every conversation without its last message, and the text of the last message.
+
+    Args:
+        where: the split, for messages.
+        column: the name of its column, or of both columns.
+        parts: for each row the whole conversation, or its source and its target, each a text or messages.
+        system: the system prompt of the task.
+
+    Raises:
+        InputError: naming the rows that are not conversations, and what is wrong with them.
+    """
+    before: list[list[Message]] = []
+    last: list[str] = []
+    faults = []
+    for row, (source, *target) in enumerate(parts):
+        try:
+            messages = messages_of(source)
+            for each in target:
+                messages += messages_of(each, "assistant")
+            *start, end = conversation(messages, system, ends="assistant")
+        except ValueError as error:
+            faults.append(Fault(row=row, what=str(error)))
+        else:
+            before.append(start)
+            last.append(end["content"])
+    raise_faults(where, column, faults, RULE)
+    return before, last
+
+
+def _message(value: Any, place: str) -> Message:
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"{place} is {show(value)}, of type {type(value).__name__}, not a mapping with role and content"
+        )
+    given = {str(key): each for key, each in value.items() if each is not None}
+    form = next((form for form in _FORMS if all(key in given for key in form)), None)
+    if form is None:
+        keys = ", ".join(map(show, given)) or "nothing"
+        raise ValueError(f"{place} has {keys:.200}; needed are role and content, or from and value")
+    if more := [key for key in given if key not in form]:
+        raise ValueError(f"{place} has the key {show(more[0])}, which is not read; allowed are {form[0]} and {form[1]}")
+    role, content = given[form[0]], given[form[1]]
+    if form[0] == "from" and isinstance(role, str):
+        role = _SHARE_GPT.get(role, role)
+    if role not in ROLES:
+        known = ", ".join(ROLES if form[0] == "role" else (*_SHARE_GPT, *ROLES))
+        raise ValueError(f"{place} has the {form[0]} {show(role)}; allowed are {known}")
+    if not isinstance(content, str):
+        raise ValueError(f"{place} has a {form[1]} of type {type(content).__name__}, {show(content)}; allowed is text")
+    if not content.strip():
+        raise ValueError(f"{place}, of the {role}, is empty")
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{place} contains {content[error.start]!a}, an unpaired surrogate, which is not text"
+        ) from None
+    return {"role": role, "content": content}

@@ -1,0 +1,109 @@
+"""Conversations of every form become one form; whatever else strangers send is refused, by file, row and reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from continual_petl.errors import InputError
+from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.conversations import (
+    MOST_MESSAGES,
+    check_conversations,
+    conversation,
+    from_cell,
+    is_message,
+    messages_of,
+)
+from tests.chats import assistant, user
+
+WHERE = Where(task="talk", split="train", origin="chats.jsonl")
+SYSTEM = {"role": "system", "content": "be kind"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "source", "answer"),
+    [
+        (([user("a"), assistant("b")],), [user("a")], "b"),
+        (([SYSTEM, user("a"), assistant("b")],), [SYSTEM, user("a")], "b"),
+        (([{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],), [user("a")], "b"),
+        (([{"role": "user", "content": "a", "name": None}, assistant("b")],), [user("a")], "b"),
+        (("a", "b"), [user("a")], "b"),
+        (([user("a")], [assistant("b")]), [user("a")], "b"),
+        (([user("a"), assistant("b"), user("c")], "d"), [user("a"), assistant("b"), user("c")], "d"),
+        (([user("a")], [assistant("b"), user("c"), assistant("d")]), [user("a"), assistant("b"), user("c")], "d"),
+    ],
+)
+def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], answer: str) -> None:
+    assert check_conversations(WHERE, "messages", [parts], None) == ([source], [answer])
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (None, "missing"),
+        ([], "an empty list"),
+        (7, "7 is of type int, not a list of messages"),
+        ({"role": "user", "content": "a"}, "is of type dict, not a list of messages"),
+        ([user("a")] * (MOST_MESSAGES + 1), "501 messages; allowed are 500"),
+        (["a"], "message 1 is 'a', of type str, not a mapping with role and content"),
+        ([None], "message 1 is None, of type NoneType"),
+        ([{}], "message 1 has nothing; needed are role and content, or from and value"),
+        ([{"role": "user"}], "message 1 has 'role'; needed are role and content"),
+        ([user("a"), {"role": "robot", "content": "b"}], "message 2 has the role 'robot'; allowed are system, user"),
+        ([{"role": ["user"], "content": "b"}], "message 1 has the role ['user']; allowed are system, user, assistant"),
+        ([{"from": "bing", "value": "b"}], "message 1 has the from 'bing'; allowed are human, gpt, system"),
+        ([{"role": "user", "content": 3}], "message 1 has a content of type int, 3; allowed is text"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}]}], "message 1 has a content of type list"),
+        (
+            [{"role": "user", "content": "a", "tool_calls": [1]}],
+            "message 1 has the key 'tool_calls', which is not read",
+        ),
+        ([user("a"), assistant("b"), {"role": "tool", "content": "c"}], "message 3 has the role 'tool'"),
+        ([user(" \n")], "message 1, of the user, is empty"),
+        ([user("\ud800"), assistant("b")], "an unpaired surrogate"),
+        ([SYSTEM, SYSTEM, user("a")], "messages 1 and 2 are both of the system"),
+        ([user("a"), SYSTEM, assistant("b")], "message 2 is of the system; only the first message may be"),
+        ([SYSTEM], "it has only a system message"),
+        ([assistant("b")], "message 1, the first after any of the system, is of the assistant, not the user"),
+        ([SYSTEM, assistant("b")], "message 2, the first after any of the system, is of the assistant"),
+        ([user("a")], "no message is of the assistant, so there is nothing to learn"),
+        ([user("a"), assistant("b"), user("c")], "the last message is of the user; it has to be of the assistant"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(value: Any, what: str) -> None:
+    good = [user("a"), assistant("b")]
+    with pytest.raises(InputError) as caught:
+        check_conversations(WHERE, "messages", [(good,), (value,)], None)
+    message = str(caught.value)
+    assert message.startswith(
+        "task 'talk', split train (chats.jsonl), column 'messages': 1 row cannot be used: row 2: "
+    )
+    assert what in message
+    assert "A conversation is a list of messages" in message
+
+
+def test_a_system_message_next_to_that_of_the_task_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"has a system message, and chat\.system is set as well: remove one of the two"
+    ):
+        check_conversations(WHERE, "messages", [([SYSTEM, user("a"), assistant("b")],)], "be brief")
+
+
+def test_a_missing_target_is_refused() -> None:
+    with pytest.raises(InputError, match="row 1: missing"):
+        check_conversations(WHERE, "source and target", [("a", None)], None)
+
+
+def test_rows_to_predict_end_with_the_user() -> None:
+    assert conversation(messages_of("a"), "be kind", ends="user") == [user("a")]
+    with pytest.raises(ValueError, match="the last message is of the assistant; it has to be of the user"):
+        conversation(messages_of([user("a"), assistant("b")]), None, ends="user")
+
+
+def test_cells_of_tables_hold_json() -> None:
+    assert from_cell('[{"role": "user", "content": "a"}]') == [user("a")]
+    for text in ("[broken", "[" * 5000, "a text", '{"role": 1}'):
+        assert from_cell(text) == text
+    assert not is_message({"text": "a"})
