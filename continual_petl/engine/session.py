@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _KEPT_SPLITS = 20
-_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens"}
+_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens", "gradient_checkpointing"}
 """Training settings that do not affect the resulting bank."""
 
 
@@ -204,7 +204,8 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_flat("training", manifest.training),
             "labels": manifest.labels,
         }
-        changed = [key for key in now if now[key] != then[key]]
+        # Settings that are off may be left out.
+        changed = [key for key in {**now, **then} if now.get(key) != then.get(key)]
         if changed:
             found[task.name] = changed
     return found

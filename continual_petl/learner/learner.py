@@ -176,7 +176,8 @@ class ContinualLearner(L.LightningModule):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the active bank's outputs, float32; see `answer` for their shape."""
-        return answer(self.backbone, self.active_bank, self.plan.pooling, batch)
+        checkpointing = self.training and self.plan.training.gradient_checkpointing
+        return answer(self.backbone, self.active_bank, self.plan.pooling, batch, checkpointing=checkpointing)
 
     @report_oom
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
