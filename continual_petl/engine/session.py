@@ -98,7 +98,13 @@ class Session:
         """Return the batches of a prepared task."""
         from continual_petl.streams.batches.datamodule import TaskDataModule  # imports Lightning
 
-        return TaskDataModule.of(data, training, pad_token_id=self.models.pad_token_id, seed=self.spec.seed)
+        return TaskDataModule.of(
+            data,
+            training,
+            pad_token_id=self.models.pad_token_id,
+            seed=self.spec.seed,
+            max_length=self.backbone(data.task).max_length,
+        )
 
     def backbone(self, task: TaskSpec) -> Backbone:
         """Return the backbone in the precision that a task is learned in."""

@@ -53,7 +53,7 @@ ClassWeights: TypeAlias = Annotated[
     ),
 ]
 
-_NEW = ("gradient_checkpointing",)
+_NEW = ("gradient_checkpointing", "packing")
 """Keys that are left out of a dump where they are off."""
 
 
@@ -69,6 +69,10 @@ class TrainingSpec(FrozenModel):
     max_tokens: Count | None = None
     """Maximum tokens per batch, padding included (rows times the longest row), in addition to batch_size; null means no
     limit."""
+    packing: Bool = False
+    """Pack several training rows into each window of the backbone's max_length (or max_tokens, if less) while learning a
+    causal-lm; batch_size then counts windows. No row sees another one: its tokens count in the loss as in a batch without
+    packing. Evaluation and generation are not packed."""
     eval_max_tokens: Count | None = None
     """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
