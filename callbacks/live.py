@@ -83,6 +83,7 @@ class LiveProgress(Progress):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._live is None or self._pace is None or self._clock() - self._drawn < _SECONDS:
             return  # a loss is read from its device only when it is shown
         self._pace.done = trainer.global_step

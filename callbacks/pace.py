@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
 
 SURE_STEPS = 5
 SURE_SECONDS = 2.0
@@ -28,6 +32,37 @@ class Pace:
         if self.total is None or steps < SURE_STEPS or spent < SURE_SECONDS:
             return None
         return max(0.0, (self.total - self.done) * spent / steps)
+
+
+class TokenPace:
+    """Tokens per second of training, padding and validation not counted."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self._tokens: list[Tensor] = []
+
+    def begin(self, now: float) -> None:
+        """Start to count."""
+        self._begun, self._tokens = now, []
+
+    def add(self, batch: Any) -> None:
+        """Count the tokens of a batch; they are not read from its device yet."""
+        if not isinstance(batch, dict):
+            return
+        if "num_tokens" in batch:
+            self._tokens.append(batch["num_tokens"])
+        elif "attention_mask" in batch:
+            self._tokens.append(batch["attention_mask"].sum())
+
+    def end(self, now: Callable[[], float]) -> float | None:
+        """Return the tokens per second, or None if there are none.
+
+        Args:
+            now: the clock, which is read after the device has computed all batches.
+        """
+        total = sum(int(tokens) for tokens in self._tokens)
+        spent = now() - self._begun
+        return total / spent if total and spent > 0 else None
 
 
 class RunPace:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.pace import TokenPace
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import SafeConsole
@@ -21,7 +22,41 @@ from continual_petl.report.console import SafeConsole
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
 
 
-class Progress(StreamCallback):
+class _Epochs(L.Callback):
+    """Measures the epochs of a fit."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._tokens, self._rate = TokenPace(), 0.0
+
+    @override
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._tokens.begin(time.perf_counter())
+
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._tokens.add(batch)
+
+    @override
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._rate = self._tokens.end(time.perf_counter) or 0.0
+
+    def _epoch(self, trainer: L.Trainer, module: L.LightningModule) -> str:
+        assert isinstance(module, ContinualLearner)
+        # The tokens of the next line are counted from here, even if validation is in the middle of an epoch.
+        self._tokens.begin(time.perf_counter())
+        metric = module.plan.metric
+        score = float(trainer.callback_metrics[f"val/{metric}"])
+        pace = f", {self._rate:,.0f} tokens per second" if self._rate else ""
+        return (
+            f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
+            f"{time.perf_counter() - self._start:.0f} s so far{pace}"
+        )
+
+
+class Progress(_Epochs, StreamCallback):
     """Print a few lines per task; readable in a terminal, a log file and a notebook.
 
     If the reader closes the pipe (``2>&1 | head``), the output ends, but not the run.
@@ -32,9 +67,9 @@ class Progress(StreamCallback):
     """
 
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
+        super().__init__()
         self._console = console or SafeConsole(stderr=True)
         self._verbose = verbose
-        self._start = time.perf_counter()
         self._unread = False
 
     @override
@@ -59,7 +94,7 @@ class Progress(StreamCallback):
             return
         loss = trainer.callback_metrics.get("train/loss") if self._verbose else None
         more = "" if loss is None else f", last training loss {float(loss):.4f}"
-        self._print(f"  {_epoch(trainer, pl_module, self._start)}{more}")
+        self._print(f"  {self._epoch(trainer, pl_module)}{more}")
 
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
@@ -102,11 +137,8 @@ class Progress(StreamCallback):
             self._unread = True
 
 
-class _EpochsElsewhere(L.Callback):
+class _EpochsElsewhere(_Epochs):
     """Prints the epochs of a fit in another process; each line names its task, since lines of several tasks are mixed."""
-
-    def __init__(self) -> None:
-        self._start = 0.0
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -117,16 +149,6 @@ class _EpochsElsewhere(L.Callback):
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:
             return
         assert isinstance(pl_module, ContinualLearner)
-        line = f"{escape(pl_module.plan.name)}: {_epoch(trainer, pl_module, self._start)}"
+        line = f"{escape(pl_module.plan.name)}: {self._epoch(trainer, pl_module)}"
         with suppress(OSError):
             SafeConsole(stderr=True).print(printable(line), highlight=False, soft_wrap=True)
-
-
-def _epoch(trainer: L.Trainer, module: L.LightningModule, start: float) -> str:
-    assert isinstance(module, ContinualLearner)
-    metric = module.plan.metric
-    score = float(trainer.callback_metrics[f"val/{metric}"])
-    return (
-        f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
-        f"{time.perf_counter() - start:.0f} s so far"
-    )

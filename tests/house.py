@@ -41,7 +41,7 @@ INSIDE = {
         {"mixed"},
         {"ablated_view", "layer_cut", "merge"},
         {"attach"},
-        {"attention_hooks", "bank", "prompt_hooks"},
+        {"attention_hooks", "bank", "prompt_hooks", "recompute"},
         {"forms", "own_parameters"},
         {"config"},
     ),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,8 +25,9 @@ from continual_petl.backbones.sites import Sites, attention_of
 from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms import form_of, in_order
-from continual_petl.banks.forms.base import NOTHING, PrefixPlacement
+from continual_petl.banks.forms.base import NOTHING, Placement, PrefixPlacement
 from continual_petl.banks.prompt_hooks import prompt_hooks, with_prompt_mask, without_prompt
+from continual_petl.banks.recompute import layers_recomputed
 
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _at_work: WeakSet[nn.Module] = WeakSet()
@@ -33,7 +35,9 @@ _table = threading.Lock()
 """Guards `_turns`, the lock of each backbone, and `_at_work`, the backbones that carry a bank."""
 
 
-def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True) -> Any:
+def run(
+    model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True, checkpointing: bool = False
+) -> Any:
     """Return the backbone's output for ``inputs`` with the bank attached, without the positions of its prompt.
 
     Only the bank's parameters get gradients; nothing below the lowest modified layer is differentiated.
@@ -43,9 +47,16 @@ def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, bas
         bank: built for this backbone.
         inputs: arguments of the backbone's ``forward``; rows are right-padded, or ``position_ids`` are included.
         base: run the model without its language-modelling head.
+        checkpointing: compute the layers again in the backward pass instead of keeping what it needs; see
+            `continual_petl.banks.recompute`. The gradients are the same, bit for bit.
     """
-    with attached(model, bank) as length:
-        return one_pass(model, bank.sites, inputs, bank.substitutes(model), length, base=base)
+    with turn(model):
+        parts, own = _Parts.of(bank), bank.substitutes(model)
+        recomputing: AbstractContextManager[None] = nullcontext()
+        if checkpointing and torch.is_grad_enabled():
+            recomputing = layers_recomputed(model, bank.sites, own, lambda number: _again(model, parts, number))
+        with _attached(model, parts) as length, recomputing:
+            return one_pass(model, bank.sites, inputs, own, length, base=base)
 
 
 def one_pass(
@@ -113,8 +124,8 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
         RuntimeError: if this thread already has a bank on the backbone, if the backbone would recompute layers in the
             backward pass, after the bank is detached, or if it would use weights that were cached for another bank.
     """
-    with turn(model):
-        yield from _attached(model, bank)
+    with turn(model), _attached(model, _Parts.of(bank)) as length:
+        yield length
 
 
 def _check_ready(model: nn.Module) -> None:
@@ -154,17 +165,37 @@ def turn(model: nn.Module) -> Iterator[None]:
             _at_work.discard(model)
 
 
-def _attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
-    sites = bank.sites
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What is attached for one pass; its prefixes and its prompt are computed once, also if layers are computed again."""
+
+    sites: Sites
+    placements: list[Placement]
+    prefixes: list[PrefixPlacement]
+    prompt: Tensor | None
+
+    @classmethod
+    def of(cls, bank: Bank) -> _Parts:
+        placements, prefixes = in_order(bank.placements()), bank.prefixes()
+        return cls(sites=bank.sites, placements=placements, prefixes=prefixes, prompt=bank.prompt())
+
+    def of_layer(self, number: int) -> _Parts:
+        placements = [placement for placement in self.placements if placement.layer.number == number]
+        prefixes = [prefix for prefix in self.prefixes if prefix.layer.number == number]
+        return _Parts(sites=self.sites, placements=placements, prefixes=prefixes, prompt=None)
+
+
+@contextmanager
+def _attached(model: PreTrainedModel, parts: _Parts) -> Iterator[int]:
+    sites, prompt = parts.sites, parts.prompt
     handles: list[RemovableHandle] = []
     prefixes: dict[nn.Module, list[PrefixPlacement]] = {}
     try:
-        for placement in in_order(bank.placements()):
+        for placement in parts.placements:
             handles += form_of(placement.modification).attach(model, sites, placement, NOTHING)
-        for prefix in bank.prefixes():
+        for prefix in parts.prefixes:
             path = prefix.layer.full(attention_of(prefix.layer, prefix.name).module)
             prefixes.setdefault(model.get_submodule(path), []).append(prefix)
-        prompt = bank.prompt()
         if prompt is not None:
             handles += prompt_hooks(model, sites, prompt)
         with changed_heads(model, prefixes):
@@ -172,6 +203,13 @@ def _attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _again(model: PreTrainedModel, parts: _Parts, number: int) -> Iterator[None]:
+    """Attach the parts of one layer while that layer is computed again in the backward pass."""
+    with turn(model), _attached(model, parts.of_layer(number)):
+        yield
 
 
 def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:

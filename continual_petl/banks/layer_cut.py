@@ -13,7 +13,7 @@ Shape suffixes: B rows, T tokens, D width of the backbone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,8 +25,7 @@ from transformers import PreTrainedModel
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import turn_of
 from continual_petl.banks.bank import Bank
-
-Forward = Callable[..., Any]
+from continual_petl.banks.recompute import Forward, forwards_replaced
 
 _num_returned: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """What the layers of a model return, once observed: 0 for only the states, n for an n-tuple with the states first."""
@@ -83,7 +82,7 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
     stand_ins: dict[nn.Module, Forward] = {layers[layer - 1]: last_below}
     stand_ins |= dict.fromkeys(layers[layer:], _through(model))
     stand_ins |= dict.fromkeys(layers[layer : layer + 1], take)
-    with turn_of(model), _in_place(stand_ins):
+    with turn_of(model), forwards_replaced(stand_ins):
         _run(model, sites, inputs)
     return taken[0]
 
@@ -118,7 +117,7 @@ def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Ten
 
     stand_ins: dict[nn.Module, Forward] = dict.fromkeys(layers[:layer], _through(model))
     stand_ins[layers[min(layer, len(layers) - 1)]] = begin if layer < len(layers) else end
-    with turn_of(model), _in_place(stand_ins):
+    with turn_of(model), forwards_replaced(stand_ins):
         yield
 
 
@@ -158,27 +157,6 @@ def _run(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor]) -> 
     if sites.anatomy.output_head != "none":
         given.setdefault("use_cache", False)
     return model.base_model(**given)
-
-
-@contextmanager
-def _in_place(stand_ins: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """Replace the ``forward`` of modules inside the block; each replacement gets the original as first argument."""
-    before = {module: vars(module).get("forward") for module in stand_ins}
-    try:
-        for module, stand_in in stand_ins.items():
-            vars(module)["forward"] = _bound(stand_in, module.forward)
-        yield
-    finally:
-        for module, own in before.items():
-            # Some libraries (accelerate) set their own forward on the instance.
-            if own is None:
-                vars(module).pop("forward", None)
-            else:
-                vars(module)["forward"] = own
-
-
-def _bound(stand_in: Forward, forward: Forward) -> Forward:
-    return lambda *args, **kwargs: stand_in(forward, *args, **kwargs)
 
 
 def _through(model: nn.Module) -> Forward:

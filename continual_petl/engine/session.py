@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _KEPT_SPLITS = 20
-_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens"}
+_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens", "gradient_checkpointing"}
 """Training settings that do not affect the resulting bank."""
 
 
@@ -100,7 +100,13 @@ class Session:
         """Return the batches of a prepared task."""
         from continual_petl.streams.batches.datamodule import TaskDataModule  # imports Lightning
 
-        return TaskDataModule.of(data, training, pad_token_id=self.models.pad_token_id, seed=self.spec.seed)
+        return TaskDataModule.of(
+            data,
+            training,
+            pad_token_id=self.models.pad_token_id,
+            seed=self.spec.seed,
+            max_length=self.backbone(data.task).max_length,
+        )
 
     def backbone(self, task: TaskSpec) -> Backbone:
         """Return the backbone in the precision that a task is learned in."""
@@ -214,7 +220,8 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "labels": manifest.labels,
             "chat": None if manifest.chat is None else manifest.chat.spec,
         }
-        changed = [key for key in now if now[key] != then[key]]
+        # Settings that are off may be left out.
+        changed = [key for key in {**now, **then} if now.get(key) != then.get(key)]
         if changed:
             found[task.name] = changed
     return found

@@ -16,14 +16,23 @@ from continual_petl.banks.layer_cut import lowest_layer, resumed_at
 from continual_petl.heads.head import IGNORED, Head
 from continual_petl.heads.kinds import GENERATIVE
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids")
 """Keys of a batch that the backbone reads, if present."""
 STATES = "states_below"
 """Precomputed input (B, T, D) of the lowest layer that the bank touches; see `banks.layer_cut`."""
 
 
-def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Tensor]) -> Tensor:
+def answer(
+    backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Tensor], *, checkpointing: bool = False
+) -> Tensor:
     """Return a bank's outputs for a batch, float32.
+
+    Args:
+        backbone: the frozen model.
+        bank: one of its banks.
+        pooling: how token states are reduced to one vector.
+        batch: inputs, and the labels of generative tasks.
+        checkpointing: see `continual_petl.banks.attach.run`.
 
     Shape:
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
@@ -32,15 +41,15 @@ def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Te
     if STATES in batch:
         given = {name: tensor for name, tensor in batch.items() if name != STATES}
         with resumed_at(backbone.model, backbone.sites, lowest_layer(bank), batch[STATES]):
-            return answer(backbone, bank, pooling, given)
+            return answer(backbone, bank, pooling, given, checkpointing=checkpointing)
     head = head_of(bank)
     if head.kind in GENERATIVE:
         inputs = backbone_inputs(backbone, batch)
         if backbone.anatomy.output_head == "seq2seq":
             inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
-        logits: Tensor = head(run(backbone.model, bank, inputs, base=False).logits)
+        logits: Tensor = head(run(backbone.model, bank, inputs, base=False, checkpointing=checkpointing).logits)
         return logits
-    output = run(backbone.model, bank, reading_inputs(backbone, batch))
+    output = run(backbone.model, bank, reading_inputs(backbone, batch), checkpointing=checkpointing)
     if head.kind == "token-classification":
         features: Tensor = output.last_hidden_state.float()
     else:

@@ -66,7 +66,13 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     reads = [learner.bank(name).tensors() for name in plan.bank.fuse]
     learner.add_task(plan, start_from=_parent(learner, plan), reads=reads, tokenizer=tokenizer)
     pad = 0 if tokenizer is None else padding_id(tokenizer)
-    return TaskDataModule.of(data, plan.training, pad_token_id=pad, seed=spec.seed)
+    return TaskDataModule.of(
+        data,
+        plan.training,
+        pad_token_id=pad,
+        seed=spec.seed,
+        max_length=spec.backbone.max_length or backbone.max_length,
+    )
 
 
 def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] | None:

@@ -26,6 +26,7 @@ from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
+from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import Outputs, count, references_of, respond
 from continual_petl.learner.start import copy_bank
@@ -103,6 +104,8 @@ class ContinualLearner(L.LightningModule):
             ValueError: if the task already has a bank here, or ``reads`` does not fit its bank.
         """
         bank = build_bank(plan, self.backbone)
+        if plan.training.packing:
+            check_packing(plan.name, self.backbone)
         bank.read(reads)
         bank.initialise(self.model, derive_seed(plan.seed, "init"))
         if start_from is not None:
@@ -176,7 +179,8 @@ class ContinualLearner(L.LightningModule):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the active bank's outputs, float32; see `answer` for their shape."""
-        return answer(self.backbone, self.active_bank, self.plan.pooling, batch)
+        checkpointing = self.training and self.plan.training.gradient_checkpointing
+        return answer(self.backbone, self.active_bank, self.plan.pooling, batch, checkpointing=checkpointing)
 
     @report_oom
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -71,9 +71,10 @@ def _lower(plan: TaskPlan, *, training: bool) -> str:
     budget = ours.max_tokens if training else ours.eval_max_tokens or ours.max_tokens
     tokens = "" if budget is None else f", training.{'' if training else 'eval_'}max_tokens (it is {budget})"
     if training:
+        less = "" if ours.gradient_checkpointing else " or training.gradient_checkpointing: true"
         return (
             f"training.batch_size (it is {ours.batch_size}; to keep the rows per step, raise training.accumulate, which is "
-            f"{ours.accumulate}){tokens} or {length}, or write training.precision: bf16 (it is {ours.precision})"
+            f"{ours.accumulate}){tokens} or {length}, or write training.precision: bf16 (it is {ours.precision}){less}"
         )
     texts = ", generation.max_new_tokens" if plan.generation is not None else ""
     return (

@@ -184,8 +184,14 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
 
 
 def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
-    """Check that a prompt in front of the longest row does not make the model recompute its rotary tables."""
+    """Check that a prompt fits: rows are not packed, and the rotary tables stay constant for the longest row."""
     prompt = plan.bank.num_prompt_vectors
+    if prompt and plan.training.packing:
+        raise InputError(
+            "training.packing: a prompt precedes every row, but in a window of several rows only the first one begins "
+            "where the prompt is inserted. Write packing: false, or choose another preset; a prefix, which acts on every "
+            "token, can be trained with packing."
+        )
     if prompt:
         generated = plan.generation.max_new_tokens if plan.generation is not None else 0
         remedy = "Write a shorter prompt, or a smaller backbone.max_length."

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from continual_petl.heads.kinds import Kind
-from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows
+from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
 
 
 def collate(
@@ -71,18 +71,42 @@ def collate(
     return batch
 
 
+def collate_packed(rows: TokenisedRows, windows: Sequence[NDArray[np.int64]], pad_token_id: int) -> dict[str, Tensor]:
+    """Collate one batch of windows with several causal-lm rows each, padded on the right to the longest window.
+
+    Positions restart with every row and at every padding token. Without a mask, `transformers` recognises this format and
+    lets no token see another row (``find_packed_sequence_indices`` in masking_utils.py). The first token of a row, which no
+    token of that row predicts, has no label.
+
+    Args:
+        rows: a training split with targets.
+        windows: the row indices of the B windows.
+        pad_token_id: see `collate`.
+
+    Shape:
+        ``index`` ``(N,)`` int64, the N rows of all windows in order; ``input_ids``, ``position_ids`` and ``labels``
+        ``(B, W)`` int64; ``num_tokens`` ``()`` int64, padding not counted.
+    """
+    index_N = np.concatenate(windows)
+    ids, labels, lengths_N = _joined(rows, index_N)
+    positions = np.concatenate([np.arange(length) for length in lengths_N])
+    labels = np.where(positions == 0, IGNORED, labels)
+    filled_B = np.add.reduceat(lengths_N, np.cumsum([0, *map(len, windows[:-1])]))
+    spans = _spans(offsets_of(filled_B), np.arange(len(windows)))
+    mask_BW = _mask(spans)
+    return {
+        "input_ids": _padded(ids, spans, mask_BW, pad_token_id),
+        "position_ids": _padded(positions, spans, mask_BW, 0),
+        "labels": _padded(labels, spans, mask_BW, IGNORED),
+        "index": torch.from_numpy(index_N),
+        "num_tokens": torch.tensor(len(ids)),
+    }
+
+
 def _continued(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int) -> dict[str, Tensor]:
     """Return sources followed by their targets."""
-    assert rows.target_ids is not None
-    assert rows.target_offsets is not None
-    sources, targets = _spans(rows.offsets, index_B), _spans(rows.target_offsets, index_B)
-    parts = [(rows.ids[source], rows.target_ids[target]) for source, target in zip(sources, targets, strict=True)]
-    flat = np.concatenate([np.concatenate(part) for part in parts])
-    labels = np.concatenate(
-        [part for s, (_, target) in zip(sources, parts, strict=True) for part in (_source_labels(rows, s), target)]
-    )
-    ends = np.cumsum([len(source) + len(target) for source, target in parts]).tolist()
-    spans = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    flat, labels, lengths_B = _joined(rows, index_B)
+    spans = _spans(offsets_of(lengths_B), np.arange(len(lengths_B)))
     mask_BW = _mask(spans)
     return {
         "input_ids": _padded(flat, spans, mask_BW, pad_token_id),
@@ -95,6 +119,21 @@ def _source_labels(rows: TokenisedRows, span: slice) -> NDArray[np.int64]:
     if rows.learned is None:
         return np.full(span.stop - span.start, IGNORED)
     return np.where(rows.learned[span], rows.ids[span], IGNORED)
+
+
+def _joined(
+    rows: TokenisedRows, index_B: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return sources, each followed by its target, one row after the other: ids, labels, and the length of each row."""
+    assert rows.target_ids is not None
+    assert rows.target_offsets is not None
+    sources, targets = _spans(rows.offsets, index_B), _spans(rows.target_offsets, index_B)
+    parts = [(rows.ids[source], rows.target_ids[target]) for source, target in zip(sources, targets, strict=True)]
+    flat = np.concatenate([np.concatenate(part) for part in parts])
+    labels = np.concatenate(
+        [part for s, (_, target) in zip(sources, parts, strict=True) for part in (_source_labels(rows, s), target)]
+    )
+    return flat, labels, np.array([len(source) + len(target) for source, target in parts], dtype=np.int64)
 
 
 def _spans(offsets: NDArray[np.int64], index_B: NDArray[np.int64]) -> list[slice]:

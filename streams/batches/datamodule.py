@@ -25,6 +25,7 @@ from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.batches.budget import check_budget
 from continual_petl.streams.batches.loaders import EvaluationLoader, Place, TrainLoader
+from continual_petl.streams.batches.packing import Packed
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.training_spec import TrainingSpec
@@ -47,6 +48,8 @@ class TaskDataModule(L.LightningDataModule):
             are padded separately (seq2seq); None: no limit.
         eval_max_tokens: maximum tokens per validation, test or prediction batch, padding included, generated tokens
             excluded.
+        packing: tokens per window if rows of the training split are packed into windows; ``batch_size`` then counts
+            windows. None: rows are not packed.
 
     Raises:
         InputError: if a batch size, a budget or ``num_workers`` is out of range, or a single row is longer than a budget.
@@ -63,6 +66,7 @@ class TaskDataModule(L.LightningDataModule):
         num_workers: int = 0,
         max_tokens: int | None = None,
         eval_max_tokens: int | None = None,
+        packing: int | None = None,
     ) -> None:
         super().__init__()
         self.data = data
@@ -74,15 +78,20 @@ class TaskDataModule(L.LightningDataModule):
         self._num_workers = num_workers
         lengths = _training_lengths(data, budget=max_tokens is not None)
         _check_budgets(data, lengths, max_tokens, eval_max_tokens)
-        self._order = LengthBucketed(
-            lengths=lengths,
-            batch_size=batch_size,
-            seed=derive_seed(seed, data.task.name, "order"),
-            max_tokens=max_tokens,
-        )
+        order_seed = derive_seed(seed, data.task.name, "order")
+        self._order: LengthBucketed | Packed
+        if packing is None:
+            self._order = LengthBucketed(lengths=lengths, batch_size=batch_size, seed=order_seed, max_tokens=max_tokens)
+        else:
+            room = packing if max_tokens is None else min(packing, max_tokens)
+            self._order = Packed(
+                lengths=lengths, room=room, batch_size=batch_size, seed=order_seed, max_tokens=max_tokens
+            )
 
     @classmethod
-    def of(cls, data: TaskData, training: TrainingSpec, *, pad_token_id: int, seed: int) -> TaskDataModule:
+    def of(
+        cls, data: TaskData, training: TrainingSpec, *, pad_token_id: int, seed: int, max_length: int
+    ) -> TaskDataModule:
         """Return the data module configured by a task's training settings.
 
         Args:
@@ -90,6 +99,7 @@ class TaskDataModule(L.LightningDataModule):
             training: its training settings.
             pad_token_id: the tokenizer's padding token.
             seed: the stream's seed.
+            max_length: the backbone's maximum number of tokens, the size of a window if rows are packed.
 
         Raises:
             InputError: if a row is longer than the token budget.
@@ -103,6 +113,7 @@ class TaskDataModule(L.LightningDataModule):
             num_workers=training.num_workers,
             max_tokens=training.max_tokens,
             eval_max_tokens=training.eval_max_tokens or training.max_tokens,
+            packing=max_length if training.packing else None,
         )
 
     @property

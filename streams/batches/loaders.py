@@ -18,7 +18,7 @@ training, all shares have the same length (the first batches are repeated as nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,8 @@ from torch.utils.data import DataLoader
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.batches.batching import Batch, LengthBucketed, evaluation_batches
-from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.batches.collate import collate, collate_packed
+from continual_petl.streams.batches.packing import Packed
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 Place = tuple[int, int]
@@ -41,7 +42,7 @@ class TrainLoader:
 
     Args:
         rows: the training split.
-        order: which rows make up each batch.
+        order: which rows make up each batch, and which share a window of it if they are packed.
         pad_token_id: see `collate`.
         kind: the kind of the task.
         num_workers: processes that build batches; 0 builds them in this process.
@@ -54,7 +55,7 @@ class TrainLoader:
     def __init__(
         self,
         rows: TokenisedRows,
-        order: LengthBucketed,
+        order: LengthBucketed | Packed,
         pad_token_id: int,
         *,
         kind: Kind = "classification",
@@ -66,7 +67,10 @@ class TrainLoader:
         self.rows = rows
         self.order = order
         self.rank, self.world_size = rank, world_size
-        self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=True), num_workers)
+        make = partial(collate_packed, rows, pad_token_id=pad_token_id)
+        if isinstance(order, LengthBucketed):
+            make = partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=True)
+        self._make = _Maker(make, num_workers)
         self._place = place
         self._seen: Place = (0, 0)
         self._next: Place = (0, 0)
@@ -85,7 +89,7 @@ class TrainLoader:
             self._seen = (epoch, number)
             yield batch
 
-    def _share(self, epoch: int) -> list[Batch]:
+    def _share(self, epoch: int) -> Sequence[Batch | list[Batch]]:
         batches = self.order.epoch(epoch)
         wanted = range(self.rank, len(self) * self.world_size, self.world_size)
         return [batches[position % len(batches)] for position in wanted]
@@ -105,7 +109,8 @@ class TrainLoader:
             if state_dict[key] != ours:
                 raise InputError(
                     f"checkpoint: its training batches ({key} {state_dict[key]}) are not those of this run ({ours}): "
-                    "the data, max_length, batch_size, max_tokens, seed or number of devices has changed since it was saved. "
+                    "the data, max_length, batch_size, max_tokens, packing, seed or number of devices has changed since it "
+                    "was saved. "
                     "Restore them, or delete the checkpoint to learn the task from the start."
                 )
         self._seen = self._next = (int(state_dict["epoch"]), int(state_dict["batches"]))
@@ -164,13 +169,13 @@ def _shared(rows: TokenisedRows, batch_size: int, max_tokens: int | None, world_
 class _Maker:
     """Turns lists of row indices into batches, in this process or in workers."""
 
-    def __init__(self, make: Callable[[Batch], dict[str, Tensor]], num_workers: int) -> None:
+    def __init__(self, make: Callable[[Any], dict[str, Tensor]], num_workers: int) -> None:
         if num_workers < 0:
             raise InputError(f"training.num_workers: got {num_workers}; it must be 0 or more.")
         self._collate = make
         self._num_workers = num_workers
 
-    def __call__(self, batches: list[Batch]) -> Iterator[dict[str, Tensor]]:
+    def __call__(self, batches: Sequence[Batch | list[Batch]]) -> Iterator[dict[str, Tensor]]:
         if self._num_workers == 0 or not batches:
             return map(self._collate, batches)
         loader: DataLoader[dict[str, Tensor]] = DataLoader(
@@ -183,7 +188,7 @@ class _Maker:
 
 
 class _Batches(torch.utils.data.Dataset[dict[str, Tensor]]):
-    def __init__(self, batches: list[Batch], make: Callable[[Batch], dict[str, Tensor]]) -> None:
+    def __init__(self, batches: Sequence[Batch | list[Batch]], make: Callable[[Any], dict[str, Tensor]]) -> None:
         self._batches, self._make = batches, make
 
     def __len__(self) -> int:

@@ -33,6 +33,7 @@ TRAINING: Mapping[str, frozenset[Kind]] = {
     "label_smoothing": ALL - {"regression", "multilabel"},
     "class_weights": LABELLED,
     "head_dropout": ALL - GENERATIVE,
+    "packing": frozenset({"causal-lm"}),
 }
 """The kinds that use these keys of ``training``; all kinds use the other keys."""
 

@@ -29,7 +29,8 @@ _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "l
 """Trainer arguments that only affect the display, so progress stays valid when they change."""
 _RESTORES = "checkpoint_connector.py"
 """The Lightning source file that restores checkpoints."""
-_RESOLVED = ("prefix_cache", "prefix_cache_bytes")
+_NOT_DECIDING = {"checkpoint_every", "num_workers", "gradient_checkpointing", "prefix_cache", "prefix_cache_bytes"}
+"""Training settings that do not affect the learned bank, or are recorded as resolved."""
 
 
 def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
 def _determining_settings(run: TaskRun) -> dict[str, Any]:
     """Return everything that determines the learned bank, by user-facing name."""
     session, plan, backbone = run.session, run.plan, run.backbone
-    training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
+    training = plan.training.model_dump(mode="json", exclude=_NOT_DECIDING)
     reads = reads_of(session, plan)
     return {
         "kind": plan.kind,
