@@ -7,7 +7,6 @@ rendering to the next, such as with the date, is refused: a bank's answers would
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +15,17 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
-from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat, digest_of, is_template, named_tokens
+from continual_petl.streams.schema.chat_spec import (
+    MAX_TEMPLATE,
+    ChatSpec,
+    ResolvedChat,
+    digest_of,
+    is_template,
+    named_tokens,
+)
+from continual_petl.streams.sources.checks import show
 from continual_petl.streams.sources.conversations import Message
 
-MAX_TEMPLATE = 100_000
-"""Maximum number of characters of a template."""
 _TIMES, _MORE = 4, 200_000
 """A rendering has at most this many times the characters of its messages, and this many more."""
 _CHANGING = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
@@ -49,7 +54,24 @@ def render(
     Raises:
         UnusableChat: if the template fails, or returns too much text.
     """
-    return str(_applied(tokenizer, chat, messages, tokenize=False, add_generation_prompt=prompt))
+    text = str(_applied(tokenizer, chat, messages, tokenize=False, add_generation_prompt=prompt))
+    for message in _with_system(chat, messages):
+        if message["role"] != "assistant":  # of earlier answers, some templates leave out thoughts
+            check_written(message, text)
+    return text
+
+
+def check_written(message: Message, text: str) -> None:
+    """Raise `UnusableChat` if a template left a message out, or changed it."""
+    if message["content"].strip() not in text:
+        raise UnusableChat(
+            f"the chat template leaves out, or changes, a message of the {message['role']}, {show(message['content'])}; "
+            "change the conversation or chat.system, or name another template under chat.template"
+        )
+
+
+def _with_system(chat: ResolvedChat, messages: Sequence[Message]) -> list[Message]:
+    return [*([] if chat.system is None else [{"role": "system", "content": chat.system}]), *messages]
 
 
 def marked(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message]) -> list[int]:
@@ -67,11 +89,10 @@ def _applied(
     tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], **options: Any
 ) -> Any:
     options |= {"chat_template": chat.template, **chat.tokens}
-    if chat.system is not None:
-        messages = [{"role": "system", "content": chat.system}, *messages]
+    messages = _with_system(chat, messages)
     limit = _TIMES * sum(len(message["content"]) for message in messages) + _MORE
     try:
-        found: Any = tokenizer.apply_chat_template(list(messages), **options)
+        found: Any = tokenizer.apply_chat_template(messages, **options)
     except Exception as error:  # whatever the template calls, with whatever it passes
         raise UnusableChat(
             f"the chat template cannot render this conversation: {type(error).__name__}: "
@@ -152,20 +173,15 @@ def _own(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _read(path: str) -> str:
-    file = Path(os.path.expanduser(path))
+    file = Path(path)
     try:
-        if file.is_file() and file.stat().st_size > 4 * MAX_TEMPLATE:
-            raise InputError(
-                f"chat.template: {path} has {file.stat().st_size:,} bytes; allowed are {MAX_TEMPLATE:,} characters."
-            )
-        text = file.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"chat.template: {path!r:.200} cannot be read as a text file ({error}); give the path of a file with a Jinja "
-            "template, relative to the folder of the stream file, or the template itself."
-        ) from error
+        # A device could be endless.
+        text = file.read_text("utf-8") if file.is_file() and file.stat().st_size <= 4 * MAX_TEMPLATE else ""
+    except (OSError, ValueError):
+        text = ""
     if not is_template(text):
         raise InputError(
-            f"chat.template: {path} holds no Jinja template ({{{{ ... }}}} or {{% ... %}}): give another file."
+            f"chat.template: {path!r:.200} is no UTF-8 file of at most {MAX_TEMPLATE:,} characters with a Jinja template "
+            "({{ ... }} or {% ... %}); give the path of one, relative to the folder of the stream file, or the template."
         )
     return text

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
-from continual_petl.streams.encoding.chat_template import WRITE_MARKS, UnusableChat, marked, render
+from continual_petl.streams.encoding.chat_template import WRITE_MARKS, UnusableChat, check_written, marked, render
 from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 from continual_petl.streams.encoding.tokenise import same_number
 from continual_petl.streams.encoding.tokenise_sources import room_for
@@ -36,7 +36,11 @@ from continual_petl.streams.sources.checks import show
 from continual_petl.streams.sources.conversations import Message
 
 Ids = list[int]
-_SHOWN = 10
+_ELSEWHERE = (
+    "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so that a "
+    "bank would learn to continue another text than it is given in prediction. Write a copy of the template to a file in "
+    "which they do, and name it under chat.template"
+)
 
 
 def tokenise_chats(
@@ -90,11 +94,12 @@ def tokenise_chats(
             num_cut += kept != list(messages)
     if unusable:
         (number, why), *others = unusable
-        rows = ", ".join(str(number) for number, _ in others[:_SHOWN])
         more = (
-            f" {len(others)} more cannot be used, for this or another reason: {rows}{', ...' * (len(others) > _SHOWN)}."
+            f" {len(others)} more cannot be used, for this or another reason; the next is row {others[0][0]}."
+            if others
+            else ""
         )
-        raise InputError(f"{where}, row {number}, {why}.{more if others else ''}")
+        raise InputError(f"{where}, row {number}, {why}.{more}")
     return TokenisedRows(
         ids=np.array([token for row in ids for token in row], dtype=np.int32),
         offsets=offsets_of(map(len, ids)),
@@ -109,18 +114,6 @@ def tokenise_chats(
     )
 
 
-def first_row(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], answer: str) -> str:
-    """Return the text that the template makes of a row.
-
-    Raises:
-        InputError: if it cannot be rendered.
-    """
-    try:
-        return render(tokenizer, chat, [*messages, {"role": "assistant", "content": answer}])
-    except UnusableChat as error:
-        raise InputError(f"row 1: {error}.") from error
-
-
 @dataclass(frozen=True)
 class _Encoder:
     """Encodes one conversation after the other."""
@@ -130,14 +123,10 @@ class _Encoder:
     room: int
     """Maximum tokens of a source."""
 
-    def ids(self, text: str) -> Ids:
-        """Return the tokens of a text."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def spans(self, text: str) -> NDArray[np.int64]:
-        """Return where each token of a text begins and ends, (2, W)."""
-        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return np.array(found, dtype=np.int64).reshape(-1, 2).T
+    def tokens(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
+        """Return the tokens of a text, and where each of them begins and ends in it, (2, W)."""
+        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(found["input_ids"]), np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
 
     def fitting(self, messages: Sequence[Message]) -> tuple[list[Message], str, Ids]:
         """Return the messages that fit into a source, their text and its tokens: without the oldest turns, if need be."""
@@ -145,7 +134,7 @@ class _Encoder:
         first = int(kept[0]["role"] == "system")
         while True:
             text = render(self.tokenizer, self.chat, kept, prompt=True)
-            ids = self.ids(text)
+            ids, _ = self.tokens(text)
             if len(ids) <= self.room:
                 return kept, text, ids
             after = [number for number, each in enumerate(kept) if number > first and each["role"] == "user"]
@@ -156,7 +145,7 @@ class _Encoder:
 
     def _shortened(self, content: str, num_tokens: int) -> str:
         """Return a text without as many tokens at its end as a source has too many."""
-        _, ends = self.spans(content)
+        _, (_, ends) = self.tokens(content)
         left = len(ends) - (num_tokens - self.room)
         text = content[: ends[left - 1]] if left > 0 else ""
         if not text.strip() or text == content:
@@ -176,26 +165,33 @@ class _Encoder:
             source: its tokens.
         """
         text = render(self.tokenizer, self.chat, messages)
-        whole, spans = self.ids(text), self.spans(text)
+        check_written(messages[-1], text)
+        whole, spans = self.tokens(text)
         mask_W = self._learned(messages, text, whole, spans)
         begin, end = len(prompt), int(np.flatnonzero(mask_W)[-1]) + 1 if mask_W.any() else 0
         num_same = next((n for n, (a, b) in enumerate(zip(source, whole, strict=False)) if a != b), len(source))
         after_W = spans[0] >= begin
-        if text.startswith(prompt) and mask_W[after_W][: end - len(whole) or None].all() and mask_W[after_W].any():
-            if num_same == len(source):
-                return whole[num_same:end], mask_W[:num_same]
+        if (
+            not text.startswith(prompt)
+            or not mask_W[after_W][: end - len(whole) or None].all()
+            or not mask_W[after_W].any()
+        ):
+            raise UnusableChat(_ELSEWHERE)
+        target, mask = whole[num_same:end], mask_W[:num_same]
+        if num_same < len(source):
             # A token of the whole text lies on both sides. The bank is given the source alone, so the rest is too.
-            rest, kept = self.ids(text[begin:]), end - len(whole)
+            rest, _ = self.tokens(text[begin:])
             header_W, fill = mask_W[num_same:][spans[1][num_same:] <= begin], self.chat.loss_on == "all"
-            target = rest[: kept or None]
+            target, mask = rest[: end - len(whole) or None], np.append(mask, np.full(len(source) - num_same, fill))
             same_text = self.tokenizer.decode([*source, *rest]) == self.tokenizer.decode(whole)
-            if same_text and target and rest[len(target) :] == whole[end:] and (fill or not header_W.any()):
-                return target, np.concatenate([mask_W[:num_same], np.full(len(source) - num_same, fill)])
-        raise UnusableChat(
-            "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so "
-            "that a bank would learn to continue another text than it is given in prediction. Write a copy of the template "
-            "to a file in which they do, and name it under chat.template"
-        )
+            if not same_text or rest[len(target) :] != whole[end:] or (header_W.any() and not fill):
+                raise UnusableChat(_ELSEWHERE)
+        if self.chat.end not in target:
+            raise UnusableChat(
+                "the {% generation %} of the chat template ends before the token that ends an answer, so that a bank would "
+                f"not learn to end one. {WRITE_MARKS}"
+            )
+        return target, mask
 
     def _learned(
         self, messages: Sequence[Message], text: str, whole: Ids, spans: NDArray[np.int64]

@@ -157,13 +157,12 @@ def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTok
     """Return a remark that shows the first row of a task of conversations, as its template writes it."""
     if train.chat is None or tokenizer is None:
         return []
-    from continual_petl.streams.encoding.chat_template import resolve_chat
-    from continual_petl.streams.encoding.tokenise_chats import first_row
+    from continual_petl.streams.encoding.chat_template import render, resolve_chat
 
+    first = [*train.inputs[0], {"role": "assistant", "content": train.answers[0]}]
     try:
-        chat = resolve_chat(train.chat, tokenizer)
-        return [rendered(task, first_row(tokenizer, chat, train.inputs[0], train.answers[0]))]
-    except InputError as error:
+        return [rendered(task, render(tokenizer, resolve_chat(train.chat, tokenizer), first))]
+    except ValueError as error:
         raise InputError(f"{train.where}, {error}") from error
 
 

@@ -12,6 +12,8 @@ from pydantic import Field, field_validator, model_validator
 from continual_petl._frozen import FrozenModel
 from continual_petl.streams.schema.data_spec import Text
 
+MAX_TEMPLATE = 100_000
+"""Maximum number of characters of a template."""
 LossOn = Literal["response", "last", "all"]
 
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -44,7 +46,7 @@ class ChatSpec(FrozenModel):
 class ResolvedChat(FrozenModel):
     """Everything that decides how a conversation becomes text; a certificate holds it, so a bank needs no other template."""
 
-    template: Text
+    template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
     """The text of the chat template."""
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """SHA-256 of the template."""

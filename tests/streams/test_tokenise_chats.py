@@ -211,6 +211,34 @@ def test_marks_that_begin_after_the_generation_prompt_are_refused() -> None:
         encoded([user("a"), assistant("b")], chat_of(template))
 
 
+def test_marks_without_the_token_that_ends_an_answer_are_refused() -> None:
+    template = CHATML.replace(
+        "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}",
+        "{{ message['content'] }}{% endgeneration %}{{ '<|im_end|>' }}",
+        1,
+    )
+    with pytest.raises(
+        InputError, match=r"ends before the token that ends an answer.* put \{% generation %\} before the text"
+    ):
+        encoded([user("a"), assistant("b")], chat_of(template))
+
+
+def test_a_template_that_leaves_a_message_out_is_refused() -> None:
+    template = CHATML.replace(
+        "{% for message in messages %}", "{% for message in messages if message['role'] != 'system' %}"
+    )
+    with pytest.raises(
+        InputError, match=r"leaves out, or changes, a message of the system, 'be kind'; change the conversation"
+    ):
+        encoded([{"role": "system", "content": "be kind"}, user("a"), assistant("b")], chat_of(template))
+    with pytest.raises(
+        InputError, match=r"^chat\.template \(.*leaves out, or changes, a message of the system, 'be kind'"
+    ):
+        chat_of(template, system="be kind")
+    with pytest.raises(InputError, match="leaves out, or changes, a message of the assistant, '<b>B'"):
+        encoded([user("a"), assistant("<b>B")], chat_of(CHATML.replace("content']", "content'] | replace('<b>', '')")))
+
+
 def test_a_long_conversation_loses_its_oldest_turns_but_not_the_system_prompt() -> None:
     old = [m for n in range(5) for m in (user(f"question {n}"), assistant(f"answer {n}"))]
     messages = [{"role": "system", "content": "be kind"}, *old, user("the last"), assistant("is it")]
@@ -289,8 +317,12 @@ def test_templates_come_from_the_tokenizer_the_stream_or_a_file(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("template", "what"),
     [
-        ("nowhere.jinja", "cannot be read as a text file"),
-        (".", "cannot be read as a text file"),
+        (
+            "nowhere.jinja",
+            "'nowhere.jinja' is no UTF-8 file of at most 100,000 characters with a Jinja template ({{ ... }}",
+        ),
+        (".", "is no UTF-8 file"),
+        ("/dev/zero", "is no UTF-8 file"),
         ("{% for %}", "TemplateSyntaxError"),
         ("{{ raise_exception('only ducks') }}", "TemplateError: only ducks; change the conversation"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
@@ -309,18 +341,11 @@ def test_templates_that_cannot_be_used_are_refused(template: str, what: str) -> 
     assert len(str(caught.value)) < 700
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (b"\xff{{", "cannot be read as a text file"),
-        (b"hello", "holds no Jinja template"),
-        (b"{" * 400_001, "bytes; allowed"),
-    ],
-)
-def test_files_that_hold_no_template_are_refused(tmp_path: Path, content: bytes, what: str) -> None:
+@pytest.mark.parametrize("content", [b"\xff{{", b"hello", b"{" * 400_001])
+def test_files_that_hold_no_template_are_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "chat.jinja"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=what):
+    with pytest.raises(InputError, match=r"chat\.jinja' is no UTF-8 file of at most 100,000 characters with a Jinja"):
         chat_of(str(file))
 
 
@@ -342,7 +367,8 @@ def test_an_error_in_one_row_names_the_row() -> None:
     ):
         tokenise_chats([[user("a")], [user("duck")]], ["b", "b"], TOKENIZER, 200, chat=chat_of(template))
     with pytest.raises(
-        InputError, match=r"under chat\.template\. 1 more cannot be used, for this or another reason: 3\.$"
+        InputError,
+        match=r"under chat\.template\. 1 more cannot be used, for this or another reason; the next is row 3\.$",
     ):
         tokenise_chats([[user("a")], *[[user("duck")]] * 2], None, TOKENIZER, 200, chat=chat_of(template))
     with pytest.raises(UnusableChat, match="duck"):
