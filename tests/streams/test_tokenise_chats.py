@@ -16,10 +16,10 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.encoding.chat_template import MAX_TEMPLATE, UnusableChat, render, resolve_chat
+from continual_petl.streams.encoding.chat_template import UnusableChat, render, resolve_chat
 from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
-from continual_petl.streams.schema.chat_spec import ChatSpec, LossOn, ResolvedChat
+from continual_petl.streams.schema.chat_spec import MAX_TEMPLATE, ChatSpec, LossOn, ResolvedChat
 from continual_petl.streams.sources.conversations import Message
 from tests.chats import CHATML, CHATML_PLAIN, assistant, chat_tokenizer, user
 
@@ -375,11 +375,14 @@ def test_an_error_in_one_row_names_the_row() -> None:
         render(TOKENIZER, chat_of(template), [user("duck")])
 
 
-def test_a_certificate_with_another_digest_is_refused() -> None:
-    fields = chat_of().model_dump()
-    for changed, what in (
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
         ({"digest": "0" * 64}, "not that of the template"),
-        ({"tokens": {"tools": "a"}}, "'tools' is not"),
-    ):
-        with pytest.raises(ValueError, match=what):
-            ResolvedChat.model_validate(fields | changed)
+        ({"tokens": {"tools": "a"}}, "'tools' is not the name of a special token"),
+        ({"template": "a" * 100_001}, "at most 100000 characters"),
+    ],
+)
+def test_a_certificate_that_was_changed_is_refused(changed: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        ResolvedChat.model_validate(chat_of().model_dump() | changed)
