@@ -18,7 +18,7 @@ from continual_petl.predictor.batching import batches, groups, joined, like
 from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, as_rows
 from continual_petl.predictor.one_or_many import Row as Row
 from continual_petl.predictor.resumed import resumed
-from continual_petl.predictor.row_checks import Request, check_request, in_words
+from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
 from continual_petl.router.row_states import Below
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.manifest import Manifest
@@ -238,7 +238,7 @@ class Predictor:
     def _lane(self, asked: Sequence[Request], batch_size: int, below: Below | None = None) -> dict[int, Answer]:
         """Return the predictions of tasks that share batches."""
         models = self._models
-        parts = [each.encoded(models) for each in asked]
+        parts = encode_all(asked, models)
         held = [self._held(each) for each in asked]
         backbone = held[0].backbone
         backbone.model.train(False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from continual_petl.errors import InputError
@@ -61,6 +62,33 @@ class Request:
                     f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; divide the row, "
                     "so that every word gets a tag"
                 )
+
+
+def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRows]:
+    """Return the encoded rows of each request; texts that are encoded alike go to the tokenizer in one call.
+
+    Raises:
+        InputError: as `Request.encoded`.
+    """
+    alike: dict[tuple[bool, int], list[int]] = {}
+    for number, each in enumerate(asked):
+        if each.manifest.kind in ("classification", "regression", "multilabel"):
+            alike.setdefault((each.manifest.pair, each.manifest.max_length), []).append(number)
+    found: dict[int, TokenisedRows] = {}
+    for numbers in alike.values():
+        own = [asked[number] for number in numbers]
+        inputs = [text for each in own for text in each.inputs]
+        pairs = [text for each in own for text in each.pairs or ()]
+        try:
+            rows = replace(own[0], numbers=range(len(inputs)), inputs=inputs, pairs=pairs or None).encoded(models)
+        except InputError:
+            continue  # raised again below, with the task and row
+        ends = list(itertools.accumulate(len(each.inputs) for each in own))
+        found |= {
+            number: rows.take(range(end - len(each.inputs), end))
+            for number, each, end in zip(numbers, own, ends, strict=True)
+        }
+    return [found[number] if number in found else each.encoded(models) for number, each in enumerate(asked)]
 
 
 def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifest) -> Request:
