@@ -56,7 +56,8 @@ class Predictions(ABC):
         Without a task, the run finds the task of each row and returns its probability; see `predictor.routed`.
 
         Args:
-            rows: a list of texts, pairs of texts, lists of words or images, or a single row; see `Predictor.predict`.
+            rows: a list of texts, pairs of texts, conversations, lists of words or images, or a single row; see
+                `Predictor.predict`.
             task: the learned task whose bank predicts, or a list with one task per row; None lets the run find the task of
                 each row, among the tasks that were learned with ``routing``.
             batch_size: rows at a time.

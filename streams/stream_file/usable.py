@@ -18,7 +18,7 @@ from continual_petl.errors import did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
-_OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max_target_length", "chat", "split"}
+_OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max_target_length", "split"}
 """Keys of a task that do not affect the meaning of its rows."""
 _OF_STREAM = {"bank", "training", "trainer", "evaluate", "probe", "protocol", "seed"}
 _NO_TASK = {"name": "none", "kind": "classification", "data": {"train": []}}

@@ -345,3 +345,13 @@ def test_lists_without_chat_are_still_refused(backbone: Path, tmp_path: Path) ->
     rows = [{"source": m["messages"][:-1], "target": m["messages"][-1]["content"]} for m in chats(24)]
     with pytest.raises(InputError, match="is of type list"):
         learn(course(backbone, talk(data={"train": rows}, columns={})), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_answers_are_learned_up_to_their_end(backbone: Path, tmp_path: Path) -> None:
+    training = {"epochs": 30, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32"}
+    run = learn(course(backbone, talk(), training=training), tmp_path / "run")
+    # Every answer ends with this word; which word of the question comes first is harder.
+    for answer in run.predict(["w3 w50", "w9 w50"], task="talk"):
+        assert str(answer.value).endswith("w60")
+        assert len(str(answer.value).split()) <= 2
