@@ -8,11 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import datasets  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.streams.batches.collate import collate
@@ -386,3 +388,39 @@ def test_an_error_in_one_row_names_the_row() -> None:
 def test_a_certificate_that_was_changed_is_refused(changed: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         ResolvedChat.model_validate(chat_of().model_dump() | changed)
+
+
+@pytest.mark.filterwarnings("default")
+def test_batches_are_those_of_trl_itself_where_it_is_installed(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    tokenizer: Any = chat_tokenizer()
+    tokenizer.pad_token = "<|end|>"
+    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    rows = [
+        [user("a question"), assistant("the answer"), user("and?"), assistant("is it")],
+        [user("x"), assistant("y")],
+    ]
+    arguments = trl.SFTConfig(
+        output_dir=str(tmp_path), assistant_only_loss=True, max_length=512, report_to=[], use_cpu=True
+    )
+    trainer = trl.SFTTrainer(
+        model=LlamaForCausalLM(config),
+        args=arguments,
+        train_dataset=datasets.Dataset.from_list([{"messages": row} for row in rows]),
+        processing_class=tokenizer,
+    )
+    theirs = trainer.data_collator([trainer.train_dataset[0], trainer.train_dataset[1]])
+    encoded_rows = tokenise_chats(
+        [row[:-1] for row in rows],
+        [row[-1]["content"] for row in rows],
+        tokenizer,
+        512,
+        chat=resolve_chat(ChatSpec(), tokenizer),
+    )
+    ours = collate(encoded_rows, [0, 1], tokenizer.pad_token_id, kind="causal-lm", train=True)
+    width = ours["labels"].shape[1]
+    assert torch.equal(theirs["labels"][:, :width], ours["labels"])
+    assert torch.equal(
+        theirs["input_ids"][:, :width][ours["attention_mask"] == 1], ours["input_ids"][ours["attention_mask"] == 1]
+    )
+    assert (theirs["labels"][:, width:] == IGNORED).all()
