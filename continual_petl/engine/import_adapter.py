@@ -35,7 +35,7 @@ from continual_petl.imports.draft import put
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.imported import Imported, check_imported
 from continual_petl.imports.translate import read_adapter, translate
-from continual_petl.learner.plan import build_bank, chat_of, plan_task
+from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.history import Curve, History
@@ -44,6 +44,7 @@ from continual_petl.store.commit import Evidence
 from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.store.verify.probe import make_probe
+from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import dump_stream, settled
 
@@ -212,7 +213,7 @@ def _without_rows(
     """Return the bank without scores."""
     clock, backbone = Clock(), session.backbone(entry)
     labels = entry.labels if isinstance(entry.labels, tuple) else None
-    chat = chat_of(session.spec, entry, session.models.tokenizer)
+    chat = chat_of(entry.name, session.spec.resolved_chat(entry), session.models.tokenizer)
     plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec, chat=chat)
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))

@@ -11,13 +11,14 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
-from continual_petl.learner.plan import chat_of, check_kind, plan_task
+from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
+from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.chat_spec import ChatSpec, is_template
 from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
@@ -116,7 +117,7 @@ class Session:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
         seen, backbone = None if train is None else train.labels, self.backbone(task)
         check_kind(task, backbone)
-        chat = chat_of(self.spec, task, self.models.tokenizer) if task.reads_chats else None
+        chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
         return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat)
 
     def bank(self, task: TaskSpec) -> BankSpec:

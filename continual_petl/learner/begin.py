@@ -9,10 +9,11 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
-from continual_petl.learner.plan import chat_of, check_kind, plan_task
+from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.start import check_start
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.encoding.image_processing import image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.preparation.prepare import prepare_task
@@ -59,7 +60,7 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     data = prepare_task(spec, chosen, tokenizer, spec.backbone.max_length or backbone.max_length, images=images)
     held = learner.plans
     bank = spec.resolved_bank(chosen, lambda name: held[name].bank if name in held else None)
-    chat = chat_of(spec, chosen, tokenizer)
+    chat = chat_of(chosen.name, spec.resolved_chat(chosen), tokenizer)
     plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank, chat=chat)
     for name in plan.bank.fuse:
         _check_in_memory(learner, plan, name, "fuse")

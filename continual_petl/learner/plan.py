@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import check_positions
@@ -19,7 +18,6 @@ from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind
 from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.encoding.chat_template import resolve_chat
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -45,7 +43,7 @@ def plan_task(
         train: training labels, for balanced class weights; if None, these weights stay unresolved, which suffices for a
             plan that is only inspected.
         bank: the full specification of the task's bank; None takes it from the stream.
-        chat: the chat template of a task of conversations; see `chat_of`.
+        chat: the chat template of a task of conversations; see `streams.encoding.chat_template.chat_of`.
 
     Raises:
         InputError: if the backbone does not support this kind of task, or class weights cannot be resolved.
@@ -72,26 +70,6 @@ def plan_task(
         max_target_length=_target_length(task, backbone) if generative else None,
         chat=chat,
     )
-
-
-def chat_of(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenizerBase | None) -> ResolvedChat | None:
-    """Return the chat settings of a task with its template; None for a task on texts.
-
-    Args:
-        spec: the stream.
-        task: one of its tasks.
-        tokenizer: the backbone's tokenizer.
-
-    Raises:
-        InputError: if there is no template that can be used.
-    """
-    asked = spec.resolved_chat(task)
-    if asked is None or tokenizer is None:
-        return None
-    try:
-        return resolve_chat(asked, tokenizer)
-    except InputError as error:
-        raise InputError(f"task {task.name!r}, {error}", key=("chat",)) from None
 
 
 def _target_length(task: TaskSpec, backbone: Backbone) -> int:

@@ -107,6 +107,25 @@ def _applied(
     return found
 
 
+def chat_of(task: str, spec: ChatSpec | None, tokenizer: PreTrainedTokenizerBase | None) -> ResolvedChat | None:
+    """Return the chat settings of a task with its template; None for a task on texts or images.
+
+    Args:
+        task: name of the task.
+        spec: from `StreamSpec.resolved_chat`.
+        tokenizer: the backbone's tokenizer.
+
+    Raises:
+        InputError: if there is no template that can be used.
+    """
+    if spec is None or tokenizer is None:
+        return None
+    try:
+        return resolve_chat(spec, tokenizer)
+    except InputError as error:
+        raise InputError(f"task {task!r}, {error}", key=("chat",)) from None
+
+
 def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> ResolvedChat:
     """Return the chat settings of a task with the text of its template, checked.
 

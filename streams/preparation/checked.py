@@ -99,9 +99,10 @@ class Checked:
         Raises:
             InputError: if a row or a setting cannot be used.
         """
-        from continual_petl.streams.encoding.chat_template import resolve_chat
+        from continual_petl.streams.encoding.chat_template import chat_of
         from continual_petl.streams.encoding.encode import encode_rows  # imports transformers
 
+        chat = chat_of(self.task.name, self.chat, tokenizer)
         try:
             rows = encode_rows(
                 self.task.kind,
@@ -112,7 +113,7 @@ class Checked:
                 max_length=max_length,
                 max_target_length=self.task.max_target_length,
                 images=images,
-                chat=None if self.chat is None or tokenizer is None else resolve_chat(self.chat, tokenizer),
+                chat=chat,
                 where=str(self.where),
                 cache=cache,
             )

@@ -157,13 +157,15 @@ def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTok
     """Return a remark that shows the first row of a task of conversations, as its template writes it."""
     if train.chat is None or tokenizer is None:
         return []
-    from continual_petl.streams.encoding.chat_template import render, resolve_chat
+    from continual_petl.streams.encoding.chat_template import UnusableChat, chat_of, render
 
+    chat = chat_of(task.name, train.chat, tokenizer)
+    assert chat is not None
     first = [*train.inputs[0], {"role": "assistant", "content": train.answers[0]}]
     try:
-        return [rendered(task, render(tokenizer, resolve_chat(train.chat, tokenizer), first))]
-    except ValueError as error:
-        raise InputError(f"{train.where}, {error}") from error
+        return [rendered(task, render(tokenizer, chat, first))]
+    except UnusableChat as error:
+        raise InputError(f"{train.where}, row 1: {error}.") from error
 
 
 def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
