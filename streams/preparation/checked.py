@@ -40,7 +40,7 @@ from continual_petl.streams.sources.checks import (
     regression_targets,
     show,
 )
-from continual_petl.streams.sources.conversations import RULE, check_conversations, from_cell
+from continual_petl.streams.sources.conversations import RULE, check_conversations, from_cell, is_message
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:
@@ -200,6 +200,12 @@ def check_split(
         case "image-classification":
             inputs, keys = check_images(where, task.columns.image, inputs, spec.data_dir)
         case kind:
+            if kind == "causal-lm" and any(isinstance(v, list) and any(map(is_message, v)) for v in inputs[:1]):
+                raise InputError(
+                    f"{where}, column {task.columns.source!r}: the rows are lists of messages; to learn conversations, add "
+                    "chat: {} to this task, or name a column of whole conversations: columns: {messages: ...}.",
+                    key=("columns", "source"),
+                )
             check_texts(where, task.columns.source if kind in GENERATIVE else task.columns.text, inputs)
     if rows.pairs is not None:
         check_texts(where, str(task.columns.text_pair), rows.pairs)

@@ -341,9 +341,9 @@ def test_streams_are_written_with_what_they_say() -> None:
     assert StreamSpec.model_validate(spec.model_dump(mode="json")) == spec
 
 
-def test_lists_without_chat_are_still_refused(backbone: Path, tmp_path: Path) -> None:
+def test_messages_without_chat_are_refused_with_what_to_write(backbone: Path, tmp_path: Path) -> None:
     rows = [{"source": m["messages"][:-1], "target": m["messages"][-1]["content"]} for m in chats(24)]
-    with pytest.raises(InputError, match="is of type list"):
+    with pytest.raises(InputError, match=r"lists of messages; to learn conversations, add chat: \{\} to this task"):
         learn(course(backbone, talk(data={"train": rows}, columns={})), tmp_path / "run")
 
 
