@@ -207,6 +207,16 @@ def test_cached_states_train_conversations(backbone: Path, tmp_path: Path, loss_
     assert all(check.ok for check in run.verify(data=True))
 
 
+def test_packed_conversations_learn_the_same_tokens(backbone: Path, tmp_path: Path) -> None:
+    training = {"packing": True, "precision": "fp32", "epochs": 1}
+    run = learn(course(backbone, talk(), training=training), tmp_path / "run")
+    assert all(check.ok for check in run.verify(data=True))
+    learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
+    data = begin_task(learner, course(backbone, talk(), training=training), "talk")
+    learned = [batch["labels"] != -100 for batch in data.train_dataloader()]
+    assert sum(int(mask.sum()) for mask in learned) == 2 * 3 * 24
+
+
 def test_conversations_are_learned_with_an_own_trainer(backbone: Path) -> None:
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
     data = begin_task(learner, course(backbone, talk()), "talk")
