@@ -5,6 +5,7 @@ The names below are imported on first use, so that importing the package is fast
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from continual_petl._lazy import lazy_names
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from continual_petl.sweep.spec import SweepSpec as SweepSpec
 
 __version__ = VERSION
+
+# torchao, which transformers imports if it is installed, warns about kernels for devices that this machine may not have.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Return the hex digest of one tensor: dtype, shape and contents, whatever its device and strides."""
+    """Return the hex digest of one tensor: dtype, shape and contents, whatever its device and strides.
+
+    The digest of a quantised tensor combines those of its codes and scales.
+    """
     import torch  # takes seconds, and callers with a tensor have imported it already
 
+    if hasattr(tensor, "__tensor_flatten__"):
+        parts = {name: tensor_digest(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]}
+        return combined_digest({"class": type(tensor).__name__, "shape": list(tensor.shape), **parts})
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    if flat.numel() == 1:
+        flat = flat.as_strided((1,), (1,))  # the stride of one element can be anything
     # A view as bytes: no copy, and works for dtypes such as bfloat16 that numpy lacks.
     content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     return content_digest(str(tensor.dtype).removeprefix("torch."), tensor.shape, content)

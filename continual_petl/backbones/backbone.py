@@ -14,6 +14,7 @@ from continual_petl.backbones.files import config_facts, files_of, source_of
 from continual_petl.backbones.max_length import max_length_of
 from continual_petl.backbones.mutable_state import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool
+from continual_petl.backbones.quantised import Quantize, cannot_quantise, check_quantised, read_quantised
 from continual_petl.backbones.sites import Sites
 from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
 from continual_petl.backbones.weights import (
@@ -22,7 +23,6 @@ from continual_petl.backbones.weights import (
     change_precision,
     checkpoint_digests,
     load_weights,
-    refuse_quantised,
 )
 from continual_petl.digests import combined_digest, file_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError
@@ -61,6 +61,8 @@ class Backbone:
     """Number of positions up to which the rotary tables stay as loaded, at least ``max_length``; None: no limit."""
     remote_code: bool = False
     """Whether code that comes with the model may be executed."""
+    quantize: Quantize | None = None
+    """How its weights are quantised, when loaded or in the checkpoint."""
 
     @property
     def num_layers(self) -> int:
@@ -138,6 +140,7 @@ def load_backbone(
     pooling: Pooling | None = None,
     max_length: int | None = None,
     remote_code: bool = False,
+    quantize: Quantize | None = None,
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -151,12 +154,13 @@ def load_backbone(
         max_length: maximum number of tokens; None means the model's limit. Without a position limit (T5), None means
             the ``n_positions`` of its configuration or 512, and any number may be requested.
         remote_code: whether Python code that comes with the model is executed; it can do whatever this process can.
+        quantize: ``int8`` and ``nf4`` keep the weights of linear layers as codes of 8 or 4 bits; needs `torchao`.
 
     Raises:
         InputError: if the backbone cannot be found, no anatomy is registered for its family, its weights are incomplete, or
             it needs custom code that you have not allowed to run.
     """
-    model, sites, generates, facts = _load_frozen(name, revision, attention, remote_code)
+    model, sites, generates, facts, quantised = _load_frozen(name, revision, attention, remote_code, quantize)
     digests = checkpoint_digests(model)
     change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
     # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
@@ -177,6 +181,7 @@ def load_backbone(
         max_length=max_length_of(name, model.config, sites.anatomy, max_length),
         fixed_positions=fixed_positions(model),
         remote_code=remote_code,
+        quantize=quantised,
     )
     fixed = backbone.fixed_positions
     remedy = f"Write backbone: {{name: ..., max_length: {fixed}}}, or less."
@@ -186,28 +191,33 @@ def load_backbone(
 
 
 def _load_frozen(
-    name: str, revision: str | None, attention: Attention, remote_code: bool
-) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any]]:
-    """Return the model, its sites, whether it generates, and the content of its config.json."""
+    name: str, revision: str | None, attention: Attention, remote_code: bool, quantize: Quantize | None
+) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any], Quantize | None]:
+    """Return the model, its sites, whether it generates, the content of its config.json, and how it is quantised."""
     source = source_of(name)
     check_available(name, revision)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         anatomy = find_anatomy(config.model_type)
-        refuse_quantised(name, config)
-        model, generates = load_weights(source, revision, anatomy, attention, remote_code=remote_code)
+        quantised = read_quantised(name, config)
+        asked = quantize if quantised is None else None
+        model, generates = load_weights(source, revision, anatomy, attention, remote_code=remote_code, quantize=asked)
         facts = config_facts(source, revision)
     except InputError:
         raise
     except Exception as error:  # transformers has no specific exception for a folder or id without a usable model
+        if quantize is not None and "conversion of the weights" in str(error):
+            raise cannot_quantise(name, quantize) from error
         raise InputError(cannot_load(name, error)) from error
+    if quantize is not None or quantised is not None:
+        check_quantised(name, model)
     if generates:
         # The generation_config.json of the checkpoint is for the task it was published for.
         model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)
-    return model, Sites(anatomy, model), generates, facts
+    return model, Sites(anatomy, model), generates, facts, quantize or quantised
 
 
 def _check_pooling(backbone: Backbone, asked: Pooling | None) -> None:

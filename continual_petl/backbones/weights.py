@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from continual_petl.backbones.anatomy import Anatomy
 from continual_petl.backbones.auto_defaults import fastest
+from continual_petl.backbones.quantised import Quantize, is_quantised, quantisation
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError, counted
 
@@ -24,7 +25,13 @@ _KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "
 
 
 def load_weights(
-    source: str, revision: str | None, anatomy: Anatomy, attention: Attention, *, remote_code: bool = False
+    source: str,
+    revision: str | None,
+    anatomy: Anatomy,
+    attention: Attention,
+    *,
+    remote_code: bool = False,
+    quantize: Quantize | None = None,
 ) -> tuple[PreTrainedModel, bool]:
     """Load a model, with its output head if the family has a head and the checkpoint contains it.
 
@@ -34,6 +41,7 @@ def load_weights(
         anatomy: the family.
         attention: implementation.
         remote_code: whether code that comes with the checkpoint may be executed.
+        quantize: how weights are quantised as they are loaded.
 
     Returns:
         The model, and whether it has an output head.
@@ -41,12 +49,14 @@ def load_weights(
     Raises:
         InputError: if tensors are missing or have different shapes.
     """
-    arguments = {
+    arguments: dict[str, Any] = {
         "revision": revision,
         "attn_implementation": _implementation(source, anatomy, attention),
         # Passed even if not allowed: otherwise transformers would prompt on standard input.
         "trust_remote_code": remote_code,
     }
+    if quantize is not None:
+        arguments["quantization_config"] = quantisation(source, quantize)
     with quiet():
         generates = anatomy.output_head != "none"
         model, missing, mismatched = _load(_KINDS[anatomy.output_head], source, **arguments)
@@ -66,21 +76,6 @@ def load_weights(
     return model, generates
 
 
-def refuse_quantised(name: str, config: Any) -> None:
-    """Raise `InputError` for a quantised checkpoint."""
-    found = getattr(config, "quantization_config", None)
-    if found is None:
-        return
-    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
-    raise InputError(
-        f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method "
-        f"{str(getattr(method, 'value', method))!r}). Its weights are packed codes, and the numbers they represent "
-        "depend on the kernels of the machine: neither its digest nor predictions that stay the same bit for bit "
-        "could be guaranteed. Use the checkpoint that it was made from, with training.precision: bf16 to halve "
-        "its memory."
-    )
-
-
 def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """Convert everything loaded from the checkpoint to another floating-point type.
 
@@ -89,7 +84,8 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """
     computed = _computed(model)
     for name, tensor in module_tensors(model).items():
-        if tensor.is_floating_point() and name not in computed:
+        # The scales of quantised weights are part of the checkpoint; they multiply in the precision of the states.
+        if tensor.is_floating_point() and name not in computed and not is_quantised(tensor):
             tensor.data = tensor.data.to(dtype)
 
 

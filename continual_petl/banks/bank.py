@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from continual_petl.backbones.quantised import is_quantised, refuse_parts
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.banks.config.spec import BankSpec, Modification
@@ -53,6 +54,7 @@ class Bank(nn.Module):
         self.layers = [sites.layers[number] for number in numbers]
         names = own_names(spec, model, sites, self.layers, reads)
         parameters = dict(model.named_parameters())
+        _check_codes(spec, names, parameters)
         differences = any(m.config.own_parameters and not m.config.copies for m in spec.modifications)
         shapes = {name: parameters[name].shape for name in names} if differences else {}
         self.modifications = nn.ModuleDict(
@@ -199,3 +201,20 @@ class Bank(nn.Module):
             assert isinstance(group, nn.ModuleDict)
             modification = self.spec.modifications[int(number)]
             yield modification, form_of(modification), group
+
+
+def _check_codes(spec: BankSpec, names: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+    """Refuse what would need the numbers behind quantised weights."""
+    codes = next((name for name in names if is_quantised(parameters[name])), None)
+    if codes is not None:
+        raise refuse_parts(
+            f"bank: it trains a copy of, or a difference to, weights such as {codes!r}", "codes have no gradient"
+        )
+    quantised = any(map(is_quantised, parameters.values()))
+    formed = [m for m in spec.modifications if quantised and not m.config.copies]
+    reads = [m.form for m in formed if getattr(form_of(m), "reads_weight", False)]
+    if reads:
+        raise refuse_parts(
+            f"bank: the form {reads[0]} computes with the norms of the weights",
+            "norms of their rounded values are not exact",
+        )

@@ -12,6 +12,7 @@ import copy
 import torch
 from transformers import PreTrainedModel
 
+from continual_petl.backbones.quantised import is_quantised, refuse_parts
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.forms import form_of, in_order
@@ -41,6 +42,8 @@ def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
             f"bank: {', '.join(stuck)} cannot be merged into weights; {', '.join(MERGEABLE)} can. Use the bank itself "
             "instead, as a Predictor does."
         )
+    if any(map(is_quantised, model.parameters())):
+        raise refuse_parts("bank: it cannot be merged", "a sum with the bank's change would be rounded to codes again")
     whole = copy.deepcopy(model)
     targets, own = dict(whole.named_parameters()), bank.substitutes(model)
     for name, tensor in own.items():

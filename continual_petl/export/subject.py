@@ -63,7 +63,7 @@ def find_subject(models: ModelCache, task: str) -> Subject:
         task: a learned task.
 
     Raises:
-        InputError: if the backbone needs code of its own.
+        InputError: if the backbone needs code of its own, or is quantised.
         StoreError: if bank, probe or backbone are not those of the certificate.
     """
     held = models.held(task)
@@ -71,6 +71,12 @@ def find_subject(models: ModelCache, task: str) -> Subject:
         raise InputError(
             f"task {task!r}: backbone {held.backbone.name!r} needs Python code that comes with it, so an export would not "
             "load on its own. Only backbones of transformers' own classes can be exported: use Run.predict."
+        )
+    if held.backbone.quantize is not None:
+        raise InputError(
+            f"task {task!r}: backbone {held.backbone.name!r} is quantised ({held.backbone.quantize}). A merged export would "
+            "round the bank's change to codes, and an adapter on another backbone than this would answer differently, so "
+            "no export could be compared with the certificate. Use Run.predict, or continual-petl serve."
         )
     tokenizer = None
     if models.tokenizer is not None:

@@ -106,6 +106,7 @@ def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> Non
         "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
         "revision": (backbone.revision, asked.revision),
         "remote_code": (backbone.remote_code, asked.remote_code),
+        "quantize": (backbone.quantize, asked.quantize or backbone.quantize),
         "precision": (backbone.precision, backbone.precision if precision == "auto" else precision),
         "attention": (backbone.attention, backbone.attention if asked.attention == "auto" else asked.attention),
     }

@@ -113,6 +113,7 @@ class ModelCache:
                     pooling=b.pooling,
                     max_length=b.max_length,
                     remote_code=b.remote_code,
+                    quantize=b.quantize,
                 )
             except InputError as error:
                 # transformers rarely names the damaged file in its message.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
@@ -28,8 +28,16 @@ class BackboneSpec(FrozenModel):
     used."""
     remote_code: Bool = False
     """Whether to execute Python code included with the model. It can do anything that you can: read it first."""
+    quantize: Literal["int8", "nf4"] | None = None
+    """Keep the weights of the backbone's linear layers as 8-bit integers (int8) or 4-bit codes (nf4), a quarter or an eighth
+    of their size in fp32 (needs the extra quantize); banks are not quantised. null means as in the checkpoint."""
 
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @model_serializer(mode="wrap")
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Streams written before this key existed must stay unchanged, byte for byte.
+        return {key: value for key, value in handler(self).items() if key != "quantize" or value is not None}

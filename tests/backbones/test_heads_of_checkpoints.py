@@ -103,6 +103,8 @@ def test_tensor_with_wrong_shape_is_an_error(tmp_path: Path) -> None:
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "bitsandbytes"),
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig"}}}, "torchao"),
+        ({"quant_method": "torchao", "quant_type": 8}, "torchao"),
         ({}, "None"),
     ],
 )

@@ -43,6 +43,7 @@ def _fresh_difference(backbone: Backbone, name: str) -> Difference | None:
             precision=backbone.precision,
             attention="sdpa" if backbone.attention == "sdpa" else "eager",
             remote_code=backbone.remote_code,
+            quantize=backbone.quantize,
         )
     except InputError:
         return None

@@ -1,0 +1,109 @@
+"""Quantised backbones: the weights of linear layers as codes and scales, by `torchao`; banks stay in float32.
+
+* int8: 8-bit integers with one scale per output (``Int8WeightOnlyConfig``);
+* nf4: 4-bit codes with one scale per 64 weights, the scales themselves in 8 bits (QLoRA, Dettmers et al. 2023, section 3).
+
+The codes are computed on the CPU from the dtype of the checkpoint, so they, and the backbone's digest, are the same in every
+precision. In a pass, the numbers that they stand for are multiplied in the precision of the states.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from transformers import TorchAoConfig
+
+from continual_petl.errors import InputError
+
+Quantize = Literal["int8", "nf4"]
+
+_SCALERS = 256
+"""Number of scales of nf4 that are quantised together."""
+
+
+def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
+    """Return the settings with which `transformers` quantises a checkpoint as it loads it.
+
+    Args:
+        name: the backbone's name, for the message.
+        quantize: the codes.
+
+    Raises:
+        InputError: if `torchao` is not installed.
+    """
+    try:
+        from torchao.prototype._nf4tensor_api import NF4WeightOnlyConfig
+        from torchao.quantization import Int8WeightOnlyConfig
+    except ImportError as error:
+        raise InputError(
+            f"backbone {name!r}: a quantised backbone ({quantize}) needs the package torchao, which is not installed: run "
+            f"pip install 'continual-petl[quantize]', or remove backbone.quantize. ({error})"
+        ) from None
+    if quantize == "int8":
+        return TorchAoConfig(Int8WeightOnlyConfig())
+    nf4 = NF4WeightOnlyConfig()
+    nf4.scaler_block_size = _SCALERS
+    return TorchAoConfig(nf4)
+
+
+def cannot_quantise(name: str, quantize: Quantize) -> InputError:
+    """Return the error for weights that `torchao` cannot quantise."""
+    return InputError(
+        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of entries of the weight of every "
+        f"linear layer must be a multiple of {64 * _SCALERS:,}. Write quantize: int8, which takes every size, or remove it."
+    )
+
+
+def is_quantised(tensor: Tensor) -> bool:
+    """Return whether a tensor is stored as codes and scales."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
+def quantised_names(model: nn.Module) -> set[str]:
+    """Return the names of the quantised parameters of a model."""
+    return {name for name, tensor in model.named_parameters(remove_duplicate=False) if is_quantised(tensor)}
+
+
+def check_quantised(name: str, model: nn.Module) -> None:
+    """Raise `InputError` if nothing in a model was quantised."""
+    if not quantised_names(model):
+        raise InputError(
+            f"backbone {name!r}: backbone.quantize is set, but only linear layers (nn.Linear) can be quantised, and the "
+            "model has none: GPT-2, for example, is built of Conv1D. Remove backbone.quantize; training.precision: bf16 "
+            "halves the memory of fp32."
+        )
+
+
+def read_quantised(name: str, config: Any) -> Quantize | None:
+    """Return how a checkpoint is quantised according to its config.json, or None if it is not.
+
+    Raises:
+        InputError: if it is quantised in a way that is not supported.
+    """
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    found = found if isinstance(found, dict) else found.to_dict()
+    method = found.get("quant_method")
+    method = str(getattr(method, "value", method))
+    kind = found.get("quant_type")
+    kind = kind.get("default") if isinstance(kind, dict) else None
+    if method == "torchao" and isinstance(kind, dict) and kind.get("_type") == "Int8WeightOnlyConfig":
+        quantisation(name, "int8")
+        return "int8"
+    raise InputError(
+        f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method {method!r}) in a way "
+        "that is not supported: its weights are packed codes, and the numbers they represent depend on the kernels of the "
+        "machine, so neither its digest nor predictions that stay the same bit for bit could be guaranteed. Use the "
+        "checkpoint that it was made from, with backbone: {name: ..., quantize: int8}, or training.precision: bf16."
+    )
+
+
+def refuse_parts(what: str, why: str) -> InputError:
+    """Return the error for something that would need the numbers behind quantised weights."""
+    return InputError(
+        f"{what}: the backbone's linear layers are quantised (backbone.quantize): their weights are codes, and {why}. Choose "
+        "a bank that acts beside the weights, such as lora, houlsby or prefix, or load the backbone without quantize."
+    )
