@@ -63,6 +63,17 @@ FORMATS: dict[tuple[str, str | None], Format] = {
     ("aps/super_glue", "multirc"): (("paragraph", "question", "answer"), "label", _BOOL, _HELD),
     ("EdinburghNLP/xsum", None): (("document", "id"), "summary", "w1 w2", _HELD),
     ("wmt/wmt16", "ro-en"): ((), "translation", {"en": "w1", "ro": "w2"}, _HELD),
+    **{
+        (f"Lots-of-LoRAs/task{task}", None): (("input", "id"), "output", ["w1", "w2"], ("train", "valid", "test"))
+        for task in (
+            *("002_quoref_answer_generation", "073_commonsenseqa_answer_generation", "1290_xsum_summarization"),
+            *("1510_evalution_relation_extraction", "1572_samsum_summary", "1590_diplomacy_text_generation"),
+            *("1687_sentiment140_classification", "1729_personachat_generate_next", "181_outcome_extraction"),
+            *("363_sst2_polarity_classification", "511_reddit_tifu_long_text_summarization"),
+            *("591_sciq_answer_generation", "639_multi_woz_user_utterance_generation"),
+            *("748_glucose_reverse_cause_event_detection", "875_emotion_classification"),
+        )
+    },
 }
 
 
@@ -77,6 +88,8 @@ def hub_rows(key: tuple[str, str | None], split: str) -> list[dict[str, Any]]:
         row = {text: f"{text} {said}" for text in texts}
         if classes is not None:
             row[answer] = -1 if split == "test" and splits == _HELD else classes[number % len(classes)]
+        elif isinstance(values, list):
+            row[answer] = [f"{value} {number}" for value in values]
         elif isinstance(values, dict):
             row[answer] = {language: f"{language} {said}" for language in values}
         else:
