@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import prepare_task
@@ -46,12 +47,12 @@ class Recorder(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def _module(kind: Kind, tokenizer: PreTrainedTokenizerFast) -> TaskDataModule:
+def _module(kind: Kind, tokenizer: PreTrainedTokenizerFast, **options: Any) -> TaskDataModule:
     more = {"generation": {"max_new_tokens": 4}, "max_target_length": 8} if kind in GENERATIVE else {}
     task = {"name": "toy", "kind": kind, "data": {"train": rows_of(kind, 14), "validation": rows_of(kind, 4)}, **more}
     spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [task]})
     data = prepare_task(spec, spec.tasks[0], tokenizer, 24, images=images())
-    return TaskDataModule(data, pad_token_id=0, batch_size=4, eval_batch_size=4, seed=5)
+    return TaskDataModule(data, **{"pad_token_id": 0, "batch_size": 4, "eval_batch_size": 4, "seed": 5, **options})
 
 
 def _fit(model: Recorder, data: TaskDataModule, **options: Any) -> None:
@@ -80,3 +81,19 @@ def test_every_kind_resumes_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_pat
     assert len(whole.seen) == 8
     assert second.weight.item() == whole.weight.item()
     assert whole.seen[:4] != whole.seen[4:]
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_packed_rows_resume_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, step: int) -> None:
+    path = tmp_path / "x.ckpt"
+    whole, first, second = Recorder(0, path), Recorder(step, path), Recorder(0, path)
+    packed = {"packing": 24, "batch_size": 1}
+    _fit(whole, _module("causal-lm", tokenizer, **packed))
+    with pytest.raises(InterruptedError):
+        _fit(first, _module("causal-lm", tokenizer, **packed))
+    _fit(second, _module("causal-lm", tokenizer, **packed), ckpt_path=path, weights_only=True)
+    assert first.seen + second.seen == whole.seen
+    assert len(whole.seen) >= 6
+    assert second.weight.item() == whole.weight.item()
+    with pytest.raises(InputError, match=r"its training batches \(order .*max_tokens, packing, seed or number"):
+        _fit(Recorder(0, path), _module("causal-lm", tokenizer, batch_size=1), ckpt_path=path, weights_only=True)
