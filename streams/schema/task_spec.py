@@ -1,0 +1,201 @@
+"""The schema of one task of a stream file; see `continual_petl.streams.schema.stream_spec`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.backbones.anatomy import Pooling
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
+from continual_petl.streams.protocols.rules import JUDGED_BY_LABEL
+from continual_petl.streams.protocols.splitting import check_division
+from continual_petl.streams.schema.chat_spec import ChatSpec
+from continual_petl.streams.schema.data_spec import Data
+from continual_petl.streams.schema.field_types import Labels, Name
+from continual_petl.streams.schema.generation import GenerationSpec
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.schema.of_kind import (
+    COLUMNS,
+    POOLED,
+    TRAINING,
+    ColumnsSpec,
+    idle,
+    misplaced,
+    only_for,
+    without_idle_options,
+)
+from continual_petl.streams.schema.split_spec import SplitSpec
+from continual_petl.streams.schema.training_spec import Count, Float, TrainingOverride
+
+_V = TypeVar("_V")
+Probe = Literal["random", "validation"]
+Routing = Literal["full", "small", "off"]
+
+
+class TaskSpec(FrozenModel):
+    """One task of a stream."""
+
+    name: Annotated[Name, Field(examples=["topics"])]
+    """Unique in the stream; also the name of the bank's folder."""
+    kind: Annotated[Kind, Field(examples=["classification"])]
+    """The kind of prediction. A task on pairs of texts has one of these kinds, and sets columns.text_pair."""
+    data: Annotated[Data, Field(examples=["data/topics.csv"])]
+    """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
+    columns: ColumnsSpec = ColumnsSpec()
+    """The meaning of the columns of the data."""
+    labels: Labels | None = None
+    """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
+    all_labels: Labels | None = None
+    """All labels of the data, or a JSON file with them, if this task uses only some of them (labels): rows with other labels
+    are left out of every split. null means that there are no other labels. (classification, image-classification)"""
+    split: SplitSpec | None = None
+    """Split this entry by label into the tasks NAME-01, NAME-02, ...; requires the key labels. (classification,
+    image-classification)"""
+    bank: BankChoice | None = None
+    """The bank of this task; null means the stream's. Replaces the stream's bank completely."""
+    training: TrainingOverride = TrainingOverride()
+    """Training settings of this task that differ from the stream's: keys of training, each optional."""
+    metric: str | None = None
+    """The metric in R and for select: best. Null means the first of its kind: accuracy, spearman, micro_f1, entity_f1,
+    rougeL."""
+    pooling: Pooling | None = None
+    """How token states become one vector for this task; null means the backbone's setting in the stream."""
+    probe: Probe | None = None
+    """The inputs of this task's certificate; null means the stream's setting."""
+    routing: Literal["off"] | None = None
+    """off: no data is stored for recognising rows that belong to this task; null means the stream's setting."""
+    limits: LimitsSpec = LimitsSpec()
+    """Use only this many rows of a split."""
+    validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
+    """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
+    regression, by quantile of the target."""
+    generation: GenerationSpec = GenerationSpec()
+    """How text is generated (seq2seq, causal-lm)."""
+    max_target_length: Count | None = None
+    """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
+    chat: ChatSpec | None = None
+    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. With it, a source is a
+    message of the user, or a list of messages, and a target is the answer."""
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_fit_kind(cls, value: ColumnsSpec, info: ValidationInfo) -> ColumnsSpec:
+        if (kind := info.data.get("kind")) is None:
+            return value
+        read = COLUMNS[kind]
+        text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
+        if kind == "causal-lm" and value.messages is not None:
+            read, text = ("messages",), "is not read next to messages: remove it"
+        elif kind == "causal-lm":
+            read, text = (*read, "messages"), text.replace(":", ", or only messages:")
+        misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
+        named = {key: name for key, name in value.read_by(kind).items() if name is not None}
+        if len(set(named.values())) < len(named):
+            given = ", ".join(f"{key}: {name}" for key, name in named.items())
+            read = tuple(value.read_by(kind))
+            number = ("two", "three")[len(read) - 2]
+            raise ValueError(
+                f"got {given}; {', '.join(read[:-1])} and {read[-1]} must be {number} different columns: name each one"
+            )
+        return value
+
+    @field_validator("generation", "max_target_length", "pooling")
+    @classmethod
+    def _option_fits_kind(cls, value: _V, info: ValidationInfo) -> _V:
+        kinds = POOLED if info.field_name == "pooling" else GENERATIVE
+        if value is not None and info.data.get("kind", next(iter(kinds))) not in kinds:
+            raise ValueError(only_for(kinds, info.data["kind"]))
+        return value
+
+    @field_validator("chat")
+    @classmethod
+    def _chat_fits_kind(cls, value: ChatSpec | None, info: ValidationInfo) -> ChatSpec | None:
+        if value is not None and info.data.get("kind", "causal-lm") != "causal-lm":
+            raise ValueError(only_for(("causal-lm",), info.data["kind"]))
+        return value
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_fit_kind(cls, value: LimitsSpec, info: ValidationInfo) -> LimitsSpec:
+        kind = info.data.get("kind", "classification")
+        if value.per_label is not None and kind not in JUDGED_BY_LABEL:
+            misplaced("limits", [("per_label", value.per_label, only_for(JUDGED_BY_LABEL, kind))])
+        return value
+
+    @field_validator("training")
+    @classmethod
+    def _training_fits_kind(cls, value: TrainingOverride, info: ValidationInfo) -> TrainingOverride:
+        if (kind := info.data.get("kind")) is not None:
+            unused = idle(value, kind)
+            misplaced(
+                "training", [(k, v, only_for(TRAINING[k], kind)) for k, v in value.given().items() if k in unused]
+            )
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_fit_kind(
+        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
+    ) -> tuple[str, ...] | str | None:
+        kind = info.data.get("kind")
+        if value is not None and kind is not None and kind not in LABELLED:
+            raise ValueError(f"labels are for classification and have no effect on a {kind}: remove them")
+        return value
+
+    @field_validator("all_labels", "split")
+    @classmethod
+    def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
+        if value is None:
+            return value
+        if info.data.get("kind", "classification") not in JUDGED_BY_LABEL:
+            raise ValueError(only_for(JUDGED_BY_LABEL, info.data["kind"]))
+        if info.data.get("labels", ()) is None:
+            raise ValueError(
+                f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "
+                "with a JSON list of them; `continual-petl init DATA` shows which there are"
+            )
+        return value
+
+    @field_validator("all_labels")
+    @classmethod
+    def _labels_are_among_all(
+        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
+    ) -> tuple[str, ...] | str | None:
+        own = info.data.get("labels")
+        if isinstance(value, tuple) and isinstance(own, tuple) and (unknown := sorted(set(own).difference(value))):
+            raise ValueError(f"the label {unknown[0]!r} of this task is missing here: list all labels of the data")
+        return value
+
+    @field_validator("split")
+    @classmethod
+    def _split_divides(cls, value: SplitSpec | None, info: ValidationInfo) -> SplitSpec | None:
+        if value is not None and isinstance(labels := info.data.get("labels"), tuple):
+            check_division(len(labels), value.classes_per_task)
+        return value
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
+        kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
+        if value is not None and not any(value in METRICS[kind] for kind in kinds):
+            allowed = "; ".join(f"allowed for kind {kind}: {', '.join(METRICS[kind])}" for kind in kinds)
+            raise ValueError(f"got {value!r}; {allowed}")
+        return value
+
+    @property
+    def resolved_metric(self) -> str:
+        """The metric that is reported: the given one, or the default of the kind."""
+        return METRICS[self.kind][0] if self.metric is None else self.metric
+
+    @property
+    def reads_chats(self) -> bool:
+        """Whether the rows are conversations."""
+        return self.chat is not None or (self.kind == "causal-lm" and self.columns.messages is not None)
+
+    @model_serializer(mode="wrap")
+    def _without_idle_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return without_idle_options(self.kind, tree)
