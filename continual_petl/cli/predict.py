@@ -22,7 +22,7 @@ from continual_petl.cli.predict_unnamed import answer_unnamed
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError, counted
+from continual_petl.errors import InputError, counted, printable
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import Record, record_of
@@ -69,6 +69,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
     if arguments.task is not None:
         manifest_of(arguments.task)
+    if arguments.stream:
+        ((task, row, _),) = given_rows(arguments.texts, manifest_of(arguments.task), limits)
+        for piece in run.stream(row, task):
+            print(printable(piece), end="", flush=True)
+        print()
+        return 0
     if arguments.output:
         check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
     copied: CopiedColumns | None = None
@@ -173,5 +179,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(
             f"--task-column {arguments.task_column}: this name is reserved for rows and predictions; rename the column"
         )
+    if arguments.stream:
+        _check_stream(arguments)
     if arguments.batch_size < 1:
         raise InputError(f"--batch-size: got {arguments.batch_size}; allowed are whole numbers from 1")
+
+
+def _check_stream(arguments: argparse.Namespace) -> None:
+    for name in ("json", "output", "input"):
+        if getattr(arguments, name):
+            raise InputError(
+                f"--stream, --{name}: both were given; --stream prints one text as it is generated, and --{name} is for "
+                "complete predictions: leave one of the two out"
+            )
+    if arguments.task is None:
+        raise InputError("--stream: the task is not named; give the task that generates the text with --task")
+    if len(arguments.texts) != 1:
+        raise InputError(f"--stream: got {counted(len(arguments.texts), 'text')} as arguments; give exactly one TEXT")

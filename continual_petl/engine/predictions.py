@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -79,6 +79,30 @@ class Predictions(ABC):
         from continual_petl.predictor.predictor import Predictor  # with torch and transformers
 
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
+
+    def stream(self, row: OneRow | OneOrSeveral, task: str) -> Iterator[str]:
+        """Return the text that a task generates for one row, in pieces, while it is generated.
+
+        The pieces join to exactly the text that `predict` returns, without a stop string and without outer spaces. Closing
+        the iterator stops the generation.
+
+        Args:
+            row: a single row; see `predict`.
+            task: a learned seq2seq or causal-lm task that generates without beams.
+
+        Raises:
+            InputError: if the task is not learned, generates no text or uses beams, or the row cannot be used; raised here,
+                before the first piece.
+
+        Example::
+
+            for piece in run.stream("How far is the moon?", task="answers"):
+                print(piece, end="", flush=True)
+        """
+        self.check_learned(task)
+        from continual_petl.predictor.streamed import stream
+
+        return stream(self.session.models, row, task)
 
     def similar(self, target: str | Sequence[Row]) -> dict[str, float]:
         """Return the distance of each learned task from a learned task or from rows, nearest first.

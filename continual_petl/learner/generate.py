@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
 )
+from transformers.generation.streamers import BaseStreamer
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
@@ -63,6 +64,7 @@ def generate(
     *,
     seed: int = 0,
     chat: ResolvedChat | None = None,
+    streamer: BaseStreamer | None = None,
 ) -> list[list[int]]:
     """Return the generated token ids of every row, without the prompt. They end before the end token, or with the token that
     completes a stop string, which `decode` removes.
@@ -75,6 +77,7 @@ def generate(
         tokenizer: provides the end token; a full tokenizer is needed if there are stop strings.
         seed: seed of the task, for sampling.
         chat: the chat template of a task of conversations.
+        streamer: gets every token as soon as it is generated; for one row, without beams.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
     search = {
@@ -107,6 +110,8 @@ def generate(
         assert not isinstance(tokenizer, Ends), "stop strings need a full tokenizer"
         stops = Stops(tokenizer, spec.stop, given)
         settings["stopping_criteria"] = [stops]
+    if streamer is not None:
+        settings["streamer"] = streamer
     inputs = backbone_inputs(backbone, batch)
     ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
     rows = [_up_to(row, end) for row in ids_BW[:, given:].tolist()]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,15 +24,16 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
-from continual_petl.predictor.records import Record
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
 from continual_petl.serve.middleware import BodyLimit, Observed, problem_response
 from continual_petl.serve.problems import Problem, timed_out
-from continual_petl.serve.rows import PredictRequest, asked_of
+from continual_petl.serve.rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.serve.streaming import Pieces, event, streamed
 
+_T = TypeVar("_T")
 _log = logging.getLogger("continual_petl.serve")
 _ABOUT = """Predictions of all tasks of one run, each by the bank of its task. The fields of a row and its prediction are
 those that `continual-petl predict --json` prints."""
@@ -141,17 +144,46 @@ class _Endpoint:
             raise Problem(503, "not_ready", f"the endpoint is not ready: {self._why_not_ready}", retry_after=5)
         asked = asked_of(body, self._catalog, self._settings)
         log |= {"rows": len(asked.rows), "tasks": sorted({task or "(find)" for task in asked.tasks})[:20]}
-        predictions = await self._unless_gone(asyncio.ensure_future(self._engine.answer(asked, self._catalog)), request)
+        if body.stream:
+            return await streamed(self._events(asked, request))
+        answer = asyncio.ensure_future(self._engine.answer(asked, self._catalog))
+        predictions = await self._unless_gone(answer, request, self._settings.timeout_s)
         if self._settings.log_texts:
             log["predictions"] = predictions
         return _json({"predictions": predictions})
 
-    async def _unless_gone(self, answer: asyncio.Future[list[Record]], request: Request) -> list[Record]:
+    async def _events(self, asked: Asked, request: Request) -> AsyncGenerator[bytes]:
+        """Yield the pieces of a text as events, then its record, or the problem if there is one after the first event."""
+        pieces, until = Pieces(), time.monotonic() + self._settings.timeout_s
+        answer = asyncio.ensure_future(self._engine.answer(replace(asked, put=pieces), self._catalog))
+        answer.add_done_callback(lambda _: pieces.found.put_nowait(None))
+        begun = False
+        try:
+            while True:
+                found = asyncio.ensure_future(pieces.found.get())
+                piece = await self._unless_gone(found, request, until - time.monotonic())
+                if piece is None:
+                    break
+                yield event({"text": piece})
+                begun = True
+            predictions = answer.result()
+            if self._settings.log_texts:
+                request.scope["state"]["log"]["predictions"] = predictions
+            yield event({"predictions": predictions}, "end")
+        except Exception as error:
+            if not begun:
+                raise
+            yield event(_as_problem(error).to_json(), "error")
+        finally:
+            pieces.gone = True  # ends the generation
+            answer.cancel()
+
+    async def _unless_gone(self, answer: asyncio.Future[_T], request: Request, seconds: float) -> _T:
         """Return the predictions; if the client leaves, or time is up, the rows leave the queue."""
         gone = asyncio.ensure_future(_gone(request))
         either: set[asyncio.Future[Any]] = {answer, gone}
         try:
-            await asyncio.wait(either, timeout=self._settings.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
             if gone.done():

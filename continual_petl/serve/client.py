@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -85,6 +85,32 @@ class Client:
         body = {"inputs": inputs, "task": task if isinstance(task, str | None) else list(task), "unknown": unknown}
         found: list[Record] = self._answer(self._http.post("/v1/predict", json=body))["predictions"]
         return found[0] if isinstance(inputs, str | Mapping) else found
+
+    def stream(self, row: Any, task: str) -> Iterator[str]:
+        """Yield the text that a task generates for one row, in pieces, while it is generated.
+
+        Args:
+            row: one row; see `predict`.
+            task: a task that generates text without beams.
+
+        Raises:
+            EndpointError: if the endpoint refuses the request, or the text breaks off.
+            httpx2.TransportError: if it cannot be reached.
+        """
+        body = {"inputs": [row], "task": task, "stream": True}
+        with self._http.sse("/v1/predict", method="POST", json=body) as events:
+            if not events.response.is_success:
+                events.response.read()
+                self._answer(events.response)
+            for event in events:
+                data: Any = event.json()
+                if event.event == "end":
+                    return
+                if event.event == "error":
+                    error = data["error"]
+                    raise EndpointError(200, error["code"], error["message"], row=error.get("row"))
+                yield data["text"]
+        raise EndpointError(200, "cut_off", "the connection ended before the text did: send the request again")
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the learned tasks: name, kind, labels, metric, score, size and seal of each.

@@ -30,6 +30,10 @@ class Sized(Protocol):
     def num_rows(self) -> int:
         """Number of rows."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether it shares no batch."""
+
 
 @dataclass(eq=False)
 class _Waiting(Generic[_J, _T]):
@@ -173,8 +177,12 @@ class Lane(Generic[_J, _T]):
         batch: list[_Waiting[_J, _T]] = []
         rows = 0
         while self._queue and (not batch or rows + self._queue[0].job.num_rows <= self._batch_rows):
+            if batch and self._queue[0].job.alone:
+                break
             batch.append(self._queue.popleft())
             rows += batch[-1].job.num_rows
+            if batch[-1].job.alone:
+                break
         self.num_waiting -= rows
         return batch
 

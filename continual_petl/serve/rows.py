@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.predictor.row_checks import check_request
+from continual_petl.predictor.streamed import check_streams
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
@@ -59,6 +60,10 @@ class PredictRequest(BaseModel):
         default=None,
         description="For rows without a task that resemble no task's rows: no prediction, or the most probable task's.",
     )
+    stream: bool = Field(
+        default=False,
+        description="For one row of one named task that generates text: send the text in pieces, as server-sent events.",
+    )
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,18 @@ class Asked:
     unknown: Unknown
     numbers: Sequence[int]
     """Number of each row in the request, from 1."""
+    put: Callable[[str], None] | None = None
+    """For one row of a task that generates: gets the pieces of its text; what it raises ends the generation."""
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
         return len(self.rows)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it shares no batch with other requests."""
+        return self.put is not None
 
     def part(self, indices: Sequence[int]) -> Asked:
         """Return some of the rows."""
@@ -83,6 +95,7 @@ class Asked:
             tasks=[self.tasks[index] for index in indices],
             unknown=self.unknown,
             numbers=[self.numbers[index] for index in indices],
+            put=self.put,
         )
 
 
@@ -122,7 +135,20 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
                 check_request(rows, [index], manifest)
             except InputError as error:
                 raise Problem(422, "bad_row", str(error), row=index + 1) from error
+    if request.stream:
+        _check_stream(tasks, catalog)
     return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
+
+
+def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
+    if len(tasks) != 1 or tasks[0] is None:
+        raise Problem(
+            422, "no_stream", f"stream: got {len(tasks):,} rows or no task; give one row and the name of its task"
+        )
+    try:
+        check_streams(catalog.manifest(tasks[0]))
+    except InputError as error:
+        raise Problem(422, "no_stream", str(error)) from error
 
 
 def _row(value: Any, manifest: Manifest | None, number: int) -> Row:

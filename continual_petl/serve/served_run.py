@@ -17,10 +17,12 @@ from continual_petl.engine.verify.checker import Checker
 from continual_petl.errors import InputError, MemoryRanOutError, StoreError
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.words import Answer
+from continual_petl.learner.streaming import Put
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, record_of, route_of
 from continual_petl.predictor.routed import routed_answer
+from continual_petl.predictor.streamed import generation_of
 from continual_petl.predictor.task_finder import Route, task_finder
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, unusable
@@ -96,11 +98,27 @@ class ServedRun:
         """
         try:
             self._look()
+            if jobs[0].put is not None:
+                return [self._streamed(jobs[0], jobs[0].put)]
             return self._together(jobs)
         except (Problem, InputError, StoreError) as error:
             if len(jobs) > 1:
                 return [outcomes for job in jobs for outcomes in self.answer([job])]
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
+
+    def _streamed(self, job: Asked, put: Put) -> Outcomes:
+        """Pass on the text of one row in pieces; a lane gives such a job no company."""
+        (row,), (task,) = job.rows, job.tasks
+        assert task is not None
+        self._verify([task])
+        pieces: list[str] = []
+
+        def passed_on(piece: str) -> None:
+            put(piece)
+            pieces.append(piece)
+
+        generation_of(self._session.models, row, task)(passed_on)
+        return [record(self._catalog, row, task, None, Answer(value="".join(pieces), probabilities=None))]
 
     def _first_bad_row(self, job: Asked, error: InputError) -> Problem:
         """Return the problem of the first row that cannot be predicted, found by halving the rows."""

@@ -22,6 +22,7 @@ class Rows:
 
     name: str
     num_rows: int = 1
+    alone: bool = False
 
 
 class Recorder:

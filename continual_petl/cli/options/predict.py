@@ -29,6 +29,9 @@ input file are called:
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
+With --stream, the text that --task generates for one TEXT is printed while it is generated; it is the same text. Tasks that
+generate with beams (num_beams above 1) cannot be streamed.
+
 .csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
 rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
 such a column is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all numbers,
@@ -41,6 +44,7 @@ examples:
   continual-petl predict runs/mine --task agnews "Shares fell on Monday"
   continual-petl predict runs/mine --task agnews --input rows.jsonl --output answers.jsonl
   continual-petl predict runs/mine --input rows.parquet --task-column task --output answers.parquet --batch-size 128
+  continual-petl predict runs/mine --task answers --stream "How far is the moon?"
   cut -f1 texts.tsv | continual-petl predict runs/mine --task agnews
 """
 
@@ -60,6 +64,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
     text = "without a named task, for rows that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
+    text = "print the text that --task generates for one TEXT while it is generated"
+    command.add_argument("--stream", action="store_true", help=text)
     add_remote_code(command)
     add_json(command)
     add_limits(command)

@@ -13,6 +13,7 @@ its first prediction. The log, on standard error, has one JSON object per line, 
 
   POST /v1/predict   {"inputs": ["a text", ...], "task": "trec" | ["trec", null, ...] | null, "unknown": "reject" | "nearest"}
                      returns {"predictions": [...]}, with the records of predict --json; null: the run finds the task
+                     with "stream": true, for one row of a task that generates text: its pieces, as server-sent events
   GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try)
 
 Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 no JSON (or, as plain text, a Host header that is not

@@ -1,0 +1,108 @@
+"""The text that a task generates for one row, in pieces, while it is generated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+from continual_petl.errors import InputError, counted
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.learner.memory import oom_reported
+from continual_petl.learner.streaming import Put, generate_pieces
+from continual_petl.predictor.one_or_many import Row, as_rows
+from continual_petl.predictor.row_checks import Request, check_request
+from continual_petl.store.bank_cache import CachedBank
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.model_cache import ModelCache
+from continual_petl.streams.batches.loaders import EvaluationLoader
+
+
+def check_streams(manifest: Manifest) -> None:
+    """Raise `InputError` unless a task generates texts from beginning to end."""
+    if manifest.kind not in GENERATIVE or manifest.generation is None:
+        raise InputError(
+            f"stream: task {manifest.task!r} is a {manifest.kind} task, which generates no text; only predictions of "
+            f"{' and '.join(sorted(GENERATIVE))} tasks can be streamed: predict without streaming"
+        )
+    if manifest.generation.num_beams > 1:
+        raise InputError(
+            f"stream: task {manifest.task!r} generates with {manifest.generation.num_beams} beams, and which of them is the "
+            "text is known only at the end: predict without streaming, or learn the task with num_beams: 1"
+        )
+
+
+def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], None]:
+    """Check and encode a row, and load the bank; return the function that generates.
+
+    Args:
+        models: the run's backbone and banks.
+        row: one row; see `Predictor.predict`.
+        task: a learned task.
+
+    Returns:
+        A function that calls its argument after every token with the next piece, which may be empty; what the argument
+        raises ends the generation.
+
+    Raises:
+        InputError: if the row cannot be used, or the task's texts cannot be streamed.
+    """
+
+    def checked() -> tuple[Request, CachedBank]:
+        manifest = models.store.manifest(task)
+        check_streams(manifest)
+        rows, one = as_rows(row, lambda: {task: manifest})
+        if not one:
+            raise InputError(f"stream: got {counted(len(rows), 'row')} in a list; give a single row, not in a list")
+        return check_request(rows, [0], manifest), models.held(task)
+
+    asked, held = models.store.consistently(checked, task)
+    tokenizer, device = models.tokenizer, held.backbone.model.device
+    assert tokenizer is not None
+    (batch,) = EvaluationLoader(asked.encoded(models), 1, models.pad_token_id, kind=asked.manifest.kind)
+
+    def generated(put: Put) -> None:
+        held.backbone.model.train(False)
+        with oom_reported(task, batch, "max_new_tokens, or shorten the row"):
+            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+            generate_pieces(held.backbone, held.bank, held.plan, tensors, tokenizer, put)
+
+    return generated
+
+
+def stream(models: ModelCache, row: Row, task: str) -> Iterator[str]:
+    """Return an iterator over the pieces of a text; see `continual_petl.engine.predictions.Predictions.stream`."""
+    return _pieces(generation_of(models, row, task))
+
+
+class _Closed(Exception):
+    """Nobody reads the pieces any more."""
+
+
+def _pieces(generated: Callable[[Put], None]) -> Iterator[str]:
+    found: SimpleQueue[str | BaseException | None] = SimpleQueue()
+    closed = threading.Event()
+
+    def put(piece: str) -> None:
+        if closed.is_set():
+            raise _Closed
+        found.put(piece)
+
+    def work() -> None:
+        try:
+            generated(put)
+            found.put(None)
+        except BaseException as error:  # raised again where the pieces are read
+            found.put(error)
+
+    thread = threading.Thread(target=work, name="stream", daemon=True)
+    thread.start()
+    try:
+        while (piece := found.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            if piece:
+                yield piece
+    finally:
+        closed.set()
+        thread.join()

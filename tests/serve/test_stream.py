@@ -1,0 +1,189 @@
+"""A text that is streamed is the text of `Run.predict`; a client that leaves ends it; refusals are ordinary responses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from continual_petl import Run, learn
+from continual_petl.serve import Client, EndpointError, ServeSettings, make_app
+from tests.serve.conftest import TRAINING, Open
+from tests.small import small
+from tests.streams_in_code import stream, task, task_of_kind
+
+SAMPLED = {"max_new_tokens": 12, "min_new_tokens": 8, "do_sample": True, "temperature": 3.0}
+ROW = "w10 w20"
+
+
+@pytest.fixture(scope="module")
+def texts(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with tasks that generate, and one that does not."""
+    folder = tmp_path_factory.mktemp("texts") / "run"
+    tasks = [
+        task_of_kind("causal-lm", "texts", generation=SAMPLED),
+        task_of_kind("causal-lm", "beams", generation={"num_beams": 2, "max_new_tokens": 4}),
+        task("labels", num_rows=16),
+    ]
+    learn(stream(backbone_folder("llama"), tasks, training=TRAINING, bank=small("lora")), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def asked(texts: Path) -> Iterator[TestClient]:
+    """Return an endpoint that no test changes."""
+    with TestClient(make_app(texts, ServeSettings()), base_url="http://127.0.0.1") as found:
+        yield found
+
+
+@contextmanager
+def _served(folder: Path, **settings: Any) -> Iterator[str]:
+    """Serve a run over loopback, in a thread."""
+    server = uvicorn.Server(uvicorn.Config(make_app(folder, ServeSettings(**settings)), log_config=None, lifespan="on"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _slowly(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.1) -> list[str]:
+    """Let the generation wait after every token; return the list of all pieces so far."""
+    import continual_petl.learner.streaming as streaming
+
+    found: list[str] = []
+    real = streaming.Pieces.put
+
+    def put(self: streaming.Pieces, value: Any) -> None:
+        time.sleep(seconds)
+        found.append("")
+        real(self, value)
+
+    monkeypatch.setattr(streaming.Pieces, "put", put)
+    return found
+
+
+def _body(**more: Any) -> dict[str, Any]:
+    return {"inputs": ROW, "task": "texts", "stream": True} | more
+
+
+def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -> None:
+    response = asked.post("/v1/predict", json=_body())
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *pieces, last = response.text.removesuffix("\n\n").split("\n\n")
+    wanted = Run(texts).predict(ROW, "texts").value
+    assert "".join(json.loads(each.removeprefix("data: "))["text"] for each in pieces) == wanted
+    name, data = last.split("\n")
+    assert name == "event: end"
+    plain = asked.post("/v1/predict", json=_body(stream=False)).json()
+    assert json.loads(data.removeprefix("data: ")) == plain
+    assert plain["predictions"][0]["answer"] == wanted
+    assert 'continual_petl_rows_total{lane="texts"}' in asked.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "fragment"),
+    [
+        ({"inputs": ["w1", "w2"]}, 422, "stream: got 2 rows or no task; give one row and the name of its task"),
+        ({"task": None}, 422, "stream: got 1 rows or no task"),
+        ({"task": "labels"}, 422, "task 'labels' is a classification task, which generates no text"),
+        ({"task": "beams"}, 422, "task 'beams' generates with 2 beams"),
+        ({"task": "none"}, 404, "task 'none' is not learned here"),
+        ({"inputs": " "}, 422, "row 1: it is empty"),
+        ({"stream": "yes"}, 422, "stream: Input should be a valid boolean"),
+    ],
+)
+def test_refusals_are_ordinary_responses(asked: TestClient, changed: Any, status: int, fragment: str) -> None:
+    response = asked.post("/v1/predict", json=_body(**changed))
+    assert response.status_code == status
+    assert fragment in response.json()["error"]["message"]
+
+
+def test_token_and_time_are_those_of_other_requests(
+    texts: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token.txt").write_text("a-token-of-24-characters")
+    client = opened(texts, token_file=tmp_path / "token.txt", timeout_s=1.0)
+    assert client.post("/v1/predict", json=_body()).status_code == 401
+    headers = {"authorization": "Bearer a-token-of-24-characters"}
+    assert client.post("/v1/predict", json=_body(), headers=headers).text.count("event: end") == 1
+    _slowly(monkeypatch, 0.3)
+    late = client.post("/v1/predict", json=_body(), headers=headers)
+    assert late.status_code == 200
+    assert late.text.endswith('no prediction within 1 s: send fewer rows, or try again when there is less to do"}}\n\n')
+    assert "event: error" in late.text
+    _slowly(monkeypatch, 1.5)
+    late = client.post("/v1/predict", json=_body(), headers=headers)
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "timed_out")
+
+
+def test_error_after_the_first_piece_is_an_event(
+    asked: TestClient, texts: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> None:
+        given[-1]("a piece")
+        raise RuntimeError("out of memory: 9 GiB")
+
+    monkeypatch.setattr("continual_petl.predictor.streamed.generate_pieces", fails)
+    text = opened(texts).post("/v1/predict", json=_body()).text
+    assert text.startswith('data: {"text": "a piece"}\n\nevent: error\ndata: {"error": {"code": "memory"')
+
+
+def test_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = str(Run(texts).predict(ROW, "texts").value)
+    with _served(texts) as address, Client(address) as client:
+        assert "".join(client.stream(ROW, "texts")) == wanted
+        for inputs in (ROW, [ROW]):
+            with pytest.raises(EndpointError, match="task 'none' is not learned here"):
+                list(client.stream(inputs, "none"))
+        tokens = _slowly(monkeypatch, 0.2)
+        pieces = client.stream(ROW, "texts")
+        assert wanted.startswith(next(pieces))
+        assert len(tokens) < 8, "the first piece came before the last token"
+        pieces.close()  # type: ignore[attr-defined]
+        assert client.predict(ROW, "texts")["answer"] == wanted  # waits for the lane
+        assert len(tokens) < 8, "the client left, and so the text was not generated to its end"
+
+
+def test_stop_sends_the_whole_text(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = str(Run(texts).predict(ROW, "texts").value)
+    _slowly(monkeypatch, 0.05)
+    with _served(texts) as address:
+        client = Client(address)
+        pieces = client.stream(ROW, "texts")
+        found = next(pieces)
+    # The server was asked to stop, and this thread waited for it.
+    assert found + "".join(pieces) == wanted
+    client.close()
+
+
+def test_client_reports_a_text_that_breaks_off(texts: Path) -> None:
+    import httpx2
+
+    def client(text: str) -> Client:
+        headers = {"content-type": "text/event-stream"}
+        return Client(
+            "http://x", transport=httpx2.MockTransport(lambda _: httpx2.Response(200, text=text, headers=headers))
+        )
+
+    with pytest.raises(EndpointError, match="the connection ended before the text did"):
+        list(client('data: {"text": "a"}\n\n').stream("w1", "texts"))
+    body = '{"error": {"code": "timed_out", "message": "no prediction within 1 s"}}'
+    with pytest.raises(EndpointError, match="no prediction within 1 s") as caught:
+        list(client(f"event: error\ndata: {body}\n\n").stream("w1", "texts"))
+    assert caught.value.code == "timed_out"
