@@ -51,6 +51,7 @@ PROGRAMS: dict[str, str] = {
 """Programs that no block runs."""
 
 PYTHON: dict[str, str] = {
+    "SFTTrainer": "needs TRL and the Hub; tests/streams/test_tokenise_chats.py compares what is learned",
     "jobs=2": "starts two processes with a backbone each; tests/engine/test_at_once.py has it",
 }
 """Words of a Python block that is only compiled."""
