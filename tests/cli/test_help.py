@@ -60,7 +60,17 @@ COMMANDS = {
     "verify": {"--public-key", "--task", "--data", "--jobs", "--remote-code", "--json"},
     "reevaluate": {"--remote-code", "--wait", "--json"},
     "predict": {
-        *("--task", "--task-column", "--input", "--output", "--batch-size", "--unknown", "--remote-code", "--json"),
+        *(
+            "--task",
+            "--task-column",
+            "--input",
+            "--output",
+            "--batch-size",
+            "--unknown",
+            "--stream",
+            "--remote-code",
+            "--json",
+        ),
         *LIMITS,
     },
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
