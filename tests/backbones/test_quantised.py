@@ -70,7 +70,7 @@ def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     [
         ("bert", "classification", "fp32", "int8"),
         ("llama", "causal-lm", "bf16", "nf4"),
-        ("t5", "seq2seq", "fp32", "nf4"),
+        pytest.param("t5", "seq2seq", "fp32", "nf4", marks=pytest.mark.slow),
         pytest.param("llama", "causal-lm", "bf16", "int8", marks=pytest.mark.slow),
     ],
 )
@@ -181,6 +181,7 @@ def test_a_stream_without_the_key_is_written_as_before(backbone_folder: Folder) 
 
 
 @here
+@pytest.mark.slow
 def test_importing_torchao_prints_nothing() -> None:
     code = "import continual_petl, torch, transformers.modeling_utils"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,6 +13,7 @@ from continual_petl.predictor.resumed import below_banks
 from continual_petl.predictor.task_finder import task_finder
 from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.streams_in_code import stream, task_of_kind
+from tests.usual import few
 
 Folder = Callable[..., Path]
 UPPER: dict[str, Any] = {"preset": "houlsby", "bottleneck": 4, "layers": "1"}
@@ -37,7 +38,7 @@ def _check_alike(run: Run, rows: list[Any]) -> None:
         assert routed.answer.probabilities == pytest.approx(answer.probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "gpt2"])
+@pytest.mark.parametrize("family", few(["bert", "distilbert", "roberta", "gpt2"]))
 def test_lower_layers_are_computed_once(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
