@@ -200,6 +200,12 @@ def _load_frozen(
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         anatomy = find_anatomy(config.model_type)
         quantised = read_quantised(name, config)
+        if quantised is not None and quantize not in (None, quantised):
+            raise InputError(
+                f"backbone {name!r}: backbone.quantize is {quantize}, but the weights of the checkpoint are {quantised} "
+                "already (quantization_config of config.json). Remove backbone.quantize, or name the checkpoint that it was "
+                "made from."
+            )
         asked = quantize if quantised is None else None
         model, generates = load_weights(source, revision, anatomy, attention, remote_code=remote_code, quantize=asked)
         facts = config_facts(source, revision)

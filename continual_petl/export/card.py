@@ -11,6 +11,7 @@ from continual_petl.export.model_card import HERE, base_model, new_card
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import start_token
+from continual_petl.learner.task_plan import TaskPlan
 
 _POOLED = {
     "first": "states[:, 0]",
@@ -44,15 +45,38 @@ bank, within 1e-5 in float32.
     if subject.tokenizer is None:
         lines += [f'inputs = {reader}.from_pretrained(FOLDER)([image], return_tensors="pt")']
     else:
-        lines += [f"tokenizer = {reader}.from_pretrained(FOLDER)", _TWO_TEXTS]
+        lines += [f"tokenizer = {reader}.from_pretrained(FOLDER)", *_texts(plan)]
     lines += [_outputs(subject)]
     return new_card(
         base_model(subject.backbone.name),
         "transformers",
         ("continual-learning",),
         plan.name,
-        text + _labels_and_code(subject, lines),
+        text + _counted_tokens(plan) + _labels_and_code(subject, lines),
     )
+
+
+def _texts(plan: TaskPlan) -> list[str]:
+    """Return the lines that encode a text, or for a task of conversations a message, as when the task was learned."""
+    if plan.chat is None:
+        return [_TWO_TEXTS]
+    system = [] if plan.chat.system is None else [{"role": "system", "content": plan.chat.system}]
+    return [
+        f"messages = {[*system, {'role': 'user', 'content': 'some text'}]!r}",
+        "options = {'add_generation_prompt': True, 'return_dict': True, 'return_tensors': 'pt'}",
+        "inputs = tokenizer.apply_chat_template(messages, **options)",
+    ]
+
+
+def _counted_tokens(plan: TaskPlan) -> str:
+    """Return what differs if the source of a causal-lm counts for the options against repetition."""
+    spec = plan.generation
+    if plan.kind != "causal-lm" or spec is None or (spec.repetition_penalty == 1 and not spec.no_repeat_ngram_size):
+        return ""
+    return """
+For `repetition_penalty` and `no_repeat_ngram_size`, `generate` also counts the tokens of the source; continual-petl counts
+only those of the generated text, so its texts can differ.
+"""
 
 
 _TWO_TEXTS = 'inputs = tokenizer(["some text", "and another"], padding=True, return_tensors="pt")'

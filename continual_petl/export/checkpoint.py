@@ -82,6 +82,8 @@ def _generation(subject: Subject) -> GenerationConfig:
     assert spec is not None
     assert subject.tokenizer is not None
     given: dict[str, Any] = spec.model_dump(exclude={"stop"}, exclude_defaults=True)
+    if spec.do_sample:
+        given["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
     end, pad = ends_of(subject.tokenizer, subject.plan.chat)
     given |= {"max_new_tokens": spec.max_new_tokens, "eos_token_id": end, "pad_token_id": pad}
     if subject.plan.kind == "seq2seq":

@@ -26,7 +26,7 @@ def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
 def rendered(task: TaskSpec, text: str) -> str:
     """Return a remark that shows the first conversation as the chat template writes it."""
     shown = text if len(text) <= 4 * _SHOWN else f"{text[: 2 * _SHOWN]} ... {text[-2 * _SHOWN :]}"
-    return f"task {task.name!r}: the chat template makes of the first row {shown!r}."
+    return f"task {task.name!r}: the first row, as the chat template renders it: {shown!r}."
 
 
 def _unread(task: TaskSpec, train: SplitRows) -> list[str]:

@@ -21,8 +21,8 @@ MOST_MESSAGES = 500
 _FORMS = (("role", "content"), ("from", "value"))
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 RULE = (
-    "A conversation is a list of messages {role, content}, or {from, value}: perhaps one of the system first, then one of "
-    "the user, and at the end one of the assistant; repair or remove these rows, or name another column."
+    "A conversation is a list of messages {role, content}, or {from, value}: an optional system "
+    "message, then a user message, and an assistant message at the end; repair or remove these rows, or name another column."
 )
 
 

@@ -49,7 +49,7 @@ def test_what_init_drafts_is_learned(here: Path, form: str, capsys: pytest.Captu
         assert not task.reads_chats
         assert task.columns.target in ("completion", "output")
     else:
-        assert "the chat template makes of the first row '[CLS] w80 w0 w50 [SEP][CLS] w81 w0 w60 [SEP]" in shown
+        assert "the first row, as the chat template renders it: '[CLS] w80 w0 w50 [SEP][CLS] w81 w0 w60 [SEP]" in shown
         assert "chat: {loss_on: response}" in text
         assert (task.max_target_length, task.generation.max_new_tokens) == (32, 32)
     if form == "conversations":

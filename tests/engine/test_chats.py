@@ -18,6 +18,7 @@ from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session, changed_settings
 from continual_petl.errors import Interrupted
+from continual_petl.export.model_card import HERE
 from continual_petl.heads.scores import make_scores
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store
@@ -193,11 +194,17 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
 
 
 def test_an_exported_checkpoint_has_the_template_and_the_end_of_an_answer(backbone: Path, tmp_path: Path) -> None:
-    run = learn(course(backbone, talk(chat={"template": PLAIN}), bank=small("lora")), tmp_path / "run")
+    chat = {"template": PLAIN, "system": "w9"}
+    run = learn(course(backbone, talk(chat=chat), bank=small("lora")), tmp_path / "run")
     run.export("talk", "merged", tmp_path / "exported")
     tokenizer = load_tokenizer(str(tmp_path / "exported"))
     assert tokenizer.chat_template == PLAIN
     assert json.loads((tmp_path / "exported" / "generation_config.json").read_text("utf-8"))["eos_token_id"] == 3
+    lines = (tmp_path / "exported" / "README.md").read_text("utf-8").split("```python")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(lines.replace(HERE, str(tmp_path / "exported")).replace("some text", "w3 w50"), names)
+    answer = tokenizer.decode(names["ids"][0, names["inputs"]["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert answer.strip() == run.predict("w3 w50", "talk").value
 
 
 @pytest.mark.parametrize("loss_on", ["response", "all"])
@@ -294,7 +301,7 @@ def test_the_dry_run_shows_a_row_and_counts_what_is_cut(backbone: Path, tmp_path
         "24 of 24 train, 6 of 6 validation, 8 of 8 test rows are longer than 40 tokens and were cut; their oldest"
         in notices
     )
-    assert "the chat template makes of the first row '[CLS] w80 w0 w50 [SEP][CLS] w81 w0 w60 [SEP]" in notices
+    assert "the first row, as the chat template renders it: '[CLS] w80 w0 w50 [SEP][CLS] w81 w0 w60 [SEP]" in notices
     assert facts.splits["train"].truncated == 24
 
 

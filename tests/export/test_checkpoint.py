@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from continual_petl.export.classes import AUTO
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right
 from continual_petl.learner.generate import generate
+from continual_petl.streams.schema.generation import GenerationSpec
 from tests.export.subjects import LABELS, Folder, answers_of, inputs_of, masked, subject_of
 from tests.tiny import TEXT_FAMILIES
 from tests.usual import walk
@@ -120,3 +122,14 @@ def test_pipeline_knows_the_labels(backbone_folder: Folder, tmp_path: Path) -> N
     write_checkpoint(subject, tmp_path)
     found: Any = transformers.pipeline("text-classification", model=str(tmp_path), top_k=None)("w1 w2 w3")
     assert sorted(entry["label"] for entry in found[0]) == list(LABELS)
+
+
+def test_sampling_and_penalties_are_those_of_the_task_or_said_to_differ(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    subject = subject_of(backbone_folder("gpt2"), "causal-lm", "lora")
+    spec = GenerationSpec(max_new_tokens=4, do_sample=True, repetition_penalty=1.5)
+    write_checkpoint(replace(subject, plan=subject.plan.model_copy(update={"generation": spec})), tmp_path)
+    # Without a value, transformers samples among the 50 most likely tokens.
+    assert loaded(tmp_path, "causal-lm").generation_config.top_k == 0
+    assert "also counts the tokens of the source" in (tmp_path / "README.md").read_text("utf-8")
