@@ -71,6 +71,8 @@ def resumed(
     ):
         return nullcontext()
     states = [below.states[row] for row in rows]
+    if "attention_mask" in batch and batch["attention_mask"].sum(1).tolist() != list(map(len, states)):
+        return nullcontext()  # a task was replaced meanwhile, and encodes its rows differently
     width = batch["input_ids"].shape[1] if "input_ids" in batch else len(states[0])
     states_BTH = torch.stack([pad(each_TH, (0, 0, 0, width - len(each_TH))) for each_TH in states])
     return resumed_at(backbone.model, backbone.sites, below.layer, states_BTH)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.predictor.resumed import below_banks
+from continual_petl.predictor.predictor import Predictor
+from continual_petl.predictor.resumed import below_banks, chosen_states
 from continual_petl.predictor.task_finder import task_finder
+from continual_petl.router.row_states import Below
 from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.streams_in_code import stream, task_of_kind
 from tests.usual import few
@@ -107,3 +109,16 @@ def test_states_of_many_rows_are_not_kept(
     )
     assert below_banks(models, task_finder(models), 3) is not None
     assert below_banks(models, task_finder(models), 4) is None
+
+
+def test_states_of_rows_that_are_now_encoded_differently_are_not_used(backbone_folder: Folder, tmp_path: Path) -> None:
+    run = learn(routed_stream(backbone_folder(), [labelled_task("low")], bank=UPPER), tmp_path / "run", progress=False)
+    models, texts = run.session.models, _texts("low")
+    finder = task_finder(models)
+    kept = below_banks(models, finder, len(texts))
+    finder.states(models, texts, below=kept)
+    below = chosen_states(finder, kept, dict.fromkeys(range(len(texts)), "low"))
+    assert below is not None
+    cut = Below(layer=below.layer, states={row: states[:-1] * 0 for row, states in below.states.items()})
+    found = Predictor(models).resume(texts, dict.fromkeys(range(len(texts)), "low"), cut)
+    assert [found[row] for row in range(len(texts))] == run.predict(texts, "low")
