@@ -68,6 +68,11 @@ def _texts(plan: TaskPlan) -> list[str]:
     ]
 
 
+def _template(plan: TaskPlan) -> list[str]:
+    """Return the line that gives the backbone's tokenizer the chat template of the task, if it has one."""
+    return [] if plan.chat is None else [f"tokenizer.chat_template = {plan.chat.template!r}"]
+
+
 def _counted_tokens(plan: TaskPlan) -> str:
     """Return what differs if the source of a causal-lm counts for the options against repetition."""
     spec = plan.generation
@@ -119,7 +124,7 @@ continual-petl. On the rows of the task's certificate its outputs are those of t
     lines += [f'tokenizer = AutoTokenizer.from_pretrained(BASE, padding_side="{side}")']
     if plan.kind != "seq2seq":
         lines += ["tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token"]
-    lines += [_TWO_TEXTS]
+    lines += [*_template(plan), *_texts(plan)]
     lines += _separate(subject, {"peft_type": None}) if separate else [_outputs(subject)]
     text += _labels_and_code(subject, lines)
     tags = ("adapter-transformers", "continual-learning")
@@ -148,11 +153,11 @@ def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str
         side = subject.tokenizer.padding_side
         lines += [f'tokenizer = {reader}.from_pretrained(BASE, padding_side="{side}"{revision})']
         lines += ["tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token"] if plan.kind != "seq2seq" else []
-        if plan.kind == "causal-lm" and config["peft_type"] == "PROMPT_TUNING":
+        if plan.chat is None and plan.kind == "causal-lm" and config["peft_type"] == "PROMPT_TUNING":
             # peft would count the padding between prompt and text as positions.
             lines += ['inputs = tokenizer(["some text"], return_tensors="pt")  # one at a time, without padding']
         else:
-            lines += [_TWO_TEXTS]
+            lines += [*_template(plan), *_texts(plan)]
     if not separate:
         return [*lines, _outputs(subject)]
     return [*lines, *_separate(subject, config)]

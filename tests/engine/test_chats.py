@@ -207,6 +207,22 @@ def test_an_exported_checkpoint_has_the_template_and_the_end_of_an_answer(backbo
     assert str(answer).strip() == run.predict("w3 w50", "talk").value
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_readme_of_an_exported_adapter_renders_the_conversation(backbone: Path, tmp_path: Path) -> None:
+    chat = {"template": PLAIN, "system": "w9"}
+    run = learn(course(backbone, talk(chat=chat), bank=small("lora")), tmp_path / "run")
+    run.export("talk", "peft", tmp_path / "exported")
+    lines = (tmp_path / "exported" / "README.md").read_text("utf-8").split("```python")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(lines.replace(HERE, str(tmp_path / "exported")).replace("some text", "w3 w50"), names)
+    rendered = "".join(names["tokenizer"].decode(names["inputs"]["input_ids"][0]).split())
+    messages = [{"role": "system", "content": "w9"}, {"role": "user", "content": "w3 w50"}]
+    tokenizer = load_tokenizer(str(backbone))
+    tokenizer.chat_template = PLAIN
+    wanted = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert rendered == "".join(str(wanted).split())
+
+
 @pytest.mark.parametrize("loss_on", ["response", "all"])
 def test_cached_states_train_conversations(backbone: Path, tmp_path: Path, loss_on: str) -> None:
     task_ = talk(chat={"loss_on": loss_on})
