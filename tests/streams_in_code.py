@@ -107,3 +107,13 @@ def with_columns(task: dict[str, Any], **names: str) -> dict[str, Any]:
         for split, rows in task["data"].items()
     }
     return task | {"data": data, "columns": task.get("columns", {}) | names}
+
+
+def generating_stream(backbone: Path, generation: dict[str, Any], **more: Any) -> TaskStream:
+    """Return a stream on a decoder: a task that generates texts, one that does so with beams, and one with labels."""
+    tasks = [
+        task_of_kind("causal-lm", "texts", generation=generation),
+        task_of_kind("causal-lm", "beams", generation={"num_beams": 2, "max_new_tokens": 4}),
+        task("labels", num_rows=16),
+    ]
+    return stream(backbone, tasks, **more)

@@ -13,7 +13,7 @@ from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import InputError
 from tests.small import small
-from tests.streams_in_code import stream, task, task_of_kind
+from tests.streams_in_code import generating_stream, stream, task_of_kind
 
 Folder = Callable[..., Path]
 SAMPLED = {"max_new_tokens": 12, "min_new_tokens": 8, "do_sample": True, "temperature": 3.0, "stop": ["9 w"]}
@@ -25,12 +25,7 @@ ROWS = ["w10 w20", "w3 w1 w41 w7", "w11", "w30 w31"]
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run with tasks that generate, and one that does not."""
     folder = tmp_path_factory.mktemp("streamed") / "run"
-    tasks = [
-        task_of_kind("causal-lm", "texts", generation=SAMPLED),
-        task_of_kind("causal-lm", "beams", generation={"num_beams": 2, "max_new_tokens": 4}),
-        task("labels", num_rows=16),
-    ]
-    learn(stream(backbone_folder("llama"), tasks, training=TRAINING, bank=small("lora")), folder)
+    learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
     return Run(folder)
 
 

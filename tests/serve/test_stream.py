@@ -19,7 +19,7 @@ from continual_petl import Run, learn
 from continual_petl.serve import Client, EndpointError, ServeSettings, make_app
 from tests.serve.conftest import TRAINING, Open
 from tests.small import small
-from tests.streams_in_code import stream, task, task_of_kind
+from tests.streams_in_code import generating_stream
 
 SAMPLED = {"max_new_tokens": 12, "min_new_tokens": 8, "do_sample": True, "temperature": 3.0}
 ROW = "w10 w20"
@@ -29,12 +29,7 @@ ROW = "w10 w20"
 def texts(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run with tasks that generate, and one that does not."""
     folder = tmp_path_factory.mktemp("texts") / "run"
-    tasks = [
-        task_of_kind("causal-lm", "texts", generation=SAMPLED),
-        task_of_kind("causal-lm", "beams", generation={"num_beams": 2, "max_new_tokens": 4}),
-        task("labels", num_rows=16),
-    ]
-    learn(stream(backbone_folder("llama"), tasks, training=TRAINING, bank=small("lora")), folder)
+    learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
     return folder
 
 

@@ -46,15 +46,7 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
 
 
 def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
-    """Report the problems of a stream's data and backbone without loading the model, if there is no such backbone.
-
-    Args:
-        spec: the stream.
-        new: its tasks that have not been learned yet.
-
-    Raises:
-        InputError: with all problems; their keys start at the top of the stream.
-    """
+    """Report the problems of a stream's data and backbone if there is no such backbone; see `refuse_missing_files`."""
     if judged_by_label(spec.protocol):
         return  # labels are compared across tasks by the checks of a whole session
     try:
