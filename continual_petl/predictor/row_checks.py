@@ -46,6 +46,7 @@ class Request:
             max_target_length=manifest.max_target_length,
             images=models.images,
             chat=manifest.chat,
+            options=manifest.options,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:

@@ -18,8 +18,10 @@ cut off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.chat_template import WRITE_MARKS, UnusableChat, check_written, marked, render
+from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 from continual_petl.streams.encoding.tokenise import same_number
 from continual_petl.streams.encoding.tokenise_sources import room_for
@@ -51,6 +54,7 @@ def tokenise_chats(
     *,
     chat: ResolvedChat,
     max_target_length: int | None = None,
+    options: Sequence[str] | None = None,
     where: str = "rows",
 ) -> TokenisedRows:
     """Tokenise a split of conversations.
@@ -62,6 +66,7 @@ def tokenise_chats(
         max_length: maximum tokens of a conversation; the last message is cut to its share of it, see `room_for`.
         chat: the template and the tokens to learn.
         max_target_length: maximum tokens of the last message of the assistant.
+        options: the texts to choose from, the same for every row.
         where: which rows these are, for messages.
 
     Raises:
@@ -72,46 +77,62 @@ def tokenise_chats(
     check_fast(tokenizer)
     room, target_room = room_for("causal-lm", max_length, max_target_length)
     encoder = _Encoder(tokenizer, chat, room)
-    ids: list[Ids] = []
-    targets: list[Ids] = []
-    learned: list[NDArray[np.bool_]] = []
+    rows: list[_Row] = []
     unusable: list[tuple[int, str]] = []
-    num_cut = num_targets_cut = 0
     with settings_kept(tokenizer):
         for number, messages in enumerate(sources):
             try:
-                kept, prompt, source = encoder.fitting(messages)
-                if answers is not None:
-                    answer: Message = {"role": "assistant", "content": answers[number]}
-                    target, mask = encoder.target([*kept, answer], prompt, source)
-                    targets.append(target[:target_room])
-                    learned.append(mask)
-                    num_targets_cut += len(target) > target_room
+                rows.append(encoder.row(messages, None if answers is None else answers[number], options or ()))
             except UnusableChat as error:
                 unusable.append((number + 1, f"{show(messages[-1]['content'])}: {error}"))
-                continue
-            ids.append(source)
-            num_cut += kept != list(messages)
-    if unusable:
-        (number, why), *others = unusable
-        more = (
-            f" {len(others)} more cannot be used, for this or another reason; the next is row {others[0][0]}."
-            if others
-            else ""
-        )
-        raise InputError(f"{where}, row {number}, {why}.{more}")
-    return TokenisedRows(
-        ids=np.array([token for row in ids for token in row], dtype=np.int32),
-        offsets=offsets_of(map(len, ids)),
+    _raise_unusable(where, unusable)
+    targets = [row.target[:target_room] for row in rows]
+    found = TokenisedRows(
+        ids=_flat(row.source for row in rows),
+        offsets=offsets_of(len(row.source) for row in rows),
         token_types=None,
         labels=None,
-        num_truncated=num_cut,
-        num_targets_truncated=num_targets_cut,
-        target_ids=None if answers is None else np.array([token for row in targets for token in row], dtype=np.int32),
+        num_truncated=sum(row.is_cut for row in rows),
+        num_targets_truncated=sum(len(row.target) > target_room for row in rows),
+        target_ids=None if answers is None else _flat(targets),
         target_offsets=None if answers is None else offsets_of(map(len, targets)),
         references=None if answers is None else tuple(answers),
-        learned=None if answers is None else np.concatenate([np.zeros(0, np.bool_), *learned]),
+        learned=None if answers is None else np.concatenate([np.zeros(0, np.bool_), *(row.learned for row in rows)]),
     )
+    if options is None:
+        return found
+    for row in rows:
+        check_options(options, row.options, target_room)
+    return with_options(found, [row.options for row in rows])
+
+
+def _flat(rows: Iterable[Ids]) -> NDArray[np.int32]:
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int32)
+
+
+def _raise_unusable(where: str, unusable: Sequence[tuple[int, str]]) -> None:
+    """Raise `InputError` about rows that cannot be used, each with its number and the reason; return if there are none."""
+    if not unusable:
+        return
+    (number, why), *others = unusable
+    more = (
+        f" {len(others)} more cannot be used, for this or another reason; the next is row {others[0][0]}."
+        if others
+        else ""
+    )
+    raise InputError(f"{where}, row {number}, {why}.{more}")
+
+
+class _Row(NamedTuple):
+    """One encoded conversation."""
+
+    source: Ids
+    is_cut: bool
+    """Whether the source lost turns, or the end of its last message."""
+    target: Ids
+    learned: NDArray[np.bool_]
+    """Which tokens of the source are learned; empty without a target."""
+    options: list[NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -127,6 +148,23 @@ class _Encoder:
         """Return the tokens of a text, and where each of them begins and ends in it, (2, W)."""
         found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return list(found["input_ids"]), np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
+
+    def row(self, messages: Sequence[Message], answer: str | None, options: Sequence[str]) -> _Row:
+        """Return an encoded conversation.
+
+        Args:
+            messages: its messages before the answer.
+            answer: the answer, or ``None`` for prediction.
+            options: other texts in place of the answer.
+        """
+        kept, prompt, source = self.fitting(messages)
+
+        def target(text: str) -> tuple[Ids, NDArray[np.bool_]]:
+            return self.target([*kept, {"role": "assistant", "content": text}], prompt, source)
+
+        learned, mask = ([], np.zeros(0, np.bool_)) if answer is None else target(answer)
+        choices = [np.array(target(option)[0], dtype=np.int32) for option in options]
+        return _Row(source, kept != list(messages), learned, mask, choices)
 
     def fitting(self, messages: Sequence[Message]) -> tuple[list[Message], str, Ids]:
         """Return the messages that fit into a source, their text and its tokens: without the oldest turns, if need be."""
