@@ -161,8 +161,8 @@ def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
         return conversation(messages_of(row), manifest.chat.system, ends="user")
     except ValueError as error:
         raise InputError(
-            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is a text of the "
-            "user, or a list of messages {role, content} that ends with one"
+            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
+            "user message, or a list of messages {role, content} that ends with one"
         ) from error
 
 

@@ -83,8 +83,8 @@ class TaskSpec(FrozenModel):
     max_target_length: Count | None = None
     """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
     chat: ChatSpec | None = None
-    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. With it, a source is a
-    message of the user, or a list of messages, and a target is the answer."""
+    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. With it, a source is the
+    text of a user message, or a list of messages, and a target is the answer."""
 
     @field_validator("columns")
     @classmethod
