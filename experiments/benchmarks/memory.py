@@ -120,6 +120,17 @@ def _highest(profile: Any) -> int:
     return highest
 
 
+def alive_bytes(forward: Any) -> int:
+    """Return the bytes that torch allocated on the CPU while a function ran, and has not freed while its result is held."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        held = forward()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    del held
+    return sum(event.nbytes() for event in events)
+
+
 def kept_by_autograd(forward: Any, module: Any) -> int:
     """Return the bytes of all storages that a forward pass keeps for the backward pass, without parameters.
 
