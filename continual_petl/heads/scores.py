@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 from torchmetrics.text import CHRFScore, ROUGEScore, SacreBLEUScore, SQuAD
+from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
@@ -50,11 +52,17 @@ class Rouge(ROUGEScore):
 
     def __init__(self) -> None:
         super().__init__(rouge_keys=_ROUGE)
+        self._reductions = dict.fromkeys(self._reductions, dim_zero_cat)
 
     def compute(self) -> dict[str, Tensor]:
         """Return three float32 scalars in [0, 1]."""
-        values = super().compute()
-        return {name: values[f"{name}_fmeasure"] for name in _ROUGE}
+        return {name: dim_zero_cat(getattr(self, f"{name}_fmeasure")).mean() for name in _ROUGE}
+
+    def _sync_dist(self, *args: Any, **given: Any) -> None:
+        # torchmetrics 1.9 exchanges the scores one by one, and waits forever if processes have different numbers of rows.
+        for name in self._reductions:
+            setattr(self, name, [dim_zero_cat(getattr(self, name))])
+        super()._sync_dist(*args, **given)
 
 
 _ROUGE = ("rougeL", "rouge1", "rouge2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from continual_petl.heads.kinds import GENERATIVE, IF_CHOSEN, METRICS
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.scores import Rouge, make_scores
 
 ABC = ("a", "b", "c")
 
@@ -142,3 +143,25 @@ def test_scores_do_not_depend_on_the_batch_size() -> None:
     for start in range(0, 37, 8):
         parts.update(predictions[start : start + 8], targets[start : start + 8])
     assert whole.compute() == parts.compute()
+
+
+def test_rouge_joins_the_scores_of_processes_with_different_numbers_of_rows() -> None:
+    texts = [["a b c"], ["a b d", "x y"]]
+    parts = [Rouge() for _ in texts]
+    for part, own in zip(parts, texts, strict=True):
+        part.update(own, ["a b c"] * len(own))
+    sent: list[list[torch.Tensor]] = [[], []]
+
+    def alone(place: int, tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
+        sent[place].append(tensor)
+        return [tensor]
+
+    for place, part in enumerate(parts):
+        part._sync_dist(partial(alone, place))
+    # One exchange for each of the nine lists, whatever their lengths are.
+    assert [len(each) for each in sent] == [9, 9]
+    assert all(one.ndim == other.ndim == 1 for one, other in zip(*sent, strict=True))
+    together = Rouge()
+    together.update([text for own in texts for text in own], ["a b c"] * 3)
+    means = [part.compute()["rougeL"] for part in parts]
+    assert float(together.compute()["rougeL"]) == pytest.approx(float(means[0] + 2 * means[1]) / 3)
