@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 def tensor_digest(tensor: Tensor) -> str:
     """Return the hex digest of one tensor: dtype, shape and contents, whatever its device and strides.
 
-    The digest of a quantised tensor combines those of its codes and scales.
+    The digest of a quantised tensor combines those of its codes and scales. That of a tensor in parts (a DTensor) is that of
+    the whole, which all processes gather together.
     """
     import torch  # takes seconds, and callers with a tensor have imported it already
 
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
     if hasattr(tensor, "__tensor_flatten__"):
         parts = {name: tensor_digest(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]}
         return combined_digest({"class": type(tensor).__name__, "shape": list(tensor.shape), **parts})

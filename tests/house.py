@@ -67,6 +67,7 @@ INSIDE = {
         {"task_run"},
         {"scoring", "checks"},
         {"session", "trainers"},
+        {"sharded"},
         {"signals"},
     ),
     "store": (

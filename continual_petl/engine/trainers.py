@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 
 from continual_petl.banks.config.spec import BankSpec
+from continual_petl.engine.sharded import SHARDED, ShardedBackbone
 from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 
@@ -80,6 +81,9 @@ def fitting_trainer(
                 "callbacks: the run writes its own checkpoints and keeps the best bank: remove ModelCheckpoint"
             )
     settings = defaults | dict(arguments)
+    if arguments.get("strategy") == SHARDED:
+        # FSDP2 gathers parameters into tensors that inference mode could not version.
+        settings |= {"strategy": ShardedBackbone(), "inference_mode": False}
     try:
         trainer = L.Trainer(
             **settings,
@@ -142,6 +146,11 @@ def num_processes(spec: StreamSpec) -> int:
     with quiet():
         # The length of training makes no difference here; any bank will do.
         trainer = fitting_trainer(ResolvedTraining.of(spec.training, BankSpec()), spec.trainer, [], "")
+    if trainer.world_size == 1 and spec.trainer.get("strategy") == SHARDED:
+        raise InputError(
+            f"trainer.strategy: got {SHARDED}, which divides the backbone among several devices, but devices is 1: write the "
+            "number of devices, or leave strategy out."
+        )
     if trainer.world_size == 1:
         return 1
     if trainer.num_nodes > 1:
@@ -151,11 +160,12 @@ def num_processes(spec: StreamSpec) -> int:
             "learn many tasks at once, one on each machine, with --executor ray."
         )
     strategy = trainer.strategy
-    if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
+    known = type(strategy) in (DDPStrategy, ShardedBackbone)
+    if not known or getattr(strategy, "_start_method", None) != "popen":
         raise InputError(
             f"trainer: {trainer.world_size} processes share a fit through {type(strategy).__name__}, started by "
-            f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp, where each holds "
-            "the whole bank. Other strategies need your own Trainer: see begin_task and docs/many-machines.md."
+            f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp and fsdp2, where each "
+            "holds the whole bank. Other strategies need your own Trainer: see begin_task and docs/many-machines.md."
         )
     limit = max(2, os.cpu_count() or 1)
     if strategy.root_device.type == "cpu" and trainer.world_size > limit:

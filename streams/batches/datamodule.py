@@ -72,6 +72,9 @@ class TaskDataModule(L.LightningDataModule):
         self.data = data
         self.frozen: Callable[[Batch, Split], Batch] | None = None
         """Adds cached states to a batch's rows; called for every batch of a fit."""
+        self.together = False
+        """Whether every process evaluates all rows, in step with the others, as a backbone in parts requires; scores are
+        means over rows, and stay the same."""
         self._eval_max_tokens = eval_max_tokens
         self._pad_token_id = pad_token_id
         self._eval_batch_size = eval_batch_size
@@ -163,7 +166,7 @@ class TaskDataModule(L.LightningDataModule):
         return self.frozen(batch, "train" if trainer.training else "validation")
 
     def _evaluation(self, rows: TokenisedRows) -> EvaluationLoader:
-        rank, world_size = self._process()
+        rank, world_size = (0, 1) if self.together else self._process()
         return EvaluationLoader(
             rows,
             self._eval_batch_size,

@@ -16,15 +16,19 @@ import lightning as L
 import pytest
 import torch
 
-from continual_petl import Interrupted, IsolationError, learn
+from continual_petl import ContinualLearner, InputError, Interrupted, IsolationError, begin_task, learn, load_backbone
 from continual_petl.engine.parallel import ddp as ranks_module
 from continual_petl.engine.parallel.ddp import LocalRanks
 from continual_petl.engine.parallel.processes import WorkerDied
 from continual_petl.engine.parallel.worker import Report, brief_of
 from continual_petl.engine.session import Session
+from continual_petl.engine.sharded import shard
 from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.trainers import num_processes
 from continual_petl.store.store import Store
-from tests.streams_in_code import regression_task, stream, task
+from tests.small import small
+from tests.streams_in_code import regression_task, stream, task, task_of_kind
+from tests.tiny import make_model
 
 Folder = Callable[..., Path]
 
@@ -58,6 +62,17 @@ class Notes(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         self._say(trainer, pl_module, "scores", found)
+
+
+class Held(L.Callback):
+    """Record in each process how many values of the backbone it holds while it trains."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *arguments: Any) -> None:
+        parts = [p.to_local() if hasattr(p, "to_local") else p for p in pl_module.model.parameters()]
+        Path(self.folder, f"held.{trainer.global_rank}").write_text(str(sum(part.numel() for part in parts)))
 
 
 def seen(folder: Path, task: str, what: str) -> list[list[Any]]:
@@ -195,3 +210,42 @@ def test_three_tasks_in_sequence_on_two_ranks(
         assert [len({seed for seed, _ in each}) for each in steps] == [6, 6]
         assert not {seed for seed, _ in steps[0]} & {seed for seed, _ in steps[1]}, "dropout of their own"
         assert all(mine[1] != other[1] for mine, other in zip(*steps, strict=False)), "rows of their own"
+
+
+def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
+    tasks = [task("one", num_rows=24, bank="full")]
+    with pytest.raises(InputError, match=r"strategy: got fsdp2, which divides the backbone.*, but devices is 1"):
+        num_processes(stream(backbone_folder(), tasks, trainer=TWO | {"devices": 1, "strategy": "fsdp2"}).spec)
+    learner = ContinualLearner(load_backbone(str(backbone_folder())))
+    begin_task(learner, stream(backbone_folder(), tasks), "one")
+    with pytest.raises(InputError, match=r"the bank has its own version of whole matrices .* write strategy: ddp"):
+        shard(learner.backbone, learner.active_bank, "cpu", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.usefixtures("imported_twice")
+def test_backbone_in_parts_teaches_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [
+        task_of_kind("causal-lm", "texts", num_rows=21, max_target_length=8, bank=small("lora")),
+        task("labels", num_rows=24, training={"gradient_checkpointing": True}),
+    ]
+    banks, notices, held = [], [], []
+    for strategy in ("ddp", "fsdp2"):
+        given = {"trainer": TWO | {"strategy": strategy}, "training": {"epochs": 2}}
+        run = learn(
+            stream(backbone_folder("llama"), tasks, **given),
+            tmp_path / strategy,
+            callbacks=[Held(tmp_path)],
+            progress=False,
+        )
+        banks.append([run.store.manifest(name).digest for name in ("texts", "labels")])
+        notices.append(run.store.manifest("texts").notices)
+        held.append([int((tmp_path / f"held.{rank}").read_text()) for rank in (0, 1)])
+        assert all(check.ok for check in run.verify(data=True))
+    # The sums of a layer's products have the same order on both, and a gathered matrix has the same bits.
+    assert banks[0] == banks[1]
+    layers = make_model("llama").get_submodule("model.layers")
+    matrices = sum(p.numel() for p in layers.parameters() if p.ndim > 1)
+    assert held[1] == [whole - matrices // 2 for whole in held[0]]
+    assert any("each with a part of the backbone (fsdp2)" in notice for notice in notices[1])

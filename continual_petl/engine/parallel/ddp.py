@@ -17,6 +17,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 
 from continual_petl.engine.parallel.processes import Slot, WorkerDied, fit_here
 from continual_petl.engine.parallel.worker import Brief, Report
+from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import Interrupted, IsolationError
 from continual_petl.learner import TaskPlan
@@ -42,10 +43,12 @@ class LocalRanks:
 
     def notice(self, plan: TaskPlan) -> str:
         """Return the notice for the certificate."""
-        rows = plan.training.batch_size
+        rows, how = plan.training.batch_size, ""
+        if self._brief.spec.trainer.get("strategy") == SHARDED:
+            how = f", each with a part of the backbone ({SHARDED})"
         return (
-            f"task {plan.name!r} was learned by {self.world_size} processes: each step took {self.world_size} batches of "
-            f"{rows} rows"
+            f"task {plan.name!r} was learned by {self.world_size} processes{how}: each step took {self.world_size} batches "
+            f"of {rows} rows"
         )
 
     def fit(self, task: str, request: StopRequest) -> None:
@@ -64,6 +67,8 @@ class LocalRanks:
             request.stop_here(f"while task {task!r} was being learned; its progress is saved")
             for report in reports:
                 report.raise_error()
+            if self._brief.spec.trainer.get("strategy") == SHARDED:
+                self.close()  # a backbone in parts can build no further bank
             if reports and all(report.state == "learned" for report in reports):
                 self._compare(task, reports)
                 return

@@ -18,6 +18,7 @@ from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.scoring.answer_summary import answered
 from continual_petl.engine.scoring.evaluate import outputs_of, score
 from continual_petl.engine.session import Session
+from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import KeepSignals, StopRequest
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.history import history_of
@@ -191,6 +192,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     request.on_signal(lambda number: setattr(checkpoint, "stop_signal", number))
     module = session.loaders(run.data, training)
     module.frozen = cache
+    module.together = session.spec.trainer.get("strategy") == SHARDED
     with quiet(), restoring(last):
         callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
