@@ -24,10 +24,10 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-    from continual_petl.engine.ablation import Spans
+    from continual_petl.engine.ablation.measure import Spans
+    from continual_petl.engine.ablation.result import Ablation
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
-    from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
     from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -294,7 +294,7 @@ class Run(Sharing):
             found.figure()
         """
         self.check_learned(task)
-        from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
+        from continual_petl.engine.ablation.measure import ablate_task  # with Lightning, which takes seconds to import
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
 

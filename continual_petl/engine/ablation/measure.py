@@ -17,12 +17,12 @@ from typing import Literal
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
+from continual_petl.engine.ablation.cells import AblatedSpan, relative_change
+from continual_petl.engine.ablation.result import Ablation
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.learner import ContinualLearner
-from continual_petl.report.ablated import AblatedSpan, relative_change
-from continual_petl.report.ablation import Ablation
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.manifest import Manifest

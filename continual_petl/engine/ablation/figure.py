@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from continual_petl.report.ablated import Ablated, AblatedSpan
+from continual_petl.engine.ablation.cells import Ablated, AblatedSpan
 from continual_petl.report.figures.style import COLOURS, SCALE, heatmap, shown, styled
 
 _MAX_WRITTEN = 12

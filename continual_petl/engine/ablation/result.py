@@ -1,7 +1,7 @@
 """The result of an ablation: the score of a learned bank without its modifications in spans of layers.
 
 Houlsby et al. 2019, section 3.6 and figure 6: the modifications are removed from every continuous span of layers, without
-retraining, and the score is compared with the full bank's score. Computed by `continual_petl.engine.ablation`.
+retraining, and the score is compared with the full bank's score. Computed by `continual_petl.engine.ablation.measure`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from continual_petl.engine.ablation.cells import Ablated, AblatedSpan
 from continual_petl.errors import InputError
-from continual_petl.report.ablated import Ablated, AblatedSpan
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -54,6 +54,6 @@ class Ablation(Ablated):
 
     def figure(self) -> go.Figure:
         """Return the heat map of the paper's figure 6, as a plotly figure; a notebook shows it inline."""
-        from continual_petl.report.figures import ablation  # imports plotly, which takes a moment
+        from continual_petl.engine.ablation.figure import figure  # imports plotly, which takes a moment
 
-        return ablation.figure(self)
+        return figure(self)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
+from continual_petl.engine.ablation.cells import AblatedSpan
+from continual_petl.engine.ablation.result import Ablation
 from continual_petl.errors import counted, printable
-from continual_petl.report.ablated import AblatedSpan
-from continual_petl.report.ablation import Ablation
 
 WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from continual_petl.engine.ablation.cells import relative_change
+from continual_petl.engine.ablation.page import write_ablations
+from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.words import MAX_LISTED, headline, left_off, remarks, table
 from continual_petl.errors import InputError
-from continual_petl.report.ablated import relative_change
-from continual_petl.report.ablation import Ablation
-from continual_petl.report.ablation_page import write_ablations
-from continual_petl.report.ablation_words import MAX_LISTED, headline, left_off, remarks, table
 
 
 def made(layers: int = 3, full: float | None = 0.8, **more: Any) -> Ablation:

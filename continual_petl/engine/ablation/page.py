@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from continual_petl._version import VERSION
-from continual_petl.report.ablation import Ablation
-from continual_petl.report.ablation_words import headline, remarks
-from continual_petl.report.figures import ablation as drawing
+from continual_petl.engine.ablation.figure import figure
+from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.words import headline, remarks
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section, Shown
 from continual_petl.report.page.verdict import moment
@@ -49,17 +49,17 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
 
 
 def _section(number: int, ablation: Ablation) -> Section:
-    figure = Shown(
+    drawn = Shown(
         name=f"ablation-{number}",
         caption=headline(ablation),
         words="Modifications are removed from the layers first (row) to last (column), without retraining "
         "(Houlsby et al. 2019, figure 6). Framed: a single layer. Top right: all of them.",
-        figure=drawing.figure(ablation),
+        figure=figure(ablation),
     )
     return Section(
         id=f"task-{number}",
         title=ablation.task,
         template="figures.html.j2",
         lines=remarks(ablation),
-        figures=[figure],
+        figures=[drawn],
     )
