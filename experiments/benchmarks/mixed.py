@@ -38,7 +38,7 @@ Pass = Callable[[], object]
 
 
 def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Part]:
-    """Return tasks with random banks, one row each."""
+    """Return tasks with random banks, each with one row."""
     spec = BankChoice.model_validate(choice).resolve()
     found = []
     for number in range(num_tasks):
@@ -74,7 +74,7 @@ def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) 
 def passes(
     backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
 ) -> dict[str, Pass]:
-    """Return passes over one batch: the bare backbone, one task, and each of ``numbers`` tasks.
+    """Return passes over one batch: the bare backbone, one task, and as many tasks as each of ``numbers`` says.
 
     If there are more tasks than rows, passes cycle through all tasks.
     """
@@ -162,7 +162,10 @@ def main() -> None:
                         measured.setdefault(name, []).append(time.process_time() - began)
         one_task = median(measured["one task"])
         for name, taken in measured.items():
-            print(f"{bank:8} {name:18} {median(taken):.4f} s, {one_task / median(taken):.3f} of one task", flush=True)
+            print(
+                f"{bank:8} {name:18} {median(taken):.4f} s, {one_task / median(taken):.3f} x one task's speed",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ def body(result: Result) -> str:
         if slower is not None and name.startswith("ours"):
             said = "met" if slower <= TARGET else "missed"
             lines.append(
-                f"* {name} is {percent(slower)} slower than the bare backbone; the target: at most {percent(TARGET)}: {said}."
+                f"* {name} is {percent(slower)} slower than the bare backbone; the target is at most {percent(TARGET)}: "
+                f"{said}."
             )
-    table = grid(["", "ms a batch", "examples/s", "slower than bare", "spread"], rows)
+    table = grid(["", "ms per batch", "examples/s", "slower than bare", "spread"], rows)
     return "\n".join([table, "", *lines])

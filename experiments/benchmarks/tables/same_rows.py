@@ -25,7 +25,7 @@ from experiments.benchmarks.result import Result
 TARGET = 3.0
 NUM_TASKS = 8
 ROWS_AT_ONCE = 64
-"""Maximum rows in one pass through the backbone, each counted once per task."""
+"""Maximum rows in one pass through the backbone; a row counts once per task."""
 
 
 def measure(bench: Bench) -> Measured:
@@ -80,7 +80,7 @@ def body(result: Result) -> str:
         if facts[name]["at_once"]:
             lines.append(f"* {of}: {factor(times)}; the target is {factor(TARGET)}: {_said(times >= TARGET)}.")
     intro = f"{NUM_TASKS} tasks, banks in layers {result.facts['layers']}, {result.facts['setting']}."
-    return "\n".join([intro, "", grid(["rows x tokens", "ms", "against passes", "spread"], rows), "", *lines])
+    return "\n".join([intro, "", grid(["rows x tokens", "ms", "against separate passes", "spread"], rows), "", *lines])
 
 
 def _said(met: bool) -> str:
