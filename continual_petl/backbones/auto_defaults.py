@@ -1,7 +1,7 @@
 """The attention and precision that ``auto`` selects on this machine, for each kind of device, with measurements.
 
-The selection is written into every certificate. A run continues with the attention it was started with, and a certificate is
-replayed with the attention it records, so changing this table only affects new runs.
+The selection is written into every certificate. A run continues with the attention it was started with, and a bank predicts
+with the attention that its certificate records, so changing this table only affects new runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ class Fastest:
     """The fastest settings on one kind of device."""
 
     attention: Literal["eager", "sdpa"]
+    """What banks predict with; certificates record it, and probe and scores are computed with it."""
+    training_attention: Literal["eager", "sdpa"]
+    """What banks are trained with."""
     precision: Literal["bf16", "fp32"]
     evidence: str
     """The measurement."""
@@ -27,22 +30,26 @@ class Fastest:
 FASTEST: dict[Device, Fastest] = {
     "cuda": Fastest(
         attention="sdpa",
+        training_attention="sdpa",
         precision="bf16",
         evidence="not measured here; the default of transformers: fused kernels that never hold all scores at once",
     ),
     "old cuda": Fastest(
         attention="sdpa",
+        training_attention="sdpa",
         precision="fp32",
         evidence="not measured; GPUs before Ampere have no hardware support for bf16 and emulate it",
     ),
     "cpu with bf16 units": Fastest(
         attention="eager",
+        training_attention="eager",
         precision="bf16",
         evidence="MiniLM, a bank in every layer, batch 32 x 64, bf16 weights, two cores: eager 108 examples/s, sdpa "
         "77; full fine-tuning in bf16 1.6 times as fast as in fp32",
     ),
     "cpu": Fastest(
-        attention="eager",
+        attention="sdpa",
+        training_attention="eager",
         precision="fp32",
         evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 alternating runs, CPU seconds of sdpa over eager: "
         "learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), predicting 0.94 and 0.92: no clear winner, so the "

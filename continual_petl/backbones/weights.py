@@ -153,7 +153,7 @@ def _computed(model: nn.Module) -> set[str]:
 
 def _implementation(source: str, anatomy: Anatomy, attention: Attention) -> str:
     if anatomy.attention_registry:
-        return attention if attention != "auto" else fastest().attention
+        return attention if attention != "auto" else fastest().training_attention
     if attention == "sdpa":
         raise InputError(
             f"backbone {source!r}: backbone.attention: got 'sdpa', but family {anatomy.family!r} computes its "

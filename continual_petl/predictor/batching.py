@@ -1,6 +1,7 @@
 """Group tasks whose rows can share batches, and divide the rows into batches.
 
-Tasks share a group if their backbones have the same precision and their banks can share a forward pass (`banks.sharing`).
+Tasks share a group if their certificates name the same attention, their backbones have the same precision and their banks can
+share a forward pass (`banks.sharing`).
 Each generative task, and each bank that cannot share with any other, is a group of its own. Kinds, poolings and lengths may
 differ.
 
@@ -45,12 +46,14 @@ def groups(
             alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
             seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
         shared = None if manifest.kind in GENERATIVE else seen[spec]
-        by_lane.setdefault(task if shared is None else shared, []).append(task)
+        key = task if shared is None else (shared, manifest.environment.attention)
+        by_lane.setdefault(key, []).append(task)
     return [part for lane in by_lane.values() for part in _parts(lane, manifests, max_bytes)]
 
 
 def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
-    """Return groups of tasks that encode the same rows identically for the same backbone; each generative task is alone.
+    """Return groups of tasks that encode the same rows identically for the same backbone with the same attention; each
+    generative task is alone.
 
     Args:
         manifests: manifests by task.
@@ -60,7 +63,7 @@ def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbon
     groups: dict[Hashable, list[str]] = {}
     for task, manifest in manifests.items():
         words = manifest.kind == "token-classification"
-        key: Hashable = (backbone_of(task).precision, manifest.max_length, words)
+        key: Hashable = (backbone_of(task).precision, manifest.environment.attention, manifest.max_length, words)
         groups.setdefault(task if manifest.kind in GENERATIVE else key, []).append(task)
     return [part for group in groups.values() for part in _parts(group, manifests, max_bytes)]
 

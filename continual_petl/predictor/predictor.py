@@ -181,7 +181,7 @@ class Predictor:
         tasks = [Task(each.plan, each.bank) for each in held]
         found: dict[str, dict[int, Answer]] = {each.manifest.task: {} for each in asked}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
-            with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
                 outputs_of_tasks = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
             positions = batch["index"].tolist()
@@ -212,7 +212,7 @@ class Predictor:
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
             positions = batch["index"].tolist()
-            with oom_reported(task, batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(task, batch, f"batch_size (it is {batch_size})"), held.attending():
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
                 with resumed(held.backbone, [held], tensors, below, [numbers[position] for position in positions]):
                     outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
@@ -252,7 +252,7 @@ class Predictor:
             batch = collate(together, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
             shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
             own_rows = [asked[task].numbers[row] for task, row in zip(task_N[rows], rows - first_N[rows], strict=True)]
-            with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
                 with resumed(backbone, [held[task] for task, _ in whose], tensors, below, own_rows):
                     outputs_of_parts = respond_together(backbone, shares, tensors, models.stacks)

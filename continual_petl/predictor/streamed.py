@@ -63,7 +63,7 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
 
     def generated(put: Put) -> None:
         held.backbone.model.train(False)
-        with oom_reported(task, batch, "max_new_tokens, or shorten the row"):
+        with oom_reported(task, batch, "max_new_tokens, or shorten the row"), held.attending():
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
             generate_pieces(held.backbone, held.bank, held.plan, tensors, tokenizer, put)
 

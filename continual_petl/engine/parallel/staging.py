@@ -75,6 +75,7 @@ def commit_staged(
         notices=manifest.notices,
         max_length=manifest.max_length,
         preparation=manifest.preparation,
+        training_attention=manifest.training_attention,
         parent=manifest.parent,
         start=manifest.start,
         reads=manifest.reads,

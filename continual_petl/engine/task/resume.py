@@ -87,7 +87,13 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "the tokenizer or image processing": session.models.preparation,
         "the backbone": backbone.digest,
         "precision": backbone.precision,
-        "attention": backbone.attention,
+        "attention": run.training_attention,
+        # It determines the validation scores, and so the best bank.
+        **(
+            {}
+            if backbone.attention == run.training_attention
+            else {"the attention that the bank predicts with": backbone.attention}
+        ),
         **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
 

@@ -51,7 +51,8 @@ def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = 
     arguments |= {"devices": 1, "max_steps": num_steps, "limit_val_batches": 0}
     with quiet():
         trainer = fitting_trainer(training, arguments, [*callbacks, KeepSignals(run.request)], run.session.folder)
-        trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
+        with run.training():
+            trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
 
 
 def score_after_fit(run: TaskRun, num_steps: int) -> float | None:

@@ -25,7 +25,7 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat")
+_NEW = ("start", "origin", "reads", "chat", "training_attention")
 """Keys that are left out where they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
@@ -73,6 +73,9 @@ class Manifest(PlanFields):
     parameters: dict[str, Index]
     """Number of parameters: modifications, own, head."""
     environment: Environment
+    """Where the probe and the scores were computed; a bank predicts with the attention named here."""
+    training_attention: str | None = None
+    """Attention implementation that the bank was trained with; None if it is the one it predicts with."""
 
     _seal: str | None = PrivateAttr(default=None)
 
