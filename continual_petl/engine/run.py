@@ -174,7 +174,7 @@ class Run(Sharing):
             run.figures()["matrix"]  # one
             run.figures("agnews")["curve"]
         """
-        from continual_petl.report.facts import read_facts  # plotting libraries take a moment to import
+        from continual_petl.report.facts import read_facts
         from continual_petl.report.figures.registry import figures_of_run, figures_of_task
 
         if task is not None:

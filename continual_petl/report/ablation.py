@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from continual_petl.errors import InputError
 from continual_petl.report.ablated import Ablated, AblatedSpan
+from continual_petl.report.figures import ablation
+from continual_petl.report.figures.style import as_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -54,6 +56,4 @@ class Ablation(Ablated):
 
     def figure(self) -> go.Figure:
         """Return the heat map of the paper's figure 6, as a plotly figure; a notebook shows it inline."""
-        from continual_petl.report.figures import ablation  # imports plotly, which takes a moment
-
-        return ablation.figure(self)
+        return as_figure(ablation.figure(self))

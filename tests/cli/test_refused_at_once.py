@@ -150,11 +150,9 @@ def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "imported"), [(["--json"], "numpy"), (["--output", "FOLDER/report"], "numpy plotly")]
-)
-def test_report_does_not_import_torch(bench: Bench, light: Light, words: list[str], imported: str) -> None:
-    assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", imported)
+@pytest.mark.parametrize("words", [["--json"], ["--output", "FOLDER/report"]])
+def test_report_imports_neither_torch_nor_plotly(bench: Bench, light: Light, words: list[str]) -> None:
+    assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", "numpy")
 
 
 @pytest.mark.slow
@@ -163,7 +161,7 @@ def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench, light
     content = bytearray(bank.read_bytes())
     content[-1] ^= 1
     bank.write_bytes(content)
-    assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy plotly")
+    assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy")
     assert "the certified digest is" in (bench.folder / "report" / "index.html").read_text()
 
 
