@@ -54,6 +54,7 @@ REFUSED = {
     "learn a name again": ("learn FOLDER/run FOLDER/again.yaml", "again.yaml:1: key name: the run"),
     "verify no run": ("verify FOLDER/data", NO_RUN),
     "verify what is not learned": ("verify FOLDER/run --task singel", NOT_LEARNED),
+    "import no adapter": ("import FOLDER/run FOLDER/none --task new", "there is no such folder"),
     "ablate no run": ("ablate FOLDER/data", NO_RUN),
     "ablate what is not learned": ("ablate FOLDER/run --task singel", NOT_LEARNED),
     "reevaluate no run": ("reevaluate FOLDER/data", NO_RUN),
@@ -203,6 +204,16 @@ def test_missing_backbone_is_reported_with_mistakes_in_the_data_without_importin
     assert (code, imported) == (2, "numpy"), said
     assert re.findall(r"yaml:\d+: key ([\w.]+)", said) == ["backbone.name", "tasks.1.labels"]
     assert not (bench.folder / "new").exists()
+
+
+def test_missing_backbone_of_a_run_is_reported_with_that_of_the_run(
+    bench: Bench, light: Light, backbone_folder: Callable[[], Path]
+) -> None:
+    (bench.folder / "stream.yaml").write_text(bench.stream.replace(str(backbone_folder()), "minlm"))
+    code, said, imported = light(bench, ["run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run"])
+    assert (code, imported) == (2, "numpy")
+    assert said.rstrip().endswith(f"The run was learned on backbone {str(backbone_folder())!r}.")
+    assert "is missing" not in said
 
 
 WRONG_TASK = """\
