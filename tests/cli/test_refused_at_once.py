@@ -151,6 +151,14 @@ def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
 
+def test_digests_are_verified_without_importing_torch(bench: Bench, light: Light) -> None:
+    assert light(bench, ["verify", "FOLDER/run", "--digests"]) == (0, "", "")
+    bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
+    content = bank.read_bytes()
+    bank.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert light(bench, ["verify", "FOLDER/run", "--digests"]) == (1, "", "")
+
+
 @pytest.mark.parametrize("words", [["--json"], ["--output", "FOLDER/report"]])
 def test_report_imports_neither_torch_nor_plotly(bench: Bench, light: Light, words: list[str]) -> None:
     assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", "numpy")
