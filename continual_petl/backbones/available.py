@@ -31,6 +31,10 @@ class MissingBackboneError(InputError):
         self.near = near
         super().__init__(message, key=("name",))
 
+    def in_run(self, name: str) -> MissingBackboneError:
+        """Return the error for a run that was learned on the backbone of another name."""
+        return MissingBackboneError(f"{self} The run was learned on backbone {name!r}.", self.near)
+
 
 def check_available(name: str, revision: str | None) -> None:
     """Check that a backbone can be loaded from somewhere: a package, a folder, the Hub's cache, or the Hub.

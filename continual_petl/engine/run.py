@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
 from continual_petl.engine.sharing import Sharing
-from continual_petl.errors import StoreError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.hub.address import Address
 from continual_petl.hub.opened import open_anywhere
 from continual_petl.hub.refusal import problems_of, refusal
@@ -174,7 +174,7 @@ class Run(Sharing):
             run.figures()["matrix"]  # one
             run.figures("agnews")["curve"]
         """
-        from continual_petl.report.facts import read_facts  # plotting libraries take a moment to import
+        from continual_petl.report.facts import read_facts
         from continual_petl.report.figures.registry import figures_of_run, figures_of_task
 
         if task is not None:
@@ -238,6 +238,7 @@ class Run(Sharing):
         task: str | None = None,
         *,
         data: bool = False,
+        probe: bool = True,
         limit: int | None = None,
         jobs: int | None = 1,
         progress: OnProgress | None = None,
@@ -247,6 +248,8 @@ class Run(Sharing):
         Args:
             task: a learned task; None means all.
             data: also predict the test rows again, and compare scores and all predictions.
+            probe: whether banks are run on their probes; False compares the chain, all files and digests only, which needs
+                neither the backbone nor torch.
             limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
                 and of some other tasks. The whole chain is checked in any case.
             jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
@@ -257,9 +260,20 @@ class Run(Sharing):
         Returns:
             One check per task that was checked. Problems with files that belong to no task come last, under their names in
             brackets.
+
+        Raises:
+            InputError: if the task is not learned, or ``probe=False`` is combined with ``data`` or ``limit``.
         """
         if task is not None:
             self.check_learned(task)
+        if not probe:
+            if data or limit is not None:
+                raise InputError(
+                    "probe: False compares the digests of all files, and goes with neither data nor limit."
+                )
+            from continual_petl.engine.verify.digests import verify_digests
+
+            return list(verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress))
         from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
 
         found = list(verify_run(self._opened(), task, data=data, limit=limit, jobs=jobs, progress=progress))

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.attention_switch import attend_as, switchable
 from continual_petl.backbones.auto_defaults import fastest
+from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
@@ -116,6 +117,10 @@ class ModelCache:
                     remote_code=b.remote_code,
                     quantize=b.quantize,
                 )
+            except MissingBackboneError as error:
+                if pin is None or pin.name == b.name:
+                    raise
+                raise error.in_run(pin.name) from error
             except InputError as error:
                 # transformers rarely names the damaged file in its message.
                 changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)

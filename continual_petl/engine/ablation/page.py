@@ -10,6 +10,7 @@ from continual_petl._version import VERSION
 from continual_petl.engine.ablation.figure import figure
 from continual_petl.engine.ablation.result import Ablation
 from continual_petl.engine.ablation.words import headline, remarks
+from continual_petl.report.figures.style import plotly_js
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section, Shown
 from continual_petl.report.page.verdict import moment
@@ -27,8 +28,6 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
     Raises:
         StoreError: if it cannot be written; the old file is then unchanged.
     """
-    from plotly.offline import get_plotlyjs  # reads four megabytes
-
     parts = [_section(number, ablation) for number, ablation in enumerate(ablations)]
     page = (
         templates()
@@ -42,7 +41,7 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
             drawn=moment(time.time()),
             version=VERSION,
             folders=str(run),
-            plotly=get_plotlyjs(),
+            plotly=plotly_js(),
         )
     )
     write_file(path, page.encode())

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from continual_petl.engine.ablation.cells import Ablated, AblatedSpan
+from continual_petl.engine.ablation.figure import figure
 from continual_petl.errors import InputError
+from continual_petl.report.figures.style import as_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -54,6 +56,4 @@ class Ablation(Ablated):
 
     def figure(self) -> go.Figure:
         """Return the heat map of the paper's figure 6, as a plotly figure; a notebook shows it inline."""
-        from continual_petl.engine.ablation.figure import figure  # imports plotly, which takes a moment
-
-        return figure(self)
+        return as_figure(figure(self))

@@ -45,14 +45,21 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
         named_mistakes(spec, [(key_of(spec, task), task) for task in new]).raise_all()
 
 
-def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
-    """Report the problems of a stream's data and backbone if there is no such backbone; see `refuse_missing_files`."""
+def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec], learned_on: str | None = None) -> None:
+    """Report the problems of a stream's data and backbone if there is no such backbone; see `refuse_missing_files`.
+
+    Args:
+        spec: the stream.
+        new: its tasks that have not been learned yet.
+        learned_on: the name of the run's backbone; None before its first task.
+    """
     if judged_by_label(spec.protocol):
         return  # labels are compared across tasks by the checks of a whole session
     try:
         check_available(spec.backbone.name, spec.backbone.revision)
     except MissingBackboneError as error:
-        named_mistakes(spec, [(key_of(spec, task), task) for task in new], missing=error).raise_all()
+        missing = error if learned_on in (None, spec.backbone.name) else error.in_run(learned_on)
+        named_mistakes(spec, [(key_of(spec, task), task) for task in new], missing=missing).raise_all()
 
 
 def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
