@@ -1,4 +1,4 @@
-"""Temporarily switches the attention implementation of a frozen model, to check a certificate made with another one.
+"""Temporarily switches the attention implementation of a frozen model, to check a certificate made with a different one.
 
 A certificate records its attention implementation and holds bit for bit only with that one. The implementation is just a
 name in the model's configuration, which `transformers` looks up in every forward pass, so it can be changed temporarily on
