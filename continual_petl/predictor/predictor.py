@@ -195,9 +195,7 @@ class Predictor:
         unknown = [task for task in tasks if not isinstance(task, str) or not store.has(task)]
         if unknown:
             known = known_names(store.tasks, unknown[0])
-            more = (
-                f" ({counted(len(unknown) - 1, 'other is', 'others are')} not learned either)" if len(unknown) > 1 else ""
-            )
+            more = f" (the same goes for {counted(len(unknown) - 1, 'other')})" if len(unknown) > 1 else ""
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
     def _alone(

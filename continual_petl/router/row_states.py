@@ -116,7 +116,7 @@ class _LastLayerRead(Exception):
 def _read(
     backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], cut: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the states to read, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut`` (None if it is 0)."""
+    """Return the states to read, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut`` (None for 0)."""
     found: list[Tensor] = []
     states: list[Tensor] = []
     last = max(*layers, cut)

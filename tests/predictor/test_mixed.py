@@ -115,7 +115,7 @@ def test_invalid_request_is_refused_before_predicting(run: Run) -> None:
         InputError, match=r"task 'nine' is not learned in .*; learned tasks: one, pairs, wide, number, tags"
     ):
         run.predict(["w1", "w2"], ["one", "nine"])
-    with pytest.raises(InputError, match=r"task 'nine' is not learned in .* \(1 other is not learned either\)"):
+    with pytest.raises(InputError, match=r"task 'nine' is not learned in .* \(the same goes for 1 other\)"):
         run.predict(["w1", "w2", "w3"], ["one", "nine", "ten"])
     with pytest.raises(InputError, match="task 7 is not learned"):
         run.predict(["w1", "w2"], ["one", 7])  # type: ignore[list-item]
