@@ -58,14 +58,9 @@ class TaskSums:
     def __post_init__(self) -> None:
         num_means, width = self.means_CF.shape
         if not self.layers or width % len(self.layers) or not num_means or (self.counts_C < 1).any():
-            raise ValueError(
-                f"got {num_means} means of {width} values, {len(self.layers)} layers and row counts {self.counts_C}, which "
-                "do not match"
-            )
+            raise ValueError(f"{num_means} means of {width} values, {len(self.layers)} layers, counts {self.counts_C}")
         if self.covariance_U.shape != (width * (width + 1) // 2,) or self.distances_Q.shape != QUANTILES.shape:
-            raise ValueError(
-                f"the covariance {self.covariance_U.shape} or the quantiles {self.distances_Q.shape} have the wrong shape"
-            )
+            raise ValueError(f"wrong shapes: covariance {self.covariance_U.shape}, quantiles {self.distances_Q.shape}")
         if self.counts_C.shape != (num_means,):
             raise ValueError(f"got {num_means} means, but row counts for {len(self.counts_C)} means")
         if not (np.isfinite(self.means_CF).all() and np.isfinite(self.distances_Q).all()):

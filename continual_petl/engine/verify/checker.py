@@ -49,7 +49,7 @@ class Checker:
     Args:
         session: the run.
         indexed: whether the index may be used.
-        data: whether to predict the test rows again too.
+        data: whether to also predict the test rows again.
     """
 
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:

@@ -2,7 +2,7 @@
 long.
 
 The processes take tasks from one queue. If a process ends early or cannot start, its tasks go back into the queue and this
-process checks them, so a verdict never depends on another process having worked.
+process checks them, so a verdict never depends on whether another process works.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OnProgress = Callable[[int, int], None]
 
 _AT_A_TIME = 8
 _WORTH_S = 30.0
-"""If this process alone would need longer than this many seconds, others are started, which takes about ten seconds."""
+"""Other processes, which take about ten seconds to start, are only started if this one alone would need longer than this."""
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 
