@@ -20,7 +20,7 @@ from continual_petl.store.open_run import check_learned, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-# Opening a run needs no torch, and importing it takes seconds, which a refused command should not have to wait for.
+# Opening a run does not need torch, whose import takes seconds; a command that is refused should not have to wait for it.
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
@@ -49,7 +49,7 @@ class Run(Sharing):
             256 MiB of copies are kept in addition.
 
     Raises:
-        InputError: if the folder holds no run, or it cannot be downloaded.
+        InputError: if the folder does not contain a run, or the run cannot be downloaded.
         StoreError: if a downloaded run was changed.
         ValueError: if ``resident_bytes`` is negative.
 
@@ -99,8 +99,8 @@ class Run(Sharing):
             resident_bytes: as in `Run`.
 
         Raises:
-            InputError: if it cannot be downloaded, is no run, or its backbone needs code that you have not allowed.
-            StoreError: if it does not match its certificates; the message holds the findings.
+            InputError: if it cannot be downloaded, is not a run, or its backbone needs code that you have not allowed.
+            StoreError: if it does not match its certificates; the message lists the findings.
 
         Example::
 
@@ -142,7 +142,7 @@ class Run(Sharing):
 
     def _opened(self) -> Session:
         if self._session is None:
-            from continual_petl.engine.session import Session  # with torch and transformers
+            from continual_petl.engine.session import Session  # imports torch and transformers
 
             self._session = Session(self._spec, self.store, consent=self._remote_code)
         return self._session
@@ -150,7 +150,7 @@ class Run(Sharing):
     @property
     def results(self) -> Results:
         """The result matrix R and the scores derived from it."""
-        from continual_petl.report.read_results import read_results  # with torch
+        from continual_petl.report.read_results import read_results  # imports torch
 
         return self.store.consistently(lambda: read_results(self.store.snapshot()))
 
@@ -298,8 +298,8 @@ class Run(Sharing):
             progress: called with the number of measurements done so far and the total.
 
         Raises:
-            InputError: if the bank has nothing in layers, a span is not within its backbone's layers, or the rows are
-                missing.
+            InputError: if the bank has no modification in any layer, a span is not within its backbone's layers, or the
+                rows are missing.
 
         Example::
 
@@ -308,7 +308,7 @@ class Run(Sharing):
             found.figure()
         """
         self.check_learned(task)
-        from continual_petl.engine.ablation.measure import ablate_task  # with Lightning, which takes seconds to import
+        from continual_petl.engine.ablation.measure import ablate_task  # imports Lightning, which takes seconds
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
 

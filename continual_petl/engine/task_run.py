@@ -61,7 +61,7 @@ class TaskRun:
     data: TaskData
     plan: TaskPlan
     learner: ContinualLearner
-    """With the task's bank active, the only one in memory."""
+    """The learner, with the task's bank active; no other bank is in memory."""
     callbacks: Sequence[L.Callback]
     request: StopRequest
     clock: Clock

@@ -1,9 +1,8 @@
 """Group tasks whose rows can share batches, and divide the rows into batches.
 
 Tasks share a group if their certificates name the same attention, their backbones have the same precision and their banks can
-share a forward pass (`banks.sharing`).
-Each generative task, and each bank that cannot share with any other, is a group of its own. Kinds, poolings and lengths may
-differ.
+share a forward pass (`banks.mixed.sharing`). Each generative task, and each task whose bank cannot share a pass with any
+other, forms a group of its own. Within a group, kinds, poolings and lengths may differ.
 
 Shape suffixes: N rows of all tasks of a group.
 """
@@ -35,7 +34,7 @@ def groups(
     Args:
         manifests: manifests by task.
         backbone_of: returns the backbone in the precision in which a task predicts.
-        max_bytes: maximum bytes of banks in memory at once.
+        max_bytes: maximum size, in bytes, of the banks in memory at once.
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
     by_lane: dict[Hashable, list[str]] = {}
@@ -86,7 +85,7 @@ def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
     first = parts[0]
     types = [part.token_types for part in parts if part.token_types is not None]
     pixels = [part.pixels for part in parts if part.pixels is not None]
-    assert len(types) in (0, len(parts)), "all were encoded by one tokenizer"
+    assert len(types) in (0, len(parts)), "all rows were encoded by one tokenizer"
     lengths = np.concatenate([part.lengths for part in parts])
     return replace(
         first,
@@ -109,11 +108,11 @@ def batches(
     Args:
         lengths_N: tokens of each row.
         task_N: index of each row's task.
-        kinds: the kind of each task's bank; banks of one kind are computed by one matrix product.
+        kinds: a number for the kind of each task's bank; banks of the same kind are computed by one matrix product.
         batch_size: rows per batch.
 
     Returns:
-        Row indices, and pairs of a task and its number of rows in the batch, one task after the other.
+        For each batch, its row indices, grouped by task, and a pair of index and number of rows for each task.
     """
     for rows in evaluation_batches(lengths_N, batch_size):
         counts = Counter(task_N[rows].tolist())

@@ -129,7 +129,7 @@ def test_rows_that_are_no_conversations_are_refused(learned: Path, row: Any, wha
         Run(learned).predict(row, task="talk")
     assert str(caught.value).startswith("task 'talk': row 1 is ")
     assert what in str(caught.value)
-    assert "a list of messages {role, content} that ends with one" in str(caught.value)
+    assert "a list of messages {role, content} that ends with a user message" in str(caught.value)
 
 
 def test_a_system_message_of_a_row_is_refused_where_the_task_has_one(learned: Path) -> None:

@@ -43,8 +43,8 @@ def figure(ablation: Ablated) -> Drawing:
     names = {"tickmode": "array", "tickvals": list(range(count)), "ticktext": layer_names(ablation)}
     return drawing(
         [heat],
-        x="last layer without",
-        y="first layer without",
+        x="last layer removed",
+        y="first layer removed",
         height=int(min(900, max(320, 140 + 30 * count))),
         xaxis=names,
         yaxis={"autorange": "reversed", **names},

@@ -22,8 +22,8 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
 
     Args:
         path: the file; it is replaced in one step.
-        ablations: one figure each.
-        run: the run folder, to be named on the page.
+        ablations: the ablations, each shown as one figure.
+        run: the run folder, which is named on the page.
 
     Raises:
         StoreError: if it cannot be written; the old file is then unchanged.
@@ -51,8 +51,8 @@ def _section(number: int, ablation: Ablation) -> Section:
     drawn = Shown(
         name=f"ablation-{number}",
         caption=headline(ablation),
-        words="Modifications are removed from the layers first (row) to last (column), without retraining "
-        "(Houlsby et al. 2019, figure 6). Framed: a single layer. Top right: all of them.",
+        words="Modifications are removed from the first layer (row) to the last layer (column), without retraining "
+        "(Houlsby et al. 2019, figure 6). Framed cells: a single layer. Top right: all layers.",
         figure=figure(ablation),
     )
     return Section(

@@ -27,7 +27,7 @@ class Ablation(Ablated):
     """
 
     def __getitem__(self, span: tuple[int, int]) -> AblatedSpan:
-        """Return the cell of a first and a last layer; `KeyError` if it was not measured."""
+        """Return the cell for a first and a last layer, or raise `KeyError` if it was not measured."""
         found = next((cell for cell in self.cells if (cell.first, cell.last) == span), None)
         if found is None:
             raise KeyError(f"layers {span[0]} to {span[1]} were not removed in this ablation")

@@ -241,7 +241,7 @@ def check_finite(plan: TaskPlan, bank: Bank) -> None:
     if broken:
         raise DivergedError(
             f"task {plan.name!r}: learning diverged: {len(broken)} of the {len(tensors)} tensors of its bank are no longer "
-            f"finite, first {broken[0]}. Nothing was committed. Lower training.learning_rate (it was "
+            f"finite (the first is {broken[0]}). Nothing was committed. Lower training.learning_rate (it was "
             f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "
             "again."
         )

@@ -71,7 +71,7 @@ def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
     backbone, pad, plan = run.backbone, run.session.models.pad_token_id, run.plan
     for index_B in split.batches:
         run.request.stop_here(
-            f"while the frozen states of task {plan.name!r} were being computed; this starts over next time"
+            f"while the frozen states of task {plan.name!r} were being computed; the computation starts over next time"
         )
         batch = collate(split.rows, index_B, pad, plan.kind, split.train)
         with oom_reported(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):

@@ -62,7 +62,7 @@ class Checker:
     Args:
         session: the run.
         indexed: whether the index may be used.
-        data: whether to predict the test rows again too.
+        data: whether to also predict the test rows again.
     """
 
     worth_s = 30.0

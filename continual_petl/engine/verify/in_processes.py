@@ -2,7 +2,7 @@
 long.
 
 The processes take tasks from one queue. If a process ends early or cannot start, its tasks go back into the queue and this
-process checks them, so a verdict never depends on another process having worked.
+process checks them, so a verdict never depends on whether another process works.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ def verify_run(
     Args:
         session: the run; its folder is read again.
         task: a learned task; None means all, and the files that belong to no task.
-        data: whether to predict the test rows again too.
-        limit: check at most this many certificates: those of the newest tasks, and of some other tasks, in turn. The chain
-            and the files that belong to no task are always checked, using the index. None means all certificates.
+        data: whether to also predict the test rows again.
+        limit: check at most this many certificates: those of the newest tasks and, in rotation, of some other tasks. The
+            chain and the files that belong to no task are always checked, using the index. None means all certificates.
         jobs: maximum number of processes; None means one for each core. If a backbone is already in memory, that copy is
             checked, in this process alone.
         progress: called with the number of certificates checked so far and the total.
