@@ -32,7 +32,18 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 token-classification). Higher is better."""
 
 GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
-"""Kinds whose prediction is a generated text."""
+"""Kinds whose prediction is a generated text, or one of a list of options."""
+
+
+def metrics_of(kind: Kind, *, options: bool = False) -> tuple[str, ...]:
+    """Return the metrics of a task; the first is the default.
+
+    Args:
+        kind: kind of the task.
+        options: whether a generative task chooses among a list of options instead of generating text.
+    """
+    return _OF_CLASSES if options else METRICS[kind]
+
 
 LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-classification", "image-classification"})
 """Kinds that have label names."""

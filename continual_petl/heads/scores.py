@@ -20,7 +20,7 @@ from torchmetrics.text import CHRFScore, ROUGEScore, SacreBLEUScore, SQuAD
 
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import Kind
+from continual_petl.heads.kinds import GENERATIVE, Kind
 
 
 class Matthews(MulticlassConfusionMatrix):
@@ -147,12 +147,12 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
 
     Args:
         kind: kind of the task.
-        labels: names in the order of the head's outputs; None for kinds without labels.
+        labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
         metric: the metric that the task reports; those in `continual_petl.heads.kinds.IF_CHOSEN` are added if it is one.
     """
     scores: dict[str, Metric | MetricCollection]
     num_labels = len(labels or ())
-    if kind in ("classification", "image-classification"):
+    if kind in ("classification", "image-classification") or (kind in GENERATIVE and labels):
         scores = {
             "accuracy": MulticlassAccuracy(num_labels, average="micro"),
             "macro_f1": MulticlassF1Score(num_labels, average="macro"),

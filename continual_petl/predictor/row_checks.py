@@ -46,6 +46,7 @@ class Request:
             max_target_length=manifest.max_target_length,
             images=models.images,
             chat=manifest.chat,
+            options=manifest.options,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
@@ -161,7 +162,7 @@ def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
     except ValueError as error:
         raise InputError(
             f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
-            "user message, or a list of messages {role, content} that ends with a user message"
+            "user message, or a list of messages {role, content} that ends with one"
         ) from error
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, MemoryRanOutError, StoreError
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.words import Answer
 from continual_petl.learner.streaming import Put
 from continual_petl.predictor.one_or_many import Row
@@ -193,7 +192,7 @@ class ServedRun:
                 chosen[index] = task
             elif not routes[index].unknown or unknown[index] == "nearest":
                 name = routes[index].task
-                if not self._generates and self._catalog.manifest(name).kind in GENERATIVE:
+                if not self._generates and self._catalog.manifest(name).generation is not None:
                     later.add(index)
                 else:
                     chosen[index] = name

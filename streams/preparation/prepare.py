@@ -255,12 +255,12 @@ def check_again(
         spec: the stream.
         task: one of its tasks.
         split: which split; if validation rows were taken from train, the same rows are taken again.
-        labels: the labels of the task's bank; ``None`` for a kind without labels.
+        labels: the labels or options of the task's bank; ``None`` for a task without any.
 
     Raises:
         InputError: if the split does not exist or cannot be used.
     """
-    if (labels is None) == (task.kind in LABELLED):
+    if (labels is None) == (task.kind in LABELLED or task.options is not None):
         raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
     data = spec.resolved_data(task)
     wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)

@@ -89,7 +89,7 @@ def _chat(guess: Guess, max_length: int) -> list[str]:
     longest = _answer_length(guess)
     length = min(longest, max_length // 2)
     return [
-        "    # learned are all messages of the assistant; loss_on: last learns only the last one, and all every token;",
+        "    # learned are all assistant messages; loss_on: last learns only the last one, and all every token;",
         "    # system: TEXT begins every conversation; template: FILE replaces the chat template of the tokenizer",
         "    chat: {loss_on: response}",
         f"    max_target_length: {length}    # tokens of the last message",

@@ -67,7 +67,7 @@ class ResolvedChat(FrozenModel):
 
     @property
     def has_marks(self) -> bool:
-        """Whether the template marks the text of the assistant with ``{% generation %}``."""
+        """Whether the template marks the text of assistant messages with ``{% generation %}``."""
         return _MARKS.search(self.template) is not None
 
     @property

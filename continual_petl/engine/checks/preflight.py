@@ -207,6 +207,7 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
             max_target_length=task.max_target_length,
             images=models.images,
             chat=plan.chat,
+            options=task.options,
         )
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None
