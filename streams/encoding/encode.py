@@ -47,7 +47,7 @@ def encode_rows(
         images: the preprocessing of the backbone, for images.
         chat: the chat template, for conversations, which are lists of messages.
         where: which rows these are, for messages.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer, the preprocessing or a length does not fit the kind, or a row cannot be used.

@@ -63,7 +63,7 @@ def tokenise_sources(
         max_length: maximum tokens of a source; in a causal-lm, of source and target together; see :func:`room_for`.
         kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or there is no room for text.

@@ -43,7 +43,7 @@ class Fault:
     """A row that cannot be used, and the reason."""
 
     row: int
-    """Index of the row, 0-based; messages print it 1-based, and as in the source."""
+    """Index of the row, 0-based; messages print it 1-based, as numbered in the source."""
     what: str
 
 
@@ -79,7 +79,7 @@ def shown_columns(names: Iterable[str], wanted: str = "") -> str:
 
 
 def columns_there(table: Iterable[str]) -> str:
-    """Return which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
+    """Describe which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
     names = [*table]
     if len(names) == 1:
         return f"the only column is {shown_columns(names)}"

@@ -81,7 +81,7 @@ def _json_lines(file: TextFile) -> Iterator[Numbered]:
 
 
 def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
-    """Read a table like training data: quotation marks are ordinary in .tsv, and every line must have all fields."""
+    """Read a table as in training: quotation marks are ordinary in .tsv, and every line must have all fields."""
     header: list[str] | None = None
     for start, fields in table_lines(file, tabs=tabs):
         if header is None:

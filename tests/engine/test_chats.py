@@ -289,7 +289,7 @@ def test_another_template_of_the_tokenizer_changes_nothing(learned: Path, tmp_pa
 def test_a_template_that_was_changed_in_the_certificate_is_noticed(own: Path) -> None:
     file = own / "banks" / "talk" / "bank.json"
     file.write_text(file.read_text("utf-8").replace("w80", "w79"), encoding="utf-8")
-    with pytest.raises(StoreError, match=r"digest: it is not that of the template|seal"):
+    with pytest.raises(StoreError, match=r"digest: it does not match the template|seal"):
         Run(own).predict("w3 w50", task="talk")
 
 
@@ -349,7 +349,7 @@ def test_a_template_that_cannot_be_used_stops_the_run_at_once(template: str | No
     [
         ({"kind": "seq2seq", "columns": {}, "chat": {}}, "has no effect on a seq2seq"),
         ({"kind": "seq2seq", "columns": {"messages": "m"}}, "is not read by a seq2seq, which reads source, target"),
-        ({"columns": {"messages": "m", "source": "s"}}, "is not read next to messages: remove it"),
+        ({"columns": {"messages": "m", "source": "s"}}, "is not read if messages is given: remove it"),
         (
             {"columns": {"text": "m"}},
             "is not read by a causal-lm, which reads source, target, or only messages: remove it",

@@ -380,7 +380,7 @@ def test_an_error_in_one_row_names_the_row() -> None:
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"digest": "0" * 64}, "not that of the template"),
+        ({"digest": "0" * 64}, "does not match the template"),
         ({"tokens": {"tools": "a"}}, "'tools' is not the name of a special token"),
         ({"template": "a" * 100_001}, "at most 100000 characters"),
     ],
