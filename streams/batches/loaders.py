@@ -182,7 +182,7 @@ class _Maker:
             _Batches(batches, self._collate),
             batch_size=None,
             num_workers=min(self._num_workers, len(batches)),
-            generator=torch.Generator().manual_seed(0),  # not used by workers; keeps the global state untouched
+            generator=torch.Generator().manual_seed(0),  # not used by workers; keeps the global random state untouched
         )
         return iter(loader)
 

@@ -50,7 +50,7 @@ def library_folder() -> Path:
     """Return the folder of the standard library's sources.
 
     Raises:
-        InputError: if this Python lacks them.
+        InputError: if this Python does not include them.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "asyncio" / "tasks.py").is_file():

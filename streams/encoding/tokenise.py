@@ -127,7 +127,7 @@ def same_number(name: str, other: Sequence[Any] | NDArray[Any] | None, than: str
     """Check that a column has as many rows as another.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if the numbers of rows differ.
     """
     if other is not None and len(other) != len(rows):
         raise ValueError(f"{name} has {len(other)} rows, but {than} has {len(rows)}")
@@ -137,7 +137,7 @@ def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: boo
     """Check that ``max_length`` leaves room for text between the special tokens.
 
     Raises:
-        InputError: if it does not, or the tokenizer is not a fast one.
+        InputError: if there is no room, or the tokenizer is not a fast one.
     """
     check_fast(tokenizer)
     num_special = tokenizer.num_special_tokens_to_add(pair=pair)

@@ -43,7 +43,7 @@ def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that the tokenizer is a fast one.
 
     Raises:
-        InputError: if it is not.
+        InputError: if it is a slow one.
     """
     if not tokenizer.is_fast:
         raise InputError(

@@ -170,7 +170,7 @@ def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
     try:
         names = read_label_names(os.path.expanduser(seen.labels))
     except InputError:
-        return None  # a file of this name that holds something else
+        return None  # a file with this name that holds something else
     return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
 
 

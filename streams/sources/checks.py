@@ -1,4 +1,4 @@
-"""Checks of rows before a bank is trained on them; the errors name the place.
+"""Checks of rows before a bank is trained on them; error messages name the place.
 
 Row numbers are 1-based: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
 """
@@ -100,7 +100,7 @@ def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
     """Check that a split has rows.
 
     Raises:
-        InputError: if it has fewer than ``minimum``.
+        InputError: if it has fewer rows than ``minimum``.
     """
     if num_rows < minimum:
         raise InputError(

@@ -37,7 +37,7 @@ def read_records(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbere
         limits: maximum sizes of the file and its cells.
 
     Raises:
-        InputError: if it cannot be read; the message names the line at fault.
+        InputError: if the file cannot be read; the message names the line at fault.
     """
     if format_of(path) == ".parquet":
         return _parquet(place, path, limits)
