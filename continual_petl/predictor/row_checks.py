@@ -162,7 +162,7 @@ def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
     except ValueError as error:
         raise InputError(
             f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
-            "user message, or a list of messages {role, content} that ends with one"
+            "user message, or a list of messages {role, content} that ends with a user message"
         ) from error
 
 

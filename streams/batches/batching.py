@@ -2,10 +2,10 @@
 
 Rows of similar length share a batch, so there is little padding. For training, shuffle all rows, cut them into chunks of
 50 batches, sort each chunk by length, cut it into batches, and shuffle the batches (``group_by_length`` of transformers'
-Trainer is similar, with one fixed chunk and a different order). The result is a pure function of (seed, epoch): any epoch
+Trainer is similar, with a fixed chunk size and a different order). The result is a pure function of (seed, epoch): any epoch
 can be reproduced at any time, so a run can resume in the middle of one. With a token budget
-(`continual_petl.streams.batches.budget`), the rows are first divided into stretches of similar length, each with its own
-number of rows per batch, and the procedure is applied to each stretch.
+(`continual_petl.streams.batches.budget`), the rows are first divided into buckets of similar length, each with its own
+number of rows per batch, and the procedure is applied to each bucket.
 
 Images have no length: their order is a plain shuffle. Shape legend: N rows.
 """
@@ -38,7 +38,7 @@ class LengthBucketed:
         lengths: tokens of each row, ``(N,)``, N at least 1.
         batch_size: maximum rows per batch; the last batch of an epoch may be smaller, and no row is dropped.
         seed: determines the order, together with the epoch.
-        max_tokens: maximum tokens per batch, padding included: number of rows times length of the longest row. None: no
+        max_tokens: maximum tokens per batch, padding included: number of rows times length of the longest row. None means no
             limit.
 
     Raises:
@@ -98,7 +98,7 @@ def evaluation_batches(lengths: NDArray[np.int64], batch_size: int, max_tokens: 
     Args:
         lengths: tokens of each row, ``(N,)``.
         batch_size: maximum rows per batch.
-        max_tokens: maximum tokens per batch, padding included; None: no limit.
+        max_tokens: maximum tokens per batch, padding included; None means no limit.
 
     Raises:
         InputError: if there are no rows, ``batch_size`` is below 1, or a single row is longer than ``max_tokens``.

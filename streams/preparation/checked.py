@@ -72,7 +72,7 @@ class Checked:
         return len(self.inputs)
 
     def take(self, chosen: NDArray[np.int64]) -> Checked:
-        """Return the chosen rows, in this order."""
+        """Return the chosen rows, in the given order."""
         rows = chosen.tolist()
         return Checked(
             task=self.task,
@@ -119,7 +119,7 @@ class Checked:
                 cache=cache,
             )
         except InputError as error:
-            # The message names a row, but not a setting or an image.
+            # Messages about a row begin with its task and split; those about a setting or an image do not.
             text = str(error)
             raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
         if self.task.options is not None:
@@ -166,7 +166,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
             raise InputError(f"task {task.name!r}, {error}", key=("labels",)) from error
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
-            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
+            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, but the task has "
             f"{len(task.labels)} (labels: {', '.join(task.labels)}): this is a copy of another data set, so name the right "
             f"one (--tasks.{task.name}.data.local), or remove the file."
         )
@@ -281,7 +281,7 @@ def _answer_column(task: TaskSpec) -> str:
 
 
 def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
-    """Check that a row has room for the longest source and the text generated after it."""
+    """Check that the longest source and the text generated after it fit into one row."""
     longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
     if longest + new > max_length:
         raise InputError(
