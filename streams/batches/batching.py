@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.batches.budget import Stretch, check_budget, rows_that_fit, stretches
+from continual_petl.streams.batches.budget import Bucket, buckets, check_budget, rows_that_fit
 from continual_petl.streams.batches.collate import collate as collate
 
 Batch = NDArray[np.int64]
@@ -60,11 +60,11 @@ class LengthBucketed:
 
     def __len__(self) -> int:
         """Return the number of batches, which is the same in every epoch: it depends on the lengths alone."""
-        return sum(stretch.num_batches for stretch in self._stretches)
+        return sum(bucket.num_batches for bucket in self._buckets)
 
     @cached_property
-    def _stretches(self) -> list[Stretch]:
-        return stretches(self.lengths, self.batch_size, self.max_tokens)
+    def _buckets(self) -> list[Bucket]:
+        return buckets(self.lengths, self.batch_size, self.max_tokens)
 
     def epoch(self, epoch: int) -> list[Batch]:
         """Return all batches of an epoch, in order."""
@@ -73,12 +73,12 @@ class LengthBucketed:
         if self.max_tokens is not None:
             rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
         batches: list[Batch] = []
-        for stretch in self._stretches:
-            members, rows = rows[: stretch.num_rows], rows[stretch.num_rows :]
+        for bucket in self._buckets:
+            members, rows = rows[: bucket.num_rows], rows[bucket.num_rows :]
             if self.max_tokens is not None:
                 members = rng.permutation(members)
-            for chunk in _cut(members, _CHUNK_BATCHES * stretch.batch_size):
-                batches += _cut(chunk[np.argsort(self.lengths[chunk], kind="stable")], stretch.batch_size)
+            for chunk in _cut(members, _CHUNK_BATCHES * bucket.batch_size):
+                batches += _cut(chunk[np.argsort(self.lengths[chunk], kind="stable")], bucket.batch_size)
         return [batches[position] for position in rng.permutation(len(batches))]
 
     @property

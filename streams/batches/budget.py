@@ -1,6 +1,6 @@
 """Token budgets: how many rows fit into a batch with a maximum number of tokens, padding included.
 
-Rows are sorted by length and divided into buckets (`Stretch`); each batch of a bucket has as many rows as would fit if all
+Rows are sorted by length and divided into buckets; each batch of a bucket has as many rows as would fit if all
 were as long as the longest row of the bucket. Buckets depend on the lengths alone, never on the shuffle, so **every epoch has
 the same number of batches**: the learning-rate schedule, the position in a checkpoint and the processes that share the
 batches all rely on this. Samplers that fill batches greedily have a different number in every epoch, or no length at all
@@ -27,7 +27,7 @@ _SHORTEST = 7 / 8
 """Length at which a bucket may end, as a share of its longest row."""
 
 
-class Stretch(NamedTuple):
+class Bucket(NamedTuple):
     """A bucket: rows of similar length whose batches have the same size."""
 
     num_rows: int
@@ -40,7 +40,7 @@ class Stretch(NamedTuple):
         return -(-self.num_rows // self.batch_size)
 
 
-def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> list[Stretch]:
+def buckets(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> list[Bucket]:
     """Divide rows, sorted by decreasing length, into buckets.
 
     Args:
@@ -49,13 +49,13 @@ def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | Non
         max_tokens: maximum tokens per batch; None puts all rows into one bucket.
 
     Example:
-        >>> stretches(np.array([9, 1, 1, 10, 1]), batch_size=3, max_tokens=20)
-        [Stretch(num_rows=2, batch_size=2), Stretch(num_rows=3, batch_size=3)]
+        >>> buckets(np.array([9, 1, 1, 10, 1]), batch_size=3, max_tokens=20)
+        [Bucket(num_rows=2, batch_size=2), Bucket(num_rows=3, batch_size=3)]
     """
     if max_tokens is None:
-        return [Stretch(len(lengths), batch_size)]
+        return [Bucket(len(lengths), batch_size)]
     falling = np.sort(lengths)[::-1]
-    found: list[Stretch] = []
+    found: list[Bucket] = []
     start = 0
     while start < len(falling):
         longest = int(falling[start])
@@ -64,7 +64,7 @@ def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | Non
         if size < batch_size:
             like = int(np.searchsorted(-falling, -_SHORTEST * longest, side="right")) - start
             stop = min(stop, start + -(-like // size) * size)
-        found.append(Stretch(stop - start, size))
+        found.append(Bucket(stop - start, size))
         start = stop
     return found
 
