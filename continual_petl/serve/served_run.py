@@ -1,7 +1,7 @@
 """A run that predicts for an endpoint: only with verified banks, and always from the newest certificates.
 
-Used by one thread at a time, since banks are attached to the backbone while they predict. What changed in the folder is read
-between two batches, never inside one.
+Used by one thread at a time, since banks are attached to the backbone while they predict. Changes in the folder are read
+between two batches, never during one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger("continual_petl.serve")
 _LOADING = threading.Lock()
-"""transformers changes its classes while it loads a model: two at a time would leave them changed."""
+"""transformers changes its classes while it loads a model: loading two at once would leave the classes changed."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class ServedRun:
 
     Args:
         folder: the run folder.
-        settings: how it is served.
-        generates: whether it also generates the texts of rows whose task it finds; otherwise these are left for `Later`.
+        settings: how the run is served.
+        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns `Later` for them.
 
     Raises:
         InputError: if the folder holds no run.
@@ -75,7 +75,7 @@ class ServedRun:
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their bytes."""
+        """Number of banks in memory, and their size in bytes."""
         held = self._session.models.held_banks
         return len(held), held.num_bytes
 
@@ -94,7 +94,7 @@ class ServedRun:
         """Predict the rows of several requests in shared batches.
 
         Returns:
-            For each request: a record per row, or why it gets none. One request's problem is never another's.
+            For each request: a record per row, or the problem with it. A problem with one request never affects others.
         """
         try:
             self._look()
@@ -107,7 +107,7 @@ class ServedRun:
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
 
     def _streamed(self, job: Asked, put: Put) -> Outcomes:
-        """Pass on the text of one row in pieces; a lane gives such a job no company."""
+        """Pass on the text of one row in pieces; a lane runs such a job in a batch of its own."""
         (row,), (task,) = job.rows, job.tasks
         assert task is not None
         self._verify([task])
@@ -144,7 +144,7 @@ class ServedRun:
         self._checker = None
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
-            self._session.models.evict_all()  # with all copies: what was forgotten does not stay in memory
+            self._session.models.evict_all()  # including all copies: a forgotten bank must not stay in memory
 
     def _problem(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
@@ -156,10 +156,10 @@ class ServedRun:
         """Verify the certificates of tasks that are used for the first time.
 
         Raises:
-            Problem: if a task is not learned, or what was learned has changed.
+            Problem: if a task has not been learned, or what was learned has changed.
         """
         if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
-            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its body predicts for all of them
+            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its bank predicts for all of them
         self._load(tasks)
         for task in dict.fromkeys(tasks):
             seal = self._catalog.manifest(task).seal
@@ -170,7 +170,7 @@ class ServedRun:
             if not check.ok:
                 _log.error("task %s is not served: %s", task, " ".join(check.problems))
                 raise Problem(
-                    503, "not_verified", f"task {task!r} is not what its certificate says and gives no predictions"
+                    503, "not_verified", f"task {task!r} does not match its certificate, so it gives no predictions"
                 )
             self._verified[task] = seal
 
@@ -178,7 +178,7 @@ class ServedRun:
         """Load the backbone in the precisions of these tasks.
 
         Raises:
-            Problem: if it cannot be loaded; the reason names files, so that only the log has it.
+            Problem: if it cannot be loaded; the reason contains file names, so it is only written to the log.
         """
         for task in tasks:
             self._catalog.manifest(task)
@@ -231,8 +231,8 @@ class ServedRun:
         self._load(finder.manifests)
         if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
             for row in own:
-                if not isinstance(row, dict):  # a text would be a path on the machine that serves
-                    raise InputError(f"row 1: each row is {IMAGE_FORM}")
+                if not isinstance(row, dict):  # a text would be read as a path on the server
+                    raise InputError(f"row 1: each row must be {IMAGE_FORM}")
         routes = finder.routes(own, finder.states(models, own, self._settings.batch_rows))
         return dict(zip(unnamed, routes, strict=True))
 
@@ -247,12 +247,12 @@ class ServedRun:
 
 
 def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, answer: Answer | None) -> Record:
-    """Return one row's record, as ``predict --json`` has it; images are left out.
+    """Return one row's record, in the format of ``predict --json``; images are left out.
 
     Args:
         catalog: the learned tasks.
         row: the row.
-        task: its task, if that was named.
+        task: its task, if one was named.
         route: otherwise, the tasks that were found for it.
         answer: the prediction; None if the task is unknown.
     """
