@@ -43,7 +43,7 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         ) from error
     except RepositoryNotFoundError as error:
         raise InputError(
-            f"{start}the Hub has no such repository (or it is private: then log in with `hf auth login`)."
+            f"{start}the Hub has no such repository (if it is private, log in with `hf auth login`)."
         ) from error
     except RevisionNotFoundError as error:
         raise InputError(f"{start}the repository has no revision {address.revision or 'main'!r}.") from error

@@ -78,7 +78,7 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
             continue
         if size > limit:
             raise StoreError(
-                f"{where}: its file {path!r} has {megabytes(size)}, and such a file can have at most {megabytes(limit)}. "
+                f"{where}: its file {path!r} has {megabytes(size)}, but such a file may have at most {megabytes(limit)}. "
                 "Nothing was downloaded; tell the author."
             )
         kept.append(path)

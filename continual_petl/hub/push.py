@@ -237,5 +237,5 @@ def _begins_with(content: bytes, there: RepoFile | None) -> bool:
     start = content[: there.size]
     if there.lfs is not None:
         return hashlib.sha256(start).hexdigest() == there.lfs.sha256
-    # Git's digest of a file.
+    # The digest that Git uses for a file.
     return hashlib.sha1(b"blob %d\0" % len(start) + start, usedforsecurity=False).hexdigest() == there.blob_id

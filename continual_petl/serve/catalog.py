@@ -72,7 +72,7 @@ class Catalog:
             try:
                 return self.store.manifest(task)
             except StoreError as error:
-                self.look()  # it may just have been forgotten
+                self.look()  # it may have been forgotten a moment ago
                 if task in self.seals:
                     raise Problem(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log") from error
         if task in self.forgotten:

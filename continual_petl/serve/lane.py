@@ -76,7 +76,7 @@ class Lane(Generic[_J, _T]):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start computing; has to be called in a running event loop."""
+        """Start computing; must be called in a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:

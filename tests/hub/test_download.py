@@ -127,7 +127,7 @@ def test_large_files_are_refused_before_they_are_downloaded(
 ) -> None:
     monkeypatch.setitem(hub_files._BANK, "bank.safetensors", 1000)
     with pytest.raises(
-        StoreError, match=r"'banks/one/bank.safetensors' has .* kB, and such a file can have at most 1 kB"
+        StoreError, match=r"'banks/one/bank.safetensors' has .* kB, but such a file may have at most 1 kB"
     ):
         Run("hf://user/run")
     monkeypatch.setitem(hub_files._BANK, "bank.safetensors", 10**6)

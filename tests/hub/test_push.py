@@ -132,7 +132,7 @@ def test_repository_can_be_private_and_have_branches(
     assert Run.from_hub("user/run", revision="v1").store.tasks == ["one", "two"]
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "no-token"))
-    with pytest.raises(InputError, match=r"the Hub has no such repository \(or it is private: then log in"):
+    with pytest.raises(InputError, match=r"the Hub has no such repository \(if it is private, log in"):
         Run("hf://user/run@v1")
 
 
