@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
-"""Up to this many tasks, everything is redrawn after each task; beyond that, after every tenth task and at the end."""
+"""Up to this many tasks, everything is redrawn after each task; beyond that, after every 10 % more tasks and at the end."""
 WHOLE_UP_TO = 100
 """Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 
@@ -54,7 +54,7 @@ class WandbBoard:
             self._draw(sink)
 
     def end(self, sink: Sink) -> None:
-        """Redraw everything if tasks were learned since it was drawn."""
+        """Redraw everything if tasks were learned since the last time."""
         if self._seen:
             self._draw(sink)
 

@@ -77,8 +77,8 @@ def find_tasks(
     load(finder.manifests)
     if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
         for row in own:
-            if not isinstance(row, dict):  # a text would be a path on the machine that serves
-                raise InputError(f"row 1: each row is {IMAGE_FORM}")
+            if not isinstance(row, dict):  # a text would be read as a path on the server
+                raise InputError(f"row 1: each row must be {IMAGE_FORM}")
     kept = below_banks(models, finder, len(own))
     routes = finder.routes(own, finder.states(models, own, batch_rows, below=kept))
     return FoundTasks(routes=dict(zip(unnamed, routes, strict=True)), finder=finder, kept=kept)

@@ -1,4 +1,4 @@
-"""Around every request: the limit on its body, keys that occur twice, one log line, and its metrics."""
+"""Middleware around every request: limits on its body, one log line, and its metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BodyLimit:
         self._app, self._max_bytes = app, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and stop reading it where the limit is reached."""
+        """Pass a request on, and stop reading its body once the limit is reached."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -91,7 +91,7 @@ class Observed:
 
     Args:
         app: the application.
-        metrics: what counts.
+        metrics: counts the requests.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -102,7 +102,7 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # if the client is gone before there is a response
+        started, status = time.perf_counter(), 499  # if the client disconnects before there is a response
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -115,7 +115,7 @@ class Observed:
         try:
             await self._app(scope, receive, observed)
         except Exception:
-            status = 500  # the response is sent around this
+            status = 500  # an outer middleware sends the response
             raise
         finally:
             seconds = time.perf_counter() - started
@@ -128,5 +128,5 @@ class Observed:
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the response of a request that gets no predictions."""
+    """Return the response to a request that gets no predictions."""
     return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")

@@ -1,7 +1,7 @@
 """A run that predicts for an endpoint: only with verified banks, and always from the newest certificates.
 
-Used by one thread at a time, since banks are attached to the backbone while they predict. What changed in the folder is read
-between two batches, never inside one.
+Used by one thread at a time, since banks are attached to the backbone while they predict. Changes in the folder are read
+between two batches, never during one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger("continual_petl.serve")
 _LOADING = threading.Lock()
-"""transformers changes its classes while it loads a model: two at a time would leave them changed."""
+"""transformers changes its classes while it loads a model: loading two at once would leave the classes changed."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class ServedRun:
 
     Args:
         folder: the run folder.
-        settings: how it is served.
-        generates: whether it also generates the texts of rows whose task it finds; otherwise these are left for `Later`.
+        settings: how the run is served.
+        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns `Later` for them.
 
     Raises:
         InputError: if the folder holds no run.
@@ -74,7 +74,7 @@ class ServedRun:
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their bytes."""
+        """Number of banks in memory, and their size in bytes."""
         held = self._session.models.held_banks
         return len(held), held.num_bytes
 
@@ -93,7 +93,7 @@ class ServedRun:
         """Predict the rows of several requests in shared batches.
 
         Returns:
-            For each request: a record per row, or why it gets none. One request's problem is never another's.
+            For each request: a record per row, or the problem with it. A problem with one request never affects others.
         """
         try:
             self._look()
@@ -106,7 +106,7 @@ class ServedRun:
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
 
     def _streamed(self, job: Asked, put: Put) -> Outcomes:
-        """Pass on the text of one row in pieces; a lane gives such a job no company."""
+        """Pass on the text of one row in pieces; a lane runs such a job in a batch of its own."""
         (row,), (task,) = job.rows, job.tasks
         assert task is not None
         self._verify([task])
@@ -143,7 +143,7 @@ class ServedRun:
         self._verified.refresh()
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
-            self._session.models.evict_all()  # with all copies: what was forgotten does not stay in memory
+            self._session.models.evict_all()  # including all copies: a forgotten bank must not stay in memory
 
     def _problem(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
@@ -155,10 +155,10 @@ class ServedRun:
         """Verify the certificates of tasks that are used for the first time.
 
         Raises:
-            Problem: if a task is not learned, or what was learned has changed.
+            Problem: if a task has not been learned, or what was learned has changed.
         """
         if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
-            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its body predicts for all of them
+            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its bank predicts for all of them
         self._load(tasks)
         self._verified.check(tasks)
 
@@ -166,7 +166,7 @@ class ServedRun:
         """Load the backbone in the precisions of these tasks.
 
         Raises:
-            Problem: if it cannot be loaded; the reason names files, so that only the log has it.
+            Problem: if it cannot be loaded; the reason contains file names, so it is only written to the log.
         """
         for task in tasks:
             self._catalog.manifest(task)
@@ -222,12 +222,12 @@ class ServedRun:
 
 
 def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, answer: Answer | None) -> Record:
-    """Return one row's record, as ``predict --json`` has it; images are left out.
+    """Return one row's record, in the format of ``predict --json``; images are left out.
 
     Args:
         catalog: the learned tasks.
         row: the row.
-        task: its task, if that was named.
+        task: its task, if one was named.
         route: otherwise, the tasks that were found for it.
         answer: the prediction; None if the task is unknown.
     """

@@ -54,6 +54,6 @@ class VerifiedTasks:
             raise Problem(
                 503,
                 "not_verified",
-                f"task {task!r} does not match its certificate and gives no predictions",
+                f"task {task!r} does not match its certificate, so it gives no predictions",
                 retry_after=REFUSED_S,
             )

@@ -159,7 +159,7 @@ def test_other_base_model_is_refused_unless_it_has_another_name(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:
     adapter = changed(learned[2], tmp_path / "adapter", base_model_name_or_path="someone/bert")
-    with pytest.raises(InputError, match="belongs to base model 'someone/bert', and the run's backbone is"):
+    with pytest.raises(InputError, match="belongs to base model 'someone/bert', but the run's backbone is"):
         import_adapter(run_folder, adapter, "foreign")
     assert import_adapter(run_folder, adapter, "foreign", base="someone/bert").store.tasks == ["first", "foreign"]
 

@@ -29,10 +29,10 @@ def task_bars(
 
     Args:
         tasks: their names, in the order of learning.
-        parts: by part, its size for each task; None if unknown, and then left out of means.
+        parts: by part, its size for each task; None if unknown, which is left out of means.
         y: title of the vertical axis.
         number: plotly's number format, with a prefix.
-        unit: the suffix.
+        unit: suffix of the numbers.
     """
     size = tasks_of_a_bar(len(tasks))
     starts = range(0, len(tasks), size)

@@ -31,7 +31,7 @@ def copy_bytes(facts: RunFacts) -> list[int]:
 
 def _parameters_in_words(facts: RunFacts) -> str:
     stored = sum(task.num_parameters for task in facts.tasks)
-    against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
+    against = f", compared with {facts.growth[-1].full_copies:,} for full copies" if facts.growth else ""
     return f"{stored:,} parameters in all{against}.{in_words(facts)}"
 
 
@@ -44,7 +44,7 @@ def parameters(facts: RunFacts) -> Drawing:
 
 def _bytes_in_words(facts: RunFacts) -> str:
     copies = sum(copy_bytes(facts))
-    on_disk = f", where full copies would take {megabytes(copies)}" if copies else ""
+    on_disk = f", compared with {megabytes(copies)} for full copies" if copies else ""
     size = sum(task.num_bytes for task in facts.tasks)
     return f"{megabytes(size)} in all, certificates included{on_disk}.{in_words(facts)}"
 

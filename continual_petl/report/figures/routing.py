@@ -1,4 +1,4 @@
-"""Rows that name no task: which task they are taken for, and how that changes as tasks arrive."""
+"""Rows without a task name: which task they are routed to, and how that changes as tasks arrive."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def routed_scores(facts: RunFacts) -> Drawing | None:
 def _confusion_words(facts: RunFacts) -> str:
     routed = _newest(facts)
     assert routed is not None
-    return f"Share of each task's rows (row) that are taken for each task (column) at the end.{_of_newest(routed)}"
+    return f"Share of each task's rows (row) that are routed to each task (column) at the end.{_of_newest(routed)}"
 
 
-@run_figure("taken-for", section="routing", caption="Which task rows are taken for", words=_confusion_words)
+@run_figure("taken-for", section="routing", caption="Which task rows are routed to", words=_confusion_words)
 def confusion(facts: RunFacts) -> Drawing | None:
-    """Return which task the rows of each task are taken for at the end."""
+    """Return which task the rows of each task are routed to at the end."""
     if (routed := _newest(facts)) is None:
         return None
     shares_TT = routed.confusion[-MAX_TASKS:, -MAX_TASKS:]
-    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="taken for task", y="rows of task")
+    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="routed to task", y="rows of task")
 
 
 def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str) -> Drawing:

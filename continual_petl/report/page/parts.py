@@ -71,7 +71,7 @@ class Table:
 
     @property
     def is_long(self) -> bool:
-        """Whether the document holds only the first rows, and all rows as data."""
+        """Whether the document shows only the first rows, and contains all rows as data."""
         return len(self.rows) > MAX_ROWS
 
     @property
