@@ -167,7 +167,7 @@ def test_command_line_predicts_texts_and_files(
     capsys.readouterr()
     assert main(["predict", str(learned), "--input", str(file), "--task", "talk"]) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert "rows.jsonl:2: task 'talk' reads the column 'messages' as the text of a message of the user" in shown
+    assert "rows.jsonl:2: task 'talk' reads the column 'messages' as the text of a user message" in shown
     assert "What is wrong: the last message is of the assistant" in shown
 
 
