@@ -162,7 +162,7 @@ def _print_records(windows: Iterable[list[Record]]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that exclude each other."""
+    """Refuse options that cannot be combined."""
     if arguments.texts and arguments.input:
         raise InputError("texts and --input were both given; give one of them")
     if arguments.input and is_url(arguments.input):

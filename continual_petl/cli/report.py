@@ -122,7 +122,7 @@ def _print_failure(words: str) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that exclude each other."""
+    """Refuse options that cannot be combined."""
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):

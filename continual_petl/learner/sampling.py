@@ -1,4 +1,4 @@
-"""Sampling and stop strings, done so that the text generated for a row does not depend on the other rows of its batch.
+"""Sampling and stop strings, such that the text of a row does not depend on the other rows of its batch.
 
 Sampling from softmax(z) is the argmax of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
 https://arxiv.org/abs/1411.0030). So the sample is the most likely token after noise is added, and the noise of each
