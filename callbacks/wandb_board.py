@@ -11,6 +11,9 @@ from lightning.pytorch.loggers import WandbLogger
 from continual_petl._version import VERSION
 from continual_petl.callbacks.sink import Sink, send
 from continual_petl.report.facts import Reader, RunFacts
+from continual_petl.report.figures.registry import figures_of_task
+from continual_petl.report.figures.style import as_figure
+from continual_petl.report.page.sections import sections
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -59,8 +62,6 @@ class WandbBoard:
         """Draw the report's figures of one task, under the same names for all tasks, so that W&B shows them in turn."""
         import wandb
 
-        from continual_petl.report.figures.registry import figures_of_task  # imports plotly, which takes a moment
-
         found = figures_of_task(self._reader.task(task))
         values = {f"newest task/{name}": wandb.Plotly(figure) for name, figure in found.items()}
         if values:
@@ -69,11 +70,9 @@ class WandbBoard:
     def _draw(self, sink: Sink) -> None:
         import wandb
 
-        from continual_petl.report.page.sections import sections  # imports plotly, which takes a moment
-
         facts = self._reader.read()
         shown = [figure for part in sections(facts) for figure in part.figures]
-        values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(each.figure) for each in shown}
+        values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(as_figure(each.figure)) for each in shown}
         for name, (columns, rows) in tables(facts).items():
             values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
         send(sink.logger, values, sink.axis.logged)

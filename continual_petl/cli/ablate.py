@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         write_json(Path(arguments.output), plain(result))
     if arguments.html:
-        from continual_petl.engine.ablation.page import write_ablations  # imports plotly
+        from continual_petl.engine.ablation.page import write_ablations
 
         write_ablations(Path(arguments.html), found, run.store.folder)
     if arguments.json:

@@ -59,7 +59,7 @@ def devices() -> dict[str, Any]:
     found: dict[str, Any] = {
         "device": device,
         "precision: auto": row.precision,
-        "attention: auto": row.attention,
+        "attention: auto": f"{row.attention} for predictions, {row.training_attention} for training",
         "why": row.evidence,
         "threads of torch": torch.get_num_threads(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),

@@ -36,9 +36,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return 0
     folder = Path(arguments.output or _default_folder(arguments.runs))
     stores = [open_anywhere(run) for run in arguments.runs]
-    from continual_petl.report.facts import (
-        Reader,
-    )  # imports plotly, so not before the folders are known to be runs
+    # Not before the folders are known to be runs: it takes a moment to import.
+    from continual_petl.report.facts import Reader
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     readers = [Reader(store.folder) for store in stores]

@@ -17,6 +17,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from continual_petl._version import VERSION
+from continual_petl.report.figures.style import plotly_js
 from continual_petl.report.page import compared
 from continual_petl.report.page.details import first_line, script_of
 from continual_petl.report.page.environment import templates
@@ -106,10 +107,8 @@ def _begins_with(path: Path, line: str) -> bool:
 
 
 def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequence[RunFacts], *, live: bool) -> Path:
-    from plotly.offline import get_plotlyjs  # reads four megabytes
-
     _remove_unfinished(folder)
-    script, plotly = folder / PLOTLY, get_plotlyjs().encode()
+    script, plotly = folder / PLOTLY, plotly_js().encode()
     if not script.is_file() or script.read_bytes() != plotly:
         write_file(script, plotly)
     page = (

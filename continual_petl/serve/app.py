@@ -27,7 +27,7 @@ from continual_petl.errors import StoreError
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.middleware import BodyLimit, Observed, problem_response
+from continual_petl.serve.middleware import BodyLimit, Observed, UniqueKeysRoute, problem_response
 from continual_petl.serve.problems import Problem, timed_out
 from continual_petl.serve.rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
@@ -115,6 +115,7 @@ class _Endpoint:
         app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes)
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=self._settings.hosts, www_redirect=False)
         app.add_middleware(Observed, metrics=self._metrics)
+        app.router.route_class = UniqueKeysRoute
         allowed = [Depends(self._allowed())]
         app.post("/v1/predict", dependencies=allowed, response_model=None, summary="Predict rows")(self._predict)
         app.get("/v1/tasks", dependencies=allowed, response_model=None, summary="All learned tasks")(self._tasks)

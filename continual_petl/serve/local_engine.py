@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.records import ANSWER, Record
 from continual_petl.serve.catalog import Catalog
@@ -122,7 +121,7 @@ class LocalEngine:
         """Return a record for each row of a request; see `Engine.answer`."""
         lanes: dict[str, list[int]] = {}
         for index, task in enumerate(asked.tasks):
-            texts = task is not None and catalog.manifest(task).kind in GENERATIVE
+            texts = task is not None and catalog.manifest(task).generation is not None
             lanes.setdefault("texts" if texts else "labels", []).append(index)
         for name, own in lanes.items():
             self._lane(name).check_room(len(own))  # before any part waits

@@ -1,12 +1,16 @@
-"""Around every request: the limit on its body, one log line, and its metrics."""
+"""Around every request: the limit on its body, keys that occur twice, one log line, and its metrics."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from pydantic_core import to_json
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from continual_petl.serve.logs import EXTRA
@@ -53,6 +57,33 @@ class BodyLimit:
         return Problem(
             413, "too_large", f"the body of the request is larger than {self._max_bytes:,} bytes: send several requests"
         )
+
+
+class UniqueKeysRoute(APIRoute):
+    """A path whose JSON body may not have the same key twice in one object; Python would keep the last one silently."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests with such a body."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_UniqueKeysRequest(request.scope, request.receive))
+
+        return strict
+
+
+class _UniqueKeysRequest(Request):
+    async def json(self) -> Any:
+        return json.loads(await self.body(), object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Problem(422, "bad_request", f"the body has the key {key!r:.80} twice in one object: give it once")
+        found[key] = value
+    return found
 
 
 class Observed:

@@ -84,14 +84,14 @@ class RayEngine:
 
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
         """Return a record for each row of a request; see `Engine.answer`."""
-        from ray.serve.exceptions import BackPressureError
-
         if asked.put is not None:
             raise Problem(
                 422,
                 "no_stream",
                 "stream: texts are not streamed from replicas on Ray Serve: send the request without it",
             )
+        from ray.serve.exceptions import BackPressureError
+
         size = self._settings.batch_rows
         parts = [
             asked.part(range(start, min(start + size, asked.num_rows))) for start in range(0, asked.num_rows, size)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from continual_petl.engine.session import Session
-from continual_petl.engine.verify.checker import Checker
 from continual_petl.errors import InputError, MemoryRanOutError, StoreError
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.words import Answer
 from continual_petl.learner.streaming import Put
 from continual_petl.predictor.one_or_many import Row
@@ -23,11 +21,13 @@ from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, record_of, route_of
 from continual_petl.predictor.routed import routed_answer
 from continual_petl.predictor.streamed import generation_of
-from continual_petl.predictor.task_finder import Route, task_finder
+from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.found_tasks import FoundTasks, find_tasks
 from continual_petl.serve.problems import Problem, unusable
-from continual_petl.serve.rows import IMAGE_FORM, Asked
+from continual_petl.serve.rows import Asked
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.serve.verified import VerifiedTasks
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -70,8 +70,7 @@ class ServedRun:
             consent=settings.remote_code,
             resident_bytes=bytes_,
         )
-        self._verified: dict[str, str] = {}
-        self._checker: Checker | None = None
+        self._verified = VerifiedTasks(self._session)
 
     @property
     def num_held(self) -> tuple[int, int]:
@@ -141,7 +140,7 @@ class ServedRun:
         except StoreError as error:
             raise Problem(503, "broken_chain", "the run folder is damaged: see the endpoint's log") from error
         self._session.store = self._session.models.store = self._catalog.store
-        self._checker = None
+        self._verified.refresh()
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
             self._session.models.evict_all()  # with all copies: what was forgotten does not stay in memory
@@ -161,18 +160,7 @@ class ServedRun:
         if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
             tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its body predicts for all of them
         self._load(tasks)
-        for task in dict.fromkeys(tasks):
-            seal = self._catalog.manifest(task).seal
-            if self._verified.get(task) == seal:
-                continue
-            self._checker = self._checker or Checker(self._session, indexed=True, data=False)
-            check = self._checker.check(task)
-            if not check.ok:
-                _log.error("task %s is not served: %s", task, " ".join(check.problems))
-                raise Problem(
-                    503, "not_verified", f"task {task!r} is not what its certificate says and gives no predictions"
-                )
-            self._verified[task] = seal
+        self._verified.check(tasks)
 
     def _load(self, tasks: Iterable[str]) -> None:
         """Load the backbone in the precisions of these tasks.
@@ -194,20 +182,21 @@ class ServedRun:
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
         tasks = [task for job in jobs for task in job.tasks]
-        routes = self._routes(rows, tasks)
+        found = find_tasks(self._session.models, rows, tasks, self._settings.batch_rows, self._load)
+        routes = found.routes
         unknown = [job.unknown for job in jobs for _ in job.rows]
-        chosen: list[tuple[int, str]] = []
+        chosen: dict[int, str] = {}
         later: set[int] = set()
         for index, task in enumerate(tasks):
             if task is not None:
-                chosen.append((index, task))
+                chosen[index] = task
             elif not routes[index].unknown or unknown[index] == "nearest":
                 name = routes[index].task
-                if not self._generates and self._catalog.manifest(name).kind in GENERATIVE:
+                if not self._generates and self._catalog.manifest(name).generation is not None:
                     later.add(index)
                 else:
-                    chosen.append((index, name))
-        answers = self._predict(rows, chosen)
+                    chosen[index] = name
+        answers = self._predict(rows, chosen, found)
         outcomes = iter(
             Later(routes[index])
             if index in later
@@ -216,34 +205,20 @@ class ServedRun:
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]
 
-    def _routes(self, rows: Sequence[Row], tasks: Sequence[str | None]) -> dict[int, Route]:
-        unnamed = [index for index, task in enumerate(tasks) if task is None]
-        if not unnamed:
-            return {}
-        models, own = self._session.models, [rows[index] for index in unnamed]
-        try:
-            finder = task_finder(models)
-        except InputError as error:
-            _log.error("tasks cannot be found: %s", error)
-            raise Problem(
-                422, "no_routing", "this run cannot find the task of a row: name the task of every row"
-            ) from error
-        self._load(finder.manifests)
-        if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
-            for row in own:
-                if not isinstance(row, dict):  # a text would be a path on the machine that serves
-                    raise InputError(f"row 1: each row is {IMAGE_FORM}")
-        routes = finder.routes(own, finder.states(models, own, self._settings.batch_rows))
-        return dict(zip(unnamed, routes, strict=True))
-
-    def _predict(self, rows: Sequence[Row], chosen: Sequence[tuple[int, str]]) -> dict[int, Answer]:
+    def _predict(self, rows: Sequence[Row], chosen: Mapping[int, str], found: FoundTasks) -> dict[int, Answer]:
+        """Predict rows; those whose task was found resume from the pass that found it, if the banks allow it."""
         if not chosen:
             return {}
-        tasks = [task for _, task in chosen]
-        self._verify(tasks)
-        own = [rows[index] for index, _ in chosen]
-        answers = Predictor(self._session.models).predict(own, tasks, batch_size=self._settings.batch_rows)
-        return {index: answer for (index, _), answer in zip(chosen, answers, strict=True)}
+        self._verify(list(chosen.values()))
+        predictor, size = Predictor(self._session.models), self._settings.batch_rows
+        routed = {index: task for index, task in chosen.items() if index in found.routes}
+        below = found.states(routed)
+        if below is None:
+            return predictor.resume(rows, chosen, None, batch_size=size)
+        named = {index: task for index, task in chosen.items() if index not in routed}
+        return predictor.resume(rows, named, None, batch_size=size) | predictor.resume(
+            rows, routed, below, batch_size=size
+        )
 
 
 def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, answer: Answer | None) -> Record:

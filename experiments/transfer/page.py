@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from continual_petl.engine.transfer.short_fit import WHOLE_UP_TO
+from continual_petl.engine.transfer.short_fit import SHARE, WHOLE_UP_TO
 from experiments.benchmarks.markdown import grid
 from experiments.transfer.cases import Case, cases_of
 from experiments.transfer.ledger import Line
@@ -27,7 +27,7 @@ initial values and order.
 each label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
 (`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both earlier
 banks. A task that sees at most {WHOLE_UP_TO:,} rows while it is learned is tried with all its steps, so choosing takes
-several times as long as learning; that includes the three domains with all their rows, about 400 each."""
+several times as long as learning; the others are tried with {SHARE:.1%} of their steps."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 

@@ -1,8 +1,8 @@
-"""What a stream's protocol requires of its tasks, and how it judges rows that name no task.
+"""What a stream's protocol requires of its tasks, and how rows without a task name are evaluated.
 
 The scenarios of continual learning are those of van de Ven and Tolias (Three scenarios for continual learning, 2019), who
 call them task-, class- and domain-incremental; in ``revisit``, classes or domains recur, as in the class-incremental
-learning with repetition of Hemati et al. (2023). In all of them, a task never trains the bank of another task here.
+learning with repetition of Hemati et al. (2023). Here, whatever the protocol, a task never trains the bank of another task.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ JUDGED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classific
 """Kinds with one label per row; all tasks of a stream are of these kinds, unless its protocol is ``task``."""
 
 _SHOWN = 3
-"""Number of labels that a message names."""
+"""Maximum number of labels or tasks listed in a message."""
 
 
 def judged_by_label(protocol: Protocol) -> bool:
-    """Return whether a row that names no task is judged by its label alone, whichever task was found.
+    """Return whether a row without a task name is evaluated by its label alone, whichever task was found.
 
     In the protocol ``task``, the task has to be found as well.
 
@@ -45,13 +45,13 @@ def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
         return None
     allowed = " or ".join(known for known in METRICS if known in JUDGED_BY_LABEL)
     return (
-        f"got {kind}; with protocol: {protocol} rows are judged by one label, so every task is {allowed}: remove this task, "
-        "or write protocol: task"
+        f"got {kind}; with protocol: {protocol}, rows are evaluated by one label, so every task must be {allowed}: remove "
+        "this task, or write protocol: task"
     )
 
 
 def label_clashes(protocol: Protocol, tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
-    """Return which tasks have labels that the protocol does not allow after those of earlier tasks, and why.
+    """Return which tasks have labels that the protocol does not allow, given those of earlier tasks, and why.
 
     Args:
         protocol: the stream's protocol.

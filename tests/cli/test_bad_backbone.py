@@ -110,7 +110,7 @@ OF_THE_BACKBONE = [
     Case("file", ["first.yaml' cannot be loaded: this is a file"], options=["--backbone.name", "FOLDER/first.yaml"]),
     Case(
         "incomplete",
-        ["missing from the checkpoint, or of another shape (the first is 'encoder.layer.1.output.dense.weight')"],
+        ["missing from the checkpoint, or of a different shape (the first is 'encoder.layer.1.output.dense.weight')"],
         options=["--backbone.name", "FOLDER/incomplete"],
     ),
     Case(

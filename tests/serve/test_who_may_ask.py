@@ -128,7 +128,7 @@ def test_internal_error_shows_no_traceback(
     def fail(*args: Any, **more: Any) -> None:
         raise RuntimeError("secret /etc/passwd")
 
-    monkeypatch.setattr("continual_petl.serve.served_run.Predictor.predict", fail)
+    monkeypatch.setattr("continual_petl.serve.served_run.Predictor.resume", fail)
     with caplog.at_level(logging.ERROR, "continual_petl.serve"):
         found = client.post("/v1/predict", json=ROW)
     assert (found.status_code, found.json()["error"]["code"]) == (500, "internal")

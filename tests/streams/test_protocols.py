@@ -51,7 +51,10 @@ def test_kinds_without_one_label_per_row_are_reported_at_their_lines(tmp_path: P
         "6: key tasks.1.kind (task b): got multilabel",
         "7: key tasks.2.kind (task c): got regression",
     ]
-    assert "every task is classification or image-classification: remove this task, or write protocol: task" in told[0]
+    assert (
+        "every task must be classification or image-classification: remove this task, or write protocol: task"
+        in told[0]
+    )
     assert problems(tmp_path, "task", *tasks) == []
 
 

@@ -25,7 +25,7 @@ def needs_labels(spec: StreamSpec, task: TaskSpec) -> bool:
 
 
 def protocol_problems(session: Session, found: Found, new: Collection[str]) -> list[tuple[Key, str]]:
-    """Return what the protocol does not allow, with the keys of the stream.
+    """Return everything that violates the protocol, each with its key in the stream.
 
     Args:
         session: the stream and its run folder.
@@ -42,7 +42,7 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
     for name in learned:
         manifest = store.manifest(name)
         if text := unfit_kind(spec.protocol, manifest.kind):
-            problems.append((("protocol",), f"protocol: task {name!r} is learned already: {text}"))
+            problems.append((("protocol",), f"protocol: task {name!r} is already learned: {text}"))
         labelled.append((name, manifest.labels))
         keys.append(("protocol",))
     for task in spec.tasks:
@@ -64,4 +64,4 @@ def _written(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
     try:
         return read_label_names(labels) if isinstance(labels, str) else labels
     except InputError:
-        return None  # reported with its data
+        return None  # reported when the task's data is checked

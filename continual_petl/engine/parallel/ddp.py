@@ -122,7 +122,7 @@ class LocalRanks:
             "MASTER_PORT": str(find_free_network_port()),
             "WORLD_SIZE": str(self.world_size),
             "NODE_RANK": "0",
-            # Lightning would choose another number, which changes the last bits.
+            # Lightning would choose another number, which would change the last bits.
             "OMP_NUM_THREADS": str(self._brief.num_threads),
         }
         self._slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]

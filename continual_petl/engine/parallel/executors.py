@@ -79,8 +79,8 @@ class Pool:
         world_size = _world_size(session)
         if world_size > 1:
             raise InputError(
-                f"jobs: many tasks at once, and {world_size} processes for each of them (trainer: devices): a run supports "
-                "one or the other. Write trainer: {devices: 1}, or leave out jobs and executor."
+                f"jobs: several tasks at once, and {world_size} processes for each of them (trainer: devices): a run "
+                "supports only one of the two. Write trainer: {devices: 1}, or leave out jobs and executor."
             )
         brief = _sendable(session, callbacks)
         if self._executor == "ray":

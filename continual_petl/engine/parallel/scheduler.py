@@ -35,7 +35,7 @@ class Workers(Protocol):
     jobs: int
     """Number of tasks learned at once."""
     retries: int
-    """How often a task is resumed from its last checkpoint when its worker dies."""
+    """How many times a task is resumed from its last checkpoint when its worker dies."""
     stopping: bool
     """Whether `stop` or `kill` was called."""
 
@@ -105,7 +105,7 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     shared: set[str] = set()
     for task in tasks:
         choice = task.bank or session.spec.bank
-        # With auto, every earlier bank may be the one it starts from.
+        # With auto, a task may start from any earlier bank.
         starts = (
             needs.keys() if choice.start_from == AUTO else {*named_parents(choice.start_from), *(choice.fuse or ())}
         )
@@ -131,7 +131,7 @@ def persisted(workers: Workers, task: str) -> Report:
             return report
         if attempt < workers.retries:
             how = "was killed" if began else "ended before it could begin"
-            _log.warning("task %r: its worker %s; it resumes from its last checkpoint in a new one.", task, how)
+            _log.warning("task %r: its worker %s; the task resumes from its last checkpoint in a new one.", task, how)
     what = "its worker was killed" if began else "its worker ended before it could begin (see any errors above)"
     message = (
         f"task {task!r}: {what} {1 + workers.retries} times. The system does that when memory runs out: "

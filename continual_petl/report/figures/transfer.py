@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
 from continual_petl.errors import counted
 from continual_petl.report.figures.bars import in_words, task_bars
 from continual_petl.report.figures.registry import run_figure
+from continual_petl.report.figures.style import Drawing
 from continual_petl.report.formatting import number
 from continual_petl.report.run_facts import RunFacts
 
@@ -23,7 +22,7 @@ def _words(facts: RunFacts) -> str:
 
 
 @run_figure("transfer", section="scores", caption="Gain from earlier banks", words=_words)
-def figure(facts: RunFacts) -> go.Figure | None:
+def figure(facts: RunFacts) -> Drawing | None:
     """Return the gain of each task; None if no task tried several starting points."""
     results = facts.results
     if not results.gains:
