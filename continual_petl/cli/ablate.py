@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and the reason for each task left out; raise it instead if the user named the task."""
+    """Return the ablations, and the reason for each task left out; raise the error instead if the user named it."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}

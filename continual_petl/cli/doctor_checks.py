@@ -40,7 +40,7 @@ def packages() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return Python, system, processor and memory."""
+    """Return the system, the number of cores and the memory."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -1,4 +1,4 @@
-"""``continual-petl import``: an adapter of another library as a task of a run."""
+"""``continual-petl import``: add an adapter from another library to a run, as a task."""
 
 from __future__ import annotations
 

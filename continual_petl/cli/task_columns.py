@@ -92,7 +92,7 @@ class TaskColumns:
             raise InputError(
                 f"{where}: task {self.manifest.task!r} reads {_listed(self.own)}, which this row leaves empty while it fills "
                 f"{_listed(filled)}; it is not clear which is meant. Fill the former, or remove the latter from the file; a "
-                ".jsonl file may name other columns in each row."
+                ".jsonl file may have different columns in each row."
             )
 
     def unusable(self, where: str, name: str, value: Any) -> InputError:

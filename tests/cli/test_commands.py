@@ -244,7 +244,7 @@ def test_predict_from_arguments_standard_input_and_files(
     [
         (["--task", "nope", "x"], ["'nope'", "learned tasks: single, pair"]),
         (["--task", "pair", "only one"], ["learned on pairs", "tab"]),
-        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed are .jsonl"]),
+        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed: .jsonl"]),
     ],
 )
 def test_predict_reports_invalid_input(run_dir: Path, options: list[str], fragments: list[str], capsys: Any) -> None:
