@@ -235,7 +235,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
 
 
 def tasks_without_routing(session: Session) -> tuple[str, ...]:
-    """Return a notice if the protocol evaluates rows that name no task, but some tasks store no sums to find them by."""
+    """Return a notice if the protocol evaluates rows without a task name, but some tasks store no sums to find them by."""
     spec = session.spec
     off = [task.name for task in spec.tasks if spec.resolved_routing(task) == "off"]
     if spec.protocol == "task" or not off:
