@@ -1,8 +1,8 @@
 """Temporarily switches the attention implementation of a frozen model, to check a certificate made with a different one.
 
-A certificate records its attention implementation and holds bit for bit only with that one. The implementation is just a
-name in the model's configuration, which `transformers` looks up in every forward pass, so it can be changed temporarily on
-the same weights, without loading a second copy of the backbone.
+A certificate records its attention implementation and holds, bit for bit, only with that implementation. The implementation
+is just a name in the model's configuration, which `transformers` looks up in every forward pass, so it can be changed
+temporarily on the same weights, without loading a second copy of the backbone.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def on_disk(backbone: Path, folder: Path, *, with_test: bool = True) -> Path:
 def test_missing_or_changed_data_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = on_disk(backbone_folder(), tmp_path, with_test=False)
     assert Run(folder).ablate("one").notices == ()
-    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate has validation"):
+    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate covers validation"):
         Run(folder).ablate("one", split="test")
     rows = tmp_path / "data" / "validation.jsonl"
     lines = rows.read_text().splitlines(keepends=True)

@@ -28,7 +28,8 @@ OnProgress = Callable[[int, int], None]
 
 _AT_A_TIME = 8
 _WORTH_S = 30.0
-"""Other processes, which take about ten seconds to start, are only started if this one alone would need longer than this."""
+"""Other processes are only started if this one alone would need longer than this many seconds: starting them takes about
+ten."""
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 
