@@ -212,7 +212,7 @@ def test_split_can_be_chosen(learned: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("probe", "it only has its head. bottleneck, lowrank, decomposed"),
+        ("probe", "it only has its head. The forms that act in layers are bottleneck"),
         ("prompt", "it only has its head; a prompt of 3 vectors in front of the input"),
         ("layernorm", "it only has its head; its own LayerNorms"),
     ],
