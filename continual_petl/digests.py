@@ -1,4 +1,4 @@
-"""SHA-256 digests of tensors; whenever this project says "unchanged", it means that these digests are equal.
+"""SHA-256 digests of tensors, on which every claim of this project that something is "unchanged" is based.
 
 A digest covers dtype, shape and every byte. It is the same on every machine, because tensors are hashed in row-major
 order as little-endian bytes, the byte order of every platform that PyTorch supports.

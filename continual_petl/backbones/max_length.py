@@ -1,7 +1,7 @@
 """Reads from a model's configuration how many tokens it accepts: without its weights, and usually without `transformers`.
 
-A misspelt key in a stream file and a length that the model does not support are reported together, and that should not
-take seconds.
+A misspelt key in a stream file and a length that the model does not support are reported together, and reporting them
+should not take seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def max_length_of(name: str, config: Any, anatomy: Anatomy, asked: int | None) -
     """Return the maximum number of tokens: as asked for, otherwise the model's limit; 0 for models that read images.
 
     Args:
-        name: name of the backbone, for errors.
+        name: name of the backbone, for error messages.
         config: its configuration.
         anatomy: the description of its family.
         asked: the maximum that the user gave.

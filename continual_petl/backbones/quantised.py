@@ -96,7 +96,7 @@ def read_quantised(name: str, config: Any) -> Quantize | None:
     raise InputError(
         f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method {method!r}) in a way "
         "that is not supported: its weights are packed codes, and the values they represent depend on the machine's kernels, "
-        "so neither its digest nor identical predictions, bit for bit, could be guaranteed. Use the checkpoint that it was "
+        "so neither its digest nor bit-for-bit identical predictions could be guaranteed. Use the checkpoint that it was "
         "made from, with backbone: {name: ..., quantize: int8}, or training.precision: bf16."
     )
 

@@ -20,7 +20,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
 
 _FORMS: dict[Kind | Literal["chat"], str] = {
-    "chat": "the text of a user message, or a list of messages {role, content} that ends with one",
+    "chat": "the text of a user message, or a list of messages {role, content} that ends with a user message",
     "token-classification": "a list of words, or as text with spaces between the words",
     "image-classification": "text, which is the path of an image",
 }

@@ -1,4 +1,4 @@
-"""The predictions of an opened run: for rows of a named task, for rows whose task it finds, and of similar tasks."""
+"""What an opened run predicts: for rows of a named task, for rows whose task it finds, and which tasks are similar."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Predictions(ABC):
     ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
         """Return the prediction for one row, or a list of predictions for several rows, each from the bank of its task.
 
-        Without a task, the run finds the task of each row and returns its probability; see `predictor.routed`.
+        Without a task, the run finds the task of each row and also returns that task's probability; see `predictor.routed`.
 
         Args:
             rows: a list of texts, pairs of texts, conversations, lists of words or images, or a single row; see

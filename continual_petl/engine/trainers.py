@@ -160,8 +160,8 @@ def num_processes(spec: StreamSpec) -> int:
     limit = max(2, os.cpu_count() or 1)
     if strategy.root_device.type == "cpu" and trainer.world_size > limit:
         raise InputError(
-            f"trainer.devices: got {trainer.world_size}, and each is a process with its own backbone, but this machine has "
-            f"{os.cpu_count()} cores: give at most {limit}, or write devices: 1."
+            f"trainer.devices: got {trainer.world_size}, and each needs a process with its own backbone, but this machine "
+            f"has {os.cpu_count()} cores: give at most {limit}, or write devices: 1."
         )
     return int(trainer.world_size)
 

@@ -160,7 +160,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
     """Return the finder over all learned tasks that have sums; only tasks that were learned since the last call are read.
 
     Raises:
-        InputError: if no task stored sums, or tasks stored sums of different layers.
+        InputError: if no task stored sums, or tasks stored sums from different layers.
         StoreError: if the stored sums are not those that were certified.
     """
     store = models.store

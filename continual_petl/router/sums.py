@@ -155,7 +155,7 @@ def _means(labels_N: NDArray[np.int64] | None, num_rows: int) -> NDArray[np.intp
 
 
 def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the symmetric matrix of an upper triangle."""
+    """Return the symmetric matrix with the given upper triangle."""
     width = int(np.sqrt(2 * len(upper_U)))
     whole_FF = np.zeros((width, width), dtype=upper_U.dtype)
     whole_FF[np.triu_indices(width)] = upper_U

@@ -69,7 +69,7 @@ class Totals:
             sums: its sums; None if it stored none.
 
         Raises:
-            InputError: if its sums are of different layers than the sums of earlier tasks.
+            InputError: if its sums are from different layers than the sums of earlier tasks.
         """
         self.seals[task] = seal
         if sums is None:
@@ -79,8 +79,8 @@ class Totals:
         if self.layers != sums.layers or self.total_U.shape != sums.covariance_U.shape:
             raise InputError(
                 "task: none was named, and the tasks were learned with different settings of routing (layers read: "
-                f"{next(iter(self.means))} {list(self.layers)}, {task} {list(sums.layers)}): name the task, or learn them "
-                "again with one setting."
+                f"{next(iter(self.means))} {list(self.layers)}, {task} {list(sums.layers)}): name the task, or learn the "
+                "tasks again with the same setting."
             )
         self.total_U += np.int64(sums.count) * sums.covariance_U
         self.num_rows += sums.count
@@ -168,7 +168,7 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
     try:
         return TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
     except ValueError as error:
-        raise StoreError(f"task {task!r}: {ROUTER} does not fit this release: {error}") from error
+        raise StoreError(f"task {task!r}: {ROUTER} cannot be read by this release: {error}") from error
 
 
 def totals_of(store: Store, known: Totals | None = None) -> Totals:
@@ -179,7 +179,7 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
         known: earlier totals of this run, to which only new tasks are added.
 
     Raises:
-        InputError: if tasks stored sums of different layers.
+        InputError: if tasks stored sums from different layers.
         StoreError: if sums that are read are not those that were certified.
     """
     seals = {link.task: link.seal for link in store.links()}

@@ -15,20 +15,20 @@ from continual_petl.heads.kinds import METRICS, Kind
 
 Protocol = Literal["task", "class", "domain", "revisit"]
 
-JUDGED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classification"})
+EVALUATED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classification"})
 """Kinds with one label per row; all tasks of a stream are of these kinds, unless its protocol is ``task``."""
 
 _SHOWN = 3
 """Maximum number of labels or tasks listed in a message."""
 
 
-def judged_by_label(protocol: Protocol) -> bool:
+def evaluated_by_label(protocol: Protocol) -> bool:
     """Return whether a row without a task name is evaluated by its label alone, whichever task was found.
 
     In the protocol ``task``, the task has to be found as well.
 
     Example:
-        >>> [protocol for protocol in ("task", "class", "domain", "revisit") if judged_by_label(protocol)]
+        >>> [protocol for protocol in ("task", "class", "domain", "revisit") if evaluated_by_label(protocol)]
         ['class', 'domain', 'revisit']
     """
     return protocol != "task"
@@ -41,9 +41,9 @@ def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
         protocol: the stream's protocol.
         kind: the task's kind.
     """
-    if not judged_by_label(protocol) or kind in JUDGED_BY_LABEL:
+    if not evaluated_by_label(protocol) or kind in EVALUATED_BY_LABEL:
         return None
-    allowed = " or ".join(known for known in METRICS if known in JUDGED_BY_LABEL)
+    allowed = " or ".join(known for known in METRICS if known in EVALUATED_BY_LABEL)
     return (
         f"got {kind}; with protocol: {protocol}, rows are evaluated by one label, so every task must be {allowed}: remove "
         "this task, or write protocol: task"

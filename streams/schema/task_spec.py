@@ -10,7 +10,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, metrics_of
-from continual_petl.streams.protocols.rules import JUDGED_BY_LABEL
+from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.data_spec import Data
@@ -143,8 +143,8 @@ class TaskSpec(FrozenModel):
     @classmethod
     def _limits_fit_kind(cls, value: LimitsSpec, info: ValidationInfo) -> LimitsSpec:
         kind = info.data.get("kind", "classification")
-        if value.per_label is not None and kind not in JUDGED_BY_LABEL:
-            misplaced("limits", [("per_label", value.per_label, only_for(JUDGED_BY_LABEL, kind))])
+        if value.per_label is not None and kind not in EVALUATED_BY_LABEL:
+            misplaced("limits", [("per_label", value.per_label, only_for(EVALUATED_BY_LABEL, kind))])
         return value
 
     @field_validator("training")
@@ -172,8 +172,8 @@ class TaskSpec(FrozenModel):
     def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
         if value is None:
             return value
-        if info.data.get("kind", "classification") not in JUDGED_BY_LABEL:
-            raise ValueError(only_for(JUDGED_BY_LABEL, info.data["kind"]))
+        if info.data.get("kind", "classification") not in EVALUATED_BY_LABEL:
+            raise ValueError(only_for(EVALUATED_BY_LABEL, info.data["kind"]))
         if info.data.get("labels", ()) is None:
             raise ValueError(
                 f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "

@@ -212,7 +212,7 @@ def test_split_can_be_chosen(learned: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("probe", "it only has its head. The forms that act in layers"),
+        ("probe", "it only has its head. The forms that act in layers are"),
         ("prompt", "it only has its head; a prompt of 3 vectors in front of the input"),
         ("layernorm", "it only has its head; its own LayerNorms"),
     ],
@@ -260,7 +260,7 @@ def on_disk(backbone: Path, folder: Path, *, with_test: bool = True) -> Path:
 def test_missing_or_changed_data_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = on_disk(backbone_folder(), tmp_path, with_test=False)
     assert Run(folder).ablate("one").notices == ()
-    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate has validation"):
+    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate covers validation"):
         Run(folder).ablate("one", split="test")
     rows = tmp_path / "data" / "validation.jsonl"
     lines = rows.read_text().splitlines(keepends=True)

@@ -136,7 +136,7 @@ def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBa
     """Return a task's certificate and its bank, after checking that there is something to remove."""
     manifest = session.store.manifest(task)
     if split not in manifest.scores:
-        raise InputError(f"task {task!r}: it has no {split} split; its certificate has {', '.join(manifest.scores)}")
+        raise InputError(f"task {task!r}: it has no {split} split; its certificate covers {', '.join(manifest.scores)}")
     held = session.models.held(task, as_committed=True)
     if not modified_layers(held.bank):
         has = "; ".join(("its head", *remaining_parts(held.bank)))

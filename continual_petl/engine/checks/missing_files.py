@@ -21,7 +21,7 @@ from continual_petl.backbones.files import CONFIG, source_of
 from continual_petl.engine.checks.mistakes import is_missing, named_mistakes
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.errors import InputError
-from continual_petl.streams.protocols.rules import judged_by_label
+from continual_petl.streams.protocols.rules import evaluated_by_label
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
@@ -53,7 +53,7 @@ def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec], learned_o
         new: its tasks that have not been learned yet.
         learned_on: the name of the run's backbone; None before its first task.
     """
-    if judged_by_label(spec.protocol):
+    if evaluated_by_label(spec.protocol):
         return  # labels are compared across tasks by the checks of a whole session
     try:
         check_available(spec.backbone.name, spec.backbone.revision)
@@ -76,7 +76,7 @@ def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
 
 
 def _width(config: Mapping[str, Any]) -> int:
-    """Return the minimum width of all projections; 0 if config.json does not tell."""
+    """Return the minimum width of all projections; 0 if config.json does not give it."""
     hidden: int = config[find_anatomy(config["model_type"]).hidden_size_key]
     found = [hidden, *(config[key] for key in _FFN_WIDTHS if key in config)]
     return 0 if len(found) == 1 or any(key in config for key in _NARROWER) else min(found)

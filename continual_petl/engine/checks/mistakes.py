@@ -51,7 +51,7 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
     """Return the mistakes of one task's file and of its data.
 
     Args:
-        places: the mistakes in the file.
+        places: the places of the keys in the file, with the mistakes found in it.
         task: the task, without the keys that have mistakes.
         spec: the stream of the run that will learn it.
     """

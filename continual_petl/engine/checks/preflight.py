@@ -189,7 +189,7 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
     num_known = 0 if tokenizer is None else int(backbone.model.config.vocab_size)
     if tokenizer is not None and len(tokenizer) > num_known:
         raise InputError(
-            f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model has {num_known}; they "
+            f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model has {num_known}; the two "
             "do not belong together. Put the tokenizer.json that belongs to the model next to its config.json."
         )
     # Labels are not known yet; their number only determines the head's width.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, Key
-from continual_petl.streams.protocols.rules import judged_by_label, label_clashes, unfit_kind
+from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes, unfit_kind
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.label_file import read_label_names
 
@@ -33,7 +33,7 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
         new: the tasks that are to be learned; they replace learned tasks of the same name.
     """
     spec, store = session.spec, session.store
-    if not judged_by_label(spec.protocol):
+    if not evaluated_by_label(spec.protocol):
         return []
     problems: list[tuple[Key, str]] = []
     labelled: list[tuple[str, Collection[str] | None]] = []

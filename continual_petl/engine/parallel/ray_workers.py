@@ -35,7 +35,7 @@ def check_ray() -> None:
 
 
 class RayWorkers:
-    """Learns tasks on a Ray cluster; satisfies `Workers`.
+    """Learns tasks on a Ray cluster; implements `Workers`.
 
     Args:
         brief: the run's description for workers.
@@ -110,7 +110,7 @@ class RayWorkers:
 
 
 def learn_on_ray(brief: Brief, run: str, task: str) -> Report:
-    """Learn a task in this Ray process; the backbone stays loaded for the same run."""
+    """Learn a task in this Ray process; the backbone stays loaded for further tasks of the same run."""
     global _worker, _run
     if _worker is None or run != _run:
         try:

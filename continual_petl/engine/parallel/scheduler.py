@@ -97,9 +97,9 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from other tasks' banks, or reads them, waits for those tasks that come earlier; with ``start_from:
-    auto``, for all of them. A task with a shared bank waits for the previous task that shares it: such tasks are learned one
-    after the other, in parallel with all others.
+    A task that starts from other tasks' banks, or reads them, waits for those of them that come earlier; with ``start_from:
+    auto``, for all earlier tasks. A task with a shared bank waits for the previous task that shares it: such tasks are
+    learned one after the other, in parallel with all others.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
@@ -136,7 +136,7 @@ def persisted(workers: Workers, task: str) -> Report:
     message = (
         f"task {task!r}: {what} {1 + workers.retries} times. The system does that when memory runs out: "
         "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
-        'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
+        'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no '
         "worker can start.) The progress of the other tasks is saved, and the same command resumes."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)

@@ -102,7 +102,7 @@ class Report:
     """Digest of the bank, if several processes shared the fit."""
 
     def raise_error(self) -> None:
-        """Raise the worker's error, if it failed."""
+        """Raise the worker's error if the worker failed."""
         if self.state != "failed":
             return
         if self.error == Interrupted.__name__:

@@ -114,7 +114,7 @@ def _not_read(unread: set[str]) -> list[str]:
         return []
     tasks = ("task " if len(unread) == 1 else "tasks ") + ", ".join(map(repr, sorted(unread)))
     return [
-        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this run reads no test split (test)."
+        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this run does not read test splits."
     ]
 
 

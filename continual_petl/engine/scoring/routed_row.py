@@ -24,7 +24,7 @@ from continual_petl.predictor.task_finder import Route, States, TaskFinder, task
 from continual_petl.router.task_sums import drawn_rows
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.folder.results_file import RoutedCell
-from continual_petl.streams.protocols.rules import judged_by_label
+from continual_petl.streams.protocols.rules import evaluated_by_label
 
 LOW = 0.8
 """A new task is reported if a smaller share of its rows is routed to it."""
@@ -125,7 +125,7 @@ def _cell(session: Session, finder: TaskFinder, manifest: Manifest, rows: Routed
 
 def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Route], own: list[bool]) -> list[bool]:
     """Return, for each row, whether its prediction without a named task is right as the stream's protocol defines it."""
-    if not judged_by_label(session.spec.protocol):
+    if not evaluated_by_label(session.spec.protocol):
         return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
     found, astray = list(named), [index for index, here in enumerate(own) if not here]
     if astray:

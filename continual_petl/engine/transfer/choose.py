@@ -43,7 +43,7 @@ _VERSION = {"format_version": 1}
 
 
 def decide_start(run: TaskRun) -> Start | None:
-    """Initialise a task's bank from where it starts, and return the record for the certificate.
+    """Initialise a task's bank from its starting point, and return the record for the certificate.
 
     Returns:
         None if the task does not ask for ``auto`` or an average.
@@ -139,7 +139,7 @@ def _fitting(run: TaskRun) -> list[Parent]:
     try:
         totals = totals_of(store)
     except InputError:
-        return found  # earlier tasks stored sums of different layers, which cannot be compared
+        return found  # earlier tasks stored sums from different layers, which cannot be compared
     if not totals.layers:
         return found
     sums = run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
