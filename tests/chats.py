@@ -13,6 +13,10 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
+from continual_petl.streams.encoding.chat_template import resolve_chat
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
+from continual_petl.streams.schema.chat_spec import ChatSpec, LossOn, ResolvedChat
 from continual_petl.streams.sources.conversations import Message
 from tests.tiny import make_model, make_tokenizer
 
@@ -67,12 +71,12 @@ def chat_backbone(folder: Path, template: str | None = MARKED, family: str = "ll
 
 
 def user(text: str) -> Message:
-    """Return a message of the user."""
+    """Return a user message."""
     return {"role": "user", "content": text}
 
 
 def assistant(text: str) -> Message:
-    """Return a message of the assistant."""
+    """Return an assistant message."""
     return {"role": "assistant", "content": text}
 
 
@@ -90,3 +94,17 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+CHAT_TOKENIZER: Any = chat_tokenizer()
+
+
+def chat_of(template: str | None = None, loss_on: LossOn = "response", **given: Any) -> ResolvedChat:
+    """Return chat settings with a template; the tokenizer's by default."""
+    return resolve_chat(ChatSpec(template=template, loss_on=loss_on, **given), CHAT_TOKENIZER)
+
+
+def encoded(messages: list[Message], chat: ResolvedChat, max_length: int = 4000, **given: Any) -> TokenisedRows:
+    """Return a conversation, whose last message is the answer, as one row."""
+    *source, last = messages
+    return tokenise_chats([source], [last["content"]], CHAT_TOKENIZER, max_length, chat=chat, **given)

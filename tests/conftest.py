@@ -24,10 +24,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make a process ready that runs tests; one that only hands them out to others needs no torch."""
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
+    import hypothesis
     import torch
 
     from tests.quick import make_quick
 
+    hypothesis.settings.register_profile("any machine", deadline=None)
+    hypothesis.settings.load_profile("any machine")
     torch.set_num_threads(1)
     make_quick()
 

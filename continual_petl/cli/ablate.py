@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         write_json(Path(arguments.output), plain(result))
     if arguments.html:
-        from continual_petl.engine.ablation.page import write_ablations  # imports plotly
+        from continual_petl.engine.ablation.page import write_ablations
 
         write_ablations(Path(arguments.html), found, run.store.folder)
     if arguments.json:
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and the reason for each task left out; raise it instead if the user named the task."""
+    """Return the ablations, and the reason for each task left out; raise the error instead if the user named it."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Given = tuple[Row, Record | None]
 """A row, and its full record if it is from a file with columns."""
 ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "runners_up": {"shares"}}
-"""The columns that say which task a row was found to belong to."""
+"""The columns for the task that was found for a row."""
 UNKNOWN = "(unknown)"
 
 
@@ -82,7 +82,7 @@ def _answered(
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 here"
+            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
             raise InputError(f"{place}: {error}") from error
         assert isinstance(answers, list)
         before += len(window)

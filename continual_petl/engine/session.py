@@ -11,6 +11,7 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
+from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -89,7 +90,7 @@ class Session:
             del self._splits[key]
 
     def prepare(self, task: TaskSpec) -> TaskData:
-        """Read, check and tokenise the splits that a task is learned with."""
+        """Read, check and tokenise the splits that a task is learned from."""
         from continual_petl.streams.preparation.prepare import prepare_task  # data libraries take seconds to import
 
         models, backbone = self.models, self.backbone(task)
@@ -124,7 +125,7 @@ class Session:
         """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
         choice = task.bank or self.spec.bank
         if choice.inherits and choice.fuse is None and self.store.has(task.name):
-            # This holds even if the other task has changed since then.
+            # This holds even if the parent task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -169,8 +170,9 @@ class Session:
             "max_target_length": manifest.max_target_length,
             "generation": manifest.generation,
             "chat": None if manifest.chat is None else manifest.chat.spec,
+            "options": manifest.options,
         }
-        learned = task if manifest.generation is None else task.model_copy(update=settings)
+        learned = task if manifest.kind not in GENERATIVE else task.model_copy(update=settings)
         return check_again(self.spec, learned, split=name, labels=manifest.labels)
 
     def new_notices(self) -> list[str]:
@@ -209,6 +211,8 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
             "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
+            "options": task.options,
+            "normalise": None if task.options is None else task.normalise,
             "chat": _chat(session.spec.resolved_chat(task), manifest),
         }
         then = {
@@ -219,6 +223,8 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_generation(manifest.generation, manifest.max_target_length, manifest),
             **_flat("training", manifest.training),
             "labels": manifest.labels,
+            "options": manifest.options,
+            "normalise": manifest.normalise,
             "chat": None if manifest.chat is None else manifest.chat.spec,
         }
         # Settings that are off may be left out.
@@ -229,14 +235,14 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
 
 
 def tasks_without_routing(session: Session) -> tuple[str, ...]:
-    """Return a notice if the protocol judges rows that name no task, but some tasks store nothing to find them by."""
+    """Return a notice if the protocol evaluates rows without a task name, but some tasks store no sums to find them by."""
     spec = session.spec
     off = [task.name for task in spec.tasks if spec.resolved_routing(task) == "off"]
     if spec.protocol == "task" or not off:
         return ()
     return (
-        f"protocol: {spec.protocol} judges rows that name no task, but routing is off for {known_names(off, limit=5)}: "
-        "their rows cannot be found and are not measured; remove `routing: off`, or write protocol: task",
+        f"protocol: {spec.protocol} evaluates rows without a task name, but routing is off for {known_names(off, limit=5)}: "
+        "the task of their rows cannot be found, so they are not measured; remove `routing: off`, or write protocol: task",
     )
 
 
@@ -271,6 +277,7 @@ def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
 
 def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
     """Return the generation settings of a task; a length that the stream does not set is the one it was learned with."""
-    if manifest.generation is None:
+    if manifest.kind not in GENERATIVE:
         return {}
-    return {"generation": spec, "max_target_length": manifest.max_target_length if length is None else length}
+    own = {} if manifest.generation is None else {"generation": spec}
+    return {**own, "max_target_length": manifest.max_target_length if length is None else length}

@@ -89,15 +89,25 @@ _TWO_TEXTS = 'inputs = tokenizer(["some text", "and another"], padding=True, ret
 
 def _outputs(subject: Subject) -> str:
     """Return the line that computes the outputs, if the model has the task's head."""
-    if subject.plan.kind not in GENERATIVE:
+    if subject.plan.generation is None:
         return "logits = model(**inputs).logits"
-    assert subject.plan.generation is not None
     return f"ids = model.generate(**inputs, max_new_tokens={subject.plan.generation.max_new_tokens})"
+
+
+def _named(plan: TaskPlan) -> str:
+    """Return what the labels of a task are."""
+    if plan.options is None:
+        return "Labels, in the order of the outputs"
+    by = "" if plan.normalise == "none" else f", divided by its number of {plan.normalise}"
+    return (
+        "The prediction is the option with the highest sum of log-probabilities of its tokens, the end token included, after "
+        f"the text{by}"
+    )
 
 
 def _labels_and_code(subject: Subject, lines: Sequence[str]) -> str:
     labels = subject.plan.labels
-    told = "" if labels is None else f"\nLabels, in the order of the outputs: {', '.join(map(repr, labels))}.\n"
+    told = "" if labels is None else f"\n{_named(subject.plan)}: {', '.join(map(repr, labels))}.\n"
     code = "\n".join(lines)
     return f"{told}\n```python\n{code}\n```\n"
 

@@ -79,13 +79,14 @@ def logits_of(model: PreTrainedModel) -> Compute:
 def _generation(subject: Subject) -> GenerationConfig:
     """Return how the task generates, except for its stop strings, which a checkpoint cannot hold."""
     spec = subject.plan.generation
-    assert spec is not None
     assert subject.tokenizer is not None
-    given: dict[str, Any] = spec.model_dump(exclude={"stop"}, exclude_defaults=True)
-    if spec.do_sample:
-        given["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
+    given: dict[str, Any] = {}
+    if spec is not None:  # a task with options has none
+        given = spec.model_dump(exclude={"stop"}, exclude_defaults=True) | {"max_new_tokens": spec.max_new_tokens}
+        if spec.do_sample:
+            given["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
     end, pad = ends_of(subject.tokenizer, subject.plan.chat)
-    given |= {"max_new_tokens": spec.max_new_tokens, "eos_token_id": end, "pad_token_id": pad}
+    given |= {"eos_token_id": end, "pad_token_id": pad}
     if subject.plan.kind == "seq2seq":
         given["decoder_start_token_id"] = start_token(subject.backbone)
     return GenerationConfig(**given)  # type: ignore[no-untyped-call]

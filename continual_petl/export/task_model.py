@@ -35,7 +35,7 @@ class TaskModel(nn.Module):
     def __init__(self, held: CachedBank) -> None:
         super().__init__()
         self.plan = held.plan
-        self._backbone = held.backbone
+        self._held = held
         self.backbone, self.bank = held.backbone.model, held.bank
         self.requires_grad_(False).eval()
 
@@ -65,4 +65,5 @@ class TaskModel(nn.Module):
                 f"{', '.join(sorted(needed))}; allowed: {', '.join(sorted(allowed))}. Call the model with what the "
                 f"backbone's {'image processing' if kind == 'image-classification' else 'tokenizer'} returns."
             )
-        return answer(self._backbone, self.bank, self.plan.pooling, inputs)
+        with self._held.attending():
+            return answer(self._held.backbone, self.bank, self.plan.pooling, inputs)

@@ -1,4 +1,4 @@
-"""The head of generative tasks, without parameters: the backbone's frozen language-modelling head is used.
+"""The head of generative tasks. It has no parameters: the backbone's frozen language-modelling head is used.
 
 Shape suffixes: B rows, W tokens, V vocabulary.
 """
@@ -55,8 +55,14 @@ class GenerationHead(Head):
         return (outputs[:, :-1], labels[:, 1:]) if self.kind == "causal-lm" else (outputs, labels)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Raise `TypeError`: generative tasks predict by generating text, not from the logits of given targets."""
-        raise TypeError(f"a {self.kind} task predicts by generating text: use continual_petl.learner.generate")
+        """Return the index of the option with the highest score, from the scores ``(B, K)`` of a task with options.
+
+        Raises:
+            TypeError: for logits ``(B, W, V)``: without options, a generative task predicts by generating text.
+        """
+        if outputs.ndim != 2:
+            raise TypeError(f"a {self.kind} task predicts by generating text: use continual_petl.learner.generate")
+        return outputs.argmax(-1)
 
 
 def token_log_probabilities(head: GenerationHead, logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Converts a head's outputs to predictions in words."""
+"""Converts a head's outputs to readable predictions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Answer:
 
     value: str | float | list[str]
     """The label's name; the number; the names of all labels that apply (multilabel); one tag per word
-    (token-classification); or the generated text."""
+    (token-classification); the generated text, or the option with the highest score."""
     probabilities: Mapping[str, float] | None
-    """Probability of each label, in the order of the labels; None for a number, for tags and for a text."""
+    """Probability of each label or option, in their order; None for a number, for tags and for a generated text."""
 
 
 def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
     """Convert outputs of rows to predictions.
 
     Args:
-        kind: any kind that is not generative; for token-classification use `tags`.
-        labels: names in the order of the outputs.
+        kind: kind of the task, which does not generate text; for token-classification use `tags`.
+        labels: names in the order of the outputs; the options of a generative task.
         outputs_BC: one row of outputs per row of data.
     """
-    if kind in GENERATIVE or kind == "token-classification":
+    if (kind in GENERATIVE and labels is None) or kind == "token-classification":
         raise TypeError(f"a {kind} task has no single row of outputs per row of data")
     outputs_BC = outputs_BC.detach().float()
     if kind == "regression":

@@ -66,9 +66,10 @@ def plan_task(
         class_weights=resolve_class_weights(
             task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
         ),
-        generation=task.generation if generative else None,
+        generation=task.generation if generative and task.options is None else None,
         max_target_length=_target_length(task, backbone) if generative else None,
         chat=chat,
+        normalise=None if task.options is None else task.normalise,
     )
 
 
@@ -85,7 +86,10 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
     before, limit = source if kind == "causal-lm" else 0, int(getattr(backbone.model.config, key))
     if backbone.fixed_positions is not None:
         limit = min(limit, backbone.fixed_positions)
-    for name, length in (("max_target_length", target), ("generation.max_new_tokens", task.generation.max_new_tokens)):
+    lengths = {"max_target_length": target}
+    if task.options is None:
+        lengths["generation.max_new_tokens"] = task.generation.max_new_tokens
+    for name, length in lengths.items():
         if before + length > limit:
             after = f" after a source of up to {before}" if before else ""
             raise InputError(
@@ -107,7 +111,7 @@ def allowed_kinds(backbone: Backbone) -> tuple[Kind, ...]:
 
 
 def check_kind(task: TaskSpec, backbone: Backbone) -> None:
-    """Raise `InputError` if the backbone does not support this kind of task, listing the kinds that it does."""
+    """Raise `InputError` if the backbone does not support this kind of task, listing the kinds that it supports."""
     allowed = allowed_kinds(backbone)
     if task.kind in allowed:
         return
@@ -122,7 +126,7 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
     else:
         why = f"its language-modelling head is for tasks of kind {allowed[-1]!r}"
     raise InputError(
-        f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. Allowed on it are "
+        f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. It supports "
         f"{', '.join(allowed)}: change the task's kind, or put it into a stream on another backbone."
     )
 

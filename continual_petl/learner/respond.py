@@ -13,6 +13,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import decode, generate
+from continual_petl.learner.options import option_scores
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Outputs = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag index for every token (B, W), padding included; for generative tasks the
-generated token ids of each row, without the end token."""
+generated token ids of each row, without the end token, or the scores of the options (B, K)."""
 
 
 def respond(
@@ -39,6 +40,8 @@ def respond(
     if plan.generation is not None:
         assert tokenizer is not None
         return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat)
+    if plan.options is not None:
+        return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)
     return head_of(bank).predictions(outputs) if plan.kind == "token-classification" else outputs
 
@@ -58,8 +61,8 @@ def count(
         scores: from `make_scores`.
         bank: the bank.
         outputs: its outputs for some rows.
-        labels: labels of these rows; None for generative tasks.
-        references: for generative tasks, the target texts of these rows, not truncated.
+        labels: labels of these rows; None for generated texts.
+        references: for generated texts, the target texts of these rows, not truncated.
         tokenizer: for generative tasks, the backbone's tokenizer.
         stop: for generative tasks, the stop strings.
     """

@@ -14,6 +14,7 @@ from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.schema.chat_spec import ResolvedChat
+from continual_petl.streams.schema.field_types import Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
 
 
@@ -24,7 +25,7 @@ class PlanFields(FrozenModel):
     pair: bool
     """Whether a row is a pair of texts."""
     labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; None for regression and for generated text."""
+    """Names in the order of the head's outputs; the options of a generative task that has some; otherwise None."""
     bank: BankSpec
     training: ResolvedTraining
     pooling: Pooling
@@ -35,11 +36,18 @@ class PlanFields(FrozenModel):
     class_weights: tuple[float, ...] | None
     """Weight of each label in the loss; None weighs all labels equally."""
     generation: GenerationSpec | None
-    """How text is generated; None for kinds that do not generate any."""
+    """How text is generated; None for tasks that do not generate any."""
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
     """Maximum number of target tokens in training; None for kinds whose targets are not text."""
     chat: ResolvedChat | None = None
-    """How conversations become text; None for tasks on texts."""
+    """How conversations become text; None for tasks on plain texts."""
+    normalise: Normalise | None = None
+    """How the scores of options are normalised; None for tasks without options."""
+
+    @property
+    def options(self) -> tuple[str, ...] | None:
+        """The texts that a generative task chooses from; None for all other tasks."""
+        return None if self.normalise is None else self.labels
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

@@ -31,7 +31,7 @@ class Request:
     pairs: list[str] | None
 
     def encoded(self, models: ModelCache) -> TokenisedRows:
-        """Encode the rows exactly as when the task was learned and measured, padding included.
+        """Encode the rows, including padding, exactly as when the task was learned and measured.
 
         Raises:
             InputError: if a row cannot be used.
@@ -46,6 +46,7 @@ class Request:
             max_target_length=manifest.max_target_length,
             images=models.images,
             chat=manifest.chat,
+            options=manifest.options,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
@@ -53,13 +54,13 @@ class Request:
         return encoded
 
     def _check_all_seen(self, rows: TokenisedRows) -> None:
-        """Reject a row that the backbone does not see completely: the remaining words would silently have no tag."""
+        """Reject a row that the backbone does not see completely: the remaining words would silently get no tag."""
         for position, words in enumerate(self.inputs):
             seen = len(places_of_words(rows, position))
             if seen < len(words):
                 raise InputError(
                     f"task {self.manifest.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
-                    f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; divide the row, "
+                    f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; split the row, "
                     "so that every word gets a tag"
                 )
 
@@ -68,7 +69,7 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
     """Return the encoded rows of each request; texts that are encoded alike go to the tokenizer in one call.
 
     Raises:
-        InputError: as `Request.encoded`.
+        InputError: as in `Request.encoded`.
     """
     alike: dict[tuple[bool, int], list[int]] = {}
     for number, each in enumerate(asked):
@@ -92,7 +93,7 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
 
 
 def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifest) -> Request:
-    """Return the rows of a task, or raise `InputError` naming the first one of a type that the task was not learned on.
+    """Return the rows of a task, or raise `InputError` naming the first row of a type that the task was not learned on.
 
     Args:
         rows: all rows that were given.
@@ -138,7 +139,7 @@ def in_words(
     Args:
         outputs: the outputs of `respond`.
         manifest: manifest of the task.
-        models: provides the tokenizer.
+        models: the run's backbone and banks, which provide the tokenizer.
         encoded: all rows of the task.
         positions: indices of the predicted rows among them.
     """
@@ -160,8 +161,8 @@ def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
         return conversation(messages_of(row), manifest.chat.system, ends="user")
     except ValueError as error:
         raise InputError(
-            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is a text of the "
-            "user, or a list of messages {role, content} that ends with one"
+            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
+            "user message, or a list of messages {role, content} that ends with a user message"
         ) from error
 
 

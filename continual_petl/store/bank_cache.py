@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.attach import turn_of
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.manifest import Manifest
@@ -32,6 +35,12 @@ class CachedBank:
     seals: tuple[str, ...]
     """Seals of the certificates of the bank and, if it uses another bank's shared body, of that bank."""
     num_bytes: int
+
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        """Inside the block, the backbone attends as the bank's certificate says; other threads wait for their turn."""
+        with turn_of(self.backbone.model), attending(self.backbone, self.manifest.environment.attention):
+            yield
 
 
 class BankCache:

@@ -51,6 +51,8 @@ class Evidence:
     preparation: str
     history: History
     """Learning curves and a summary of the bank's predictions; for display."""
+    training_attention: str | None = None
+    """Attention implementation of the fit; None if the bank was not trained here."""
     parent: Parent | None = None
     start: Start | None = None
     origin: Origin | None = None
@@ -133,6 +135,7 @@ def _manifest(
     files: Mapping[str, str],
     certified: Mapping[str, Tensor],
 ) -> Manifest:
+    trained_as = evidence.training_attention
     return Manifest(
         task=plan.name,
         index=0 if newest is None else newest.index + 1,
@@ -154,6 +157,7 @@ def _manifest(
         notices=evidence.notices,
         parameters=bank.count(),
         environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
+        training_attention=None if trained_as == backbone.attention else trained_as,
     )
 
 

@@ -6,12 +6,14 @@ learner; `resident` loads a bank into a learner so that Lightning can evaluate i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.backbones.attention_switch import attend_as
+from continual_petl.backbones.attention_switch import attend_as, switchable
+from continual_petl.backbones.auto_defaults import fastest
+from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
@@ -94,7 +96,7 @@ class ModelCache:
         return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
 
     def backbone(self, precision: Precision) -> Backbone:
-        """Return the backbone in one precision; it is loaded only once.
+        """Return the backbone in one precision, with the attention that new banks predict with; it is loaded only once.
 
         Raises:
             InputError: if it cannot be loaded.
@@ -115,6 +117,10 @@ class ModelCache:
                     remote_code=b.remote_code,
                     quantize=b.quantize,
                 )
+            except MissingBackboneError as error:
+                if pin is None or pin.name == b.name:
+                    raise
+                raise error.in_run(pin.name) from error
             except InputError as error:
                 # transformers rarely names the damaged file in its message.
                 changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
@@ -123,18 +129,32 @@ class ModelCache:
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)
-            # The fastest attention may differ on this machine, or may have changed since; outputs would differ by rounding.
-            self.backbones[precision] = attend_as(backbone, self._learned_attention() or backbone.attention)
+            self.backbones[precision] = attend_as(backbone, self._attention(backbone))
         return self.backbones[precision]
 
-    def _learned_attention(self) -> str | None:
-        """Return the attention from the run's certificates if the stream says auto: a run keeps using the same one."""
-        for name in self.store.names() if self.spec.attention == "auto" else []:
+    def _attention(self, backbone: Backbone) -> str:
+        if self.spec.attention != "auto":
+            return backbone.attention
+        # The fastest attention may differ on this machine, or may have changed since: a run keeps using the same one.
+        first = next(self._manifests(), None)
+        return fastest().attention if first is None else first.environment.attention
+
+    def training_attention(self, backbone: Backbone) -> str:
+        """Return the attention that new banks are trained with; with ``auto``, a run keeps using the same one."""
+        if self.spec.attention != "auto":
+            return backbone.attention
+        # An imported bank was trained elsewhere.
+        first = next((each for each in self._manifests() if each.origin is None), None)
+        if first is None:
+            return switchable(backbone, fastest().training_attention)
+        return switchable(backbone, first.training_attention or first.environment.attention)
+
+    def _manifests(self) -> Iterator[Manifest]:
+        for name in self.store.names():
             try:
-                return self.store.manifest(name).environment.attention
+                yield self.store.manifest(name)
             except StoreError:
                 continue  # reported when this task is used
-        return None
 
     def backbone_of(self, task: str) -> Backbone:
         """Return the backbone in a learned task's precision."""

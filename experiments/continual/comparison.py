@@ -128,7 +128,7 @@ def _tasks(measures: Measures) -> str:
             last, first = _scores(measures, method, task)
             cells.append(shown(mean_of(last)) + (f" ({shown(mean_of(first))})" if method.ordered else ""))
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
-    said = "Mean and s / sqrt(runs) over all runs; for order-dependent methods, the spread is due mostly to the task's place."
+    said = "Mean and s / sqrt(runs) over all runs; for order-dependent methods the spread is mostly due to a task's position."
     return "\n".join([*rows, "", said])
 
 

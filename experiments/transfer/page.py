@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from continual_petl.engine.transfer.short_fit import WHOLE_UP_TO
+from continual_petl.engine.transfer.short_fit import SHARE, WHOLE_UP_TO
 from experiments.benchmarks.markdown import grid
 from experiments.transfer.cases import Case, cases_of
 from experiments.transfer.ledger import Line
@@ -27,7 +27,7 @@ rows. Each draw has its own rows, initial values and order.
 of each label, otherwise at most {MOST["validation"]}. Its bank is identical, bit for bit, to the one learned from the start
 that it chooses (`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both
 earlier banks. A task that sees at most {WHOLE_UP_TO:,} rows in training is tried with all its steps, so choosing takes
-several times as long as learning; this includes the three domains with all their rows, about 400 each."""
+several times as long as learning; other tasks are tried with {SHARE:.1%} of their steps."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 

@@ -1,6 +1,6 @@
 """Collate the rows of a batch into tensors, one layout per kind of task.
 
-Shape legend: B rows, W tokens in the longest row, V tokens in the longest target, C labels.
+Shape legend: B rows, W tokens in the longest row, V tokens in the longest target, C labels, K options.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from continual_petl.heads.kinds import Kind
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.streams.encoding.options import one_per_option
 from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
 
 
@@ -45,8 +46,13 @@ def collate(
         ``input_ids`` are source and target and the source has labels of -100, except earlier answers of a conversation;
         nothing is shifted), ``(B, V)`` int64
         (targets of seq2seq, and of causal-lm in evaluation).
+
+        Rows with options are collated in evaluation as in training, once per option: all rows with the first option, and so
+        on, ``(K * B, ...)``, with the options as ``targets``. ``labels`` are then the indices of the right options ``(B,)``.
     """
     index_B = np.asarray(indices, dtype=np.int64)
+    if rows.option_ids is not None and kind in GENERATIVE and not train:
+        return _with_options(rows, index_B, pad_token_id, kind)
     batch: dict[str, Tensor] = {}
     if kind == "image-classification":
         assert rows.pixels is not None
@@ -69,6 +75,16 @@ def collate(
         batch["labels"] = torch.from_numpy(rows.labels[index_B])
     batch["index"] = torch.from_numpy(index_B.copy())
     return batch
+
+
+def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int, kind: Kind) -> dict[str, Tensor]:
+    """Return rows once per option, with the option as target; see `collate`."""
+    each = one_per_option(rows, index_B)
+    batch = collate(each, range(len(each)), pad_token_id, kind)
+    batch["targets"] = batch.pop("labels")
+    if rows.labels is not None:
+        batch["labels"] = torch.from_numpy(rows.labels[index_B])
+    return batch | {"index": torch.from_numpy(index_B.copy())}
 
 
 def collate_packed(rows: TokenisedRows, windows: Sequence[NDArray[np.int64]], pad_token_id: int) -> dict[str, Tensor]:

@@ -65,8 +65,9 @@ def check_written(message: Message, text: str) -> None:
     """Raise `UnusableChat` if a template left a message out, or changed it."""
     if message["content"].strip() not in text:
         raise UnusableChat(
-            f"the chat template leaves out, or changes, a message of the {message['role']}, {show(message['content'])}; "
-            "change the conversation or chat.system, or name another template under chat.template"
+            f"the chat template leaves out, or changes, a message with the role {message['role']}, "
+            f"{show(message['content'])}; change the conversation or chat.system, or name another template under "
+            "chat.template"
         )
 
 

@@ -31,6 +31,7 @@ def encode_rows(
     max_target_length: int | None = None,
     images: ImageProcessing | None = None,
     chat: ResolvedChat | None = None,
+    options: Sequence[str] | None = None,
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
@@ -46,8 +47,9 @@ def encode_rows(
         max_target_length: as in the task; it also limits the sources of a causal-lm, so pass it for predictions as well.
         images: the preprocessing of the backbone, for images.
         chat: the chat template, for conversations, which are lists of messages.
+        options: the texts that a generative task chooses from.
         where: which rows these are, for messages.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer, the preprocessing or a length does not fit the kind, or a row cannot be used.
@@ -65,16 +67,13 @@ def encode_rows(
         )
     if tokenizer is None:
         raise ValueError(f"a {kind} needs the tokenizer of the backbone")
+    targets: dict[str, Any] = {"max_target_length": max_target_length, "options": options}
     if chat is not None:
-        return tokenise_chats(
-            inputs, answers, tokenizer, max_length, chat=chat, max_target_length=max_target_length, where=where
-        )
+        return tokenise_chats(inputs, answers, tokenizer, max_length, chat=chat, where=where, **targets)
     if kind == "token-classification":
         return tokenise_words(inputs, answers, tokenizer, max_length, where=where, cache=cache)
     if kind == "seq2seq" or kind == "causal-lm":
-        rows = tokenise_sources(
-            inputs, answers, tokenizer, max_length, kind=kind, max_target_length=max_target_length, cache=cache
-        )
+        rows = tokenise_sources(inputs, answers, tokenizer, max_length, kind=kind, cache=cache, **targets)
     else:
         rows = tokenise(inputs, pairs, answers, tokenizer, max_length, cache=cache)
     _check_not_empty(inputs, rows, where)

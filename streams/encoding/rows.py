@@ -3,7 +3,7 @@
 A list of Python lists takes about 36 bytes per token and is slow to pad; one ``int32`` array takes 4, and a row is a slice.
 Images are one array, already in the backbone's input size.
 
-Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels.
+Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, K options, O option tokens.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ class TokenisedRows:
 
     Shape:
         ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
-        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``pixels`` ``(N, 3, H, W)``.
+        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``,
+        ``option_offsets`` ``(N * K + 1,)``, ``pixels`` ``(N, 3, H, W)``.
     """
 
     ids: NDArray[np.int32]
-    """Token ids of all rows, one after the other, special tokens included, no padding; empty for images."""
+    """Token ids of all rows, one after the other, with special tokens and without padding; empty for images."""
     offsets: NDArray[np.int64]
     """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
     token_types: NDArray[np.int8] | None
     """Which of the two texts a token belongs to; ``None`` if the tokenizer returns no token types."""
     labels: NDArray[np.int64] | NDArray[np.float32] | None
     """Class indices (int64, ``(N,)``), numbers (float32, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
-    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows without labels and
-    for generated texts."""
+    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). For targets among options, the index of
+    the option (int64, ``(N,)``). ``None`` for rows without labels and for generated texts."""
     num_truncated: int = 0
     """Number of rows that were longer than ``max_length`` and lost input tokens."""
     num_targets_truncated: int = 0
@@ -61,6 +62,10 @@ class TokenisedRows:
     """The uncut target texts, for comparison with predictions."""
     learned: NDArray[np.bool_] | None = None
     """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
+    option_ids: NDArray[np.int32] | None = None
+    """Token ids of all options of all rows; ``None`` for tasks without options."""
+    option_offsets: NDArray[np.int64] | None = None
+    """Option ``k`` of row ``i`` is ``option_ids[option_offsets[j]:option_offsets[j + 1]]`` with ``j = i * K + k``."""
     pixels: NDArray[np.float32] | None = None
     """The images in the backbone's format."""
 
@@ -83,13 +88,18 @@ class TokenisedRows:
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
 
     def take(self, numbers: Sequence[int]) -> TokenisedRows:
-        """Return some of the rows, in the given order. Numbers of truncated rows are not carried over."""
+        """Return some of the rows, in the given order. The counts of truncated rows are not carried over."""
         rows = np.asarray(numbers, dtype=np.int64)
-        tokens, offsets = _spans(self.offsets, rows)
+        tokens, offsets = spans_of(self.offsets, rows)
         targets: dict[str, Any] = {}
         if self.target_ids is not None and self.target_offsets is not None:
-            own, targets["target_offsets"] = _spans(self.target_offsets, rows)
+            own, targets["target_offsets"] = spans_of(self.target_offsets, rows)
             targets["target_ids"] = self.target_ids[own]
+        if self.option_ids is not None and self.option_offsets is not None:
+            num_options = (len(self.option_offsets) - 1) // max(1, len(self))
+            options = (rows[:, None] * num_options + np.arange(num_options)).ravel()
+            own, targets["option_offsets"] = spans_of(self.option_offsets, options)
+            targets["option_ids"] = self.option_ids[own]
         per_token = self.first_piece is not None
         return TokenisedRows(
             ids=self.ids[tokens],
@@ -122,7 +132,7 @@ class TokenisedRows:
         return TokenisedRow(self.ids[span], None if self.token_types is None else self.token_types[span], label, target)
 
 
-def _spans(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def spans_of(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions of the tokens of some rows, and the offsets of these rows among them."""
     spans = [np.arange(offsets[row], offsets[row + 1]) for row in rows]
     return np.concatenate([np.zeros(0, dtype=np.int64), *spans]), offsets_of(len(span) for span in spans)

@@ -7,6 +7,7 @@ opening one, and nothing is inserted between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,11 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.cache_files import CacheFiles
+from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
 
+_NO_LIMIT = 1_000_000
 TARGET_LENGTH = 128
 """Default maximum number of tokens in a target."""
 
@@ -52,6 +55,7 @@ def tokenise_sources(
     *,
     kind: Literal["seq2seq", "causal-lm"],
     max_target_length: int | None = None,
+    options: Sequence[str] | None = None,
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split whose targets are texts.
@@ -63,10 +67,11 @@ def tokenise_sources(
         max_length: maximum tokens of a source; in a causal-lm, of source and target together; see :func:`room_for`.
         kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
-        cache: where token ids of large splits are cached; None: no cache.
+        options: the texts to choose from, the same for every row.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
-        InputError: if the tokenizer is not a fast one, or there is no room for text.
+        InputError: if the tokenizer is not a fast one, or there is no room for text or for an option.
         ValueError: if there are not as many targets as sources.
     """
     same_number("targets", targets, "sources", sources)
@@ -76,7 +81,7 @@ def tokenise_sources(
     encoded = encode_cached(cache, tokenizer, sources, None, source_room + closing)
     ids, offsets = _shortened(encoded, closing)
     target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=kind == "seq2seq")
-    return TokenisedRows(
+    rows = TokenisedRows(
         ids=ids,
         offsets=offsets,
         token_types=None,
@@ -87,6 +92,25 @@ def tokenise_sources(
         target_offsets=None if target is None else target.offsets,
         references=None if targets is None else tuple(targets),
     )
+    if options is None:
+        return rows
+    encoded_options = option_tokens(options, tokenizer, special=kind == "seq2seq")
+    check_options(options, encoded_options, target_room)
+    return with_options(rows, [encoded_options] * len(rows))
+
+
+def option_tokens(
+    options: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, special: bool
+) -> list[NDArray[np.int32]]:
+    """Return the tokens of each option as a target.
+
+    Args:
+        options: the texts.
+        tokenizer: a fast tokenizer.
+        special: whether the tokenizer adds its special tokens, as for the targets of a seq2seq.
+    """
+    found = _targets(options, tokenizer, _NO_LIMIT, None, special=special)
+    return [found.ids[start:end] for start, end in pairwise(found.offsets.tolist())]
 
 
 def _targets(

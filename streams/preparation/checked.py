@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError, about
+from continual_petl.errors import InputError, about, known_names
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.streams.encoding.images import check_images
 from continual_petl.streams.preparation.label_lists import (
@@ -72,7 +72,7 @@ class Checked:
         return len(self.inputs)
 
     def take(self, chosen: NDArray[np.int64]) -> Checked:
-        """Return the chosen rows, in this order."""
+        """Return the chosen rows, in the given order."""
         rows = chosen.tolist()
         return Checked(
             task=self.task,
@@ -114,21 +114,30 @@ class Checked:
                 max_target_length=self.task.max_target_length,
                 images=images,
                 chat=chat,
+                options=self.task.options,
                 where=str(self.where),
                 cache=cache,
             )
         except InputError as error:
-            # The message names a row, but not a setting or an image.
+            # Messages about a row begin with its task and split; those about a setting or an image do not.
             text = str(error)
             raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
+        if self.task.options is not None:
+            return replace(rows, labels=self._chosen(self.task.options))
         if self.task.kind == "causal-lm" and len(rows):
             _check_answers_fit(self.task, rows, max_length)
         return rows
+
+    def _chosen(self, options: tuple[str, ...]) -> NDArray[np.int64]:
+        places = {option: place for place, option in enumerate(options)}
+        return np.array([places[answer] for answer in self.answers], dtype=np.int64)
 
     def label_counts(self, num_labels: int) -> NDArray[np.int64]:
         """Return how often each label occurs."""
         if self.task.kind == "multilabel":
             return np.asarray(self.answers.sum(0), dtype=np.int64)
+        if self.task.options is not None:
+            return np.bincount(self._chosen(self.task.options), minlength=num_labels)
         flat = np.concatenate(self.answers) if self.task.kind == "token-classification" else self.answers
         return np.bincount(flat, minlength=num_labels)
 
@@ -148,7 +157,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
         InputError: if the training rows have fewer than two labels, or ``labels`` or the class weights do not match.
     """
     if task.kind not in LABELLED:
-        return None, False
+        return task.options, False
     given = train.labels_file or spec.resolved_labels(task)
     if isinstance(given, str):
         try:
@@ -157,7 +166,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
             raise InputError(f"task {task.name!r}, {error}", key=("labels",)) from error
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
-            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
+            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, but the task has "
             f"{len(task.labels)} (labels: {', '.join(task.labels)}): this is a copy of another data set, so name the right "
             f"one (--tasks.{task.name}.data.local), or remove the file."
         )
@@ -209,11 +218,11 @@ def check_split(
             check_texts(where, task.columns.source if kind in GENERATIVE else task.columns.text, inputs)
     if rows.pairs is not None:
         check_texts(where, str(task.columns.text_pair), rows.pairs)
-    if chat is not None:
+    if task.kind in GENERATIVE:
+        if chat is None:
+            check_texts(where, column, answers := rows.answers)
         names = answers
-    elif task.kind in GENERATIVE:
-        check_texts(where, column, rows.answers)
-        answers = names = rows.answers
+        _check_among(task.options, where, column, names)
     elif labels is None:
         answers = regression_targets(where, column, rows.answers)
         names = [repr(value) for value in answers.tolist()]
@@ -253,12 +262,26 @@ def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[lis
     return check_conversations(rows.where, column, parts, chat.system)
 
 
+def _check_among(options: tuple[str, ...] | None, where: Where, column: str, targets: list[str]) -> None:
+    """Check that every target is one of the options of a task, if it has some."""
+    if options is None:
+        return
+    known = set(options)
+    faults = [Fault(row=row, what=f"{show(text)}") for row, text in enumerate(targets) if text not in known]
+    rule = (
+        f"Every target is one of the options of the task, {known_names([*map(show, options)])}, letter by letter: repair or "
+        "remove these rows, or complete options."
+    )
+    with about("options"):
+        raise_faults(where, column, faults, rule)
+
+
 def _answer_column(task: TaskSpec) -> str:
     return str([*task.columns.read_by(task.kind).values()][-1])
 
 
 def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
-    """Check that a row has room for the longest source and the text generated after it."""
+    """Check that the longest source and the text generated after it fit into one row."""
     longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
     if longest + new > max_length:
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
@@ -29,6 +29,17 @@ def _path_safe(name: str) -> str:
 Name = Annotated[str, Field(json_schema_extra={"pattern": _PATTERN}), AfterValidator(_path_safe)]
 
 
+def _options(options: tuple[str, ...]) -> tuple[str, ...]:
+    if len(options) < 2:
+        raise ValueError(f"a choice needs at least two options, got {len(options)}")
+    for option in options:
+        if not option.strip():
+            raise ValueError(f"the option {option!r} is blank; every option is a text")
+        if options.count(option) > 1:
+            raise ValueError(f"the option {option!r} is listed more than once")
+    return options
+
+
 def _labels_shape(value: Any) -> str | None:
     return AS_TEXT if isinstance(value, str) else AS_LIST if isinstance(value, list | tuple) else None
 
@@ -45,10 +56,11 @@ def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
     return labels
 
 
-_LabelNames = Annotated[
-    tuple[Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)], ...],
-    AfterValidator(_distinct),
-]
+_LabelName = Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)]
+_LabelNames = Annotated[tuple[_LabelName, ...], AfterValidator(_distinct)]
+Options: TypeAlias = Annotated[tuple[_LabelName, ...], Field(max_length=1000), AfterValidator(_options)]
+"""The texts that a generative task chooses from."""
+Normalise = Literal["none", "tokens", "characters"]
 Labels: TypeAlias = Annotated[
     Annotated[Text, Tag(AS_TEXT)] | Annotated[_LabelNames, Tag(AS_LIST)],
     Discriminator(

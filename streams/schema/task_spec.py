@@ -9,12 +9,12 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
-from continual_petl.streams.protocols.rules import JUDGED_BY_LABEL
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, metrics_of
+from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.data_spec import Data
-from continual_petl.streams.schema.field_types import Labels, Name
+from continual_petl.streams.schema.field_types import Labels, Name, Normalise, Options
 from continual_petl.streams.schema.generation import GenerationSpec
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.of_kind import (
@@ -41,26 +41,32 @@ class TaskSpec(FrozenModel):
     name: Annotated[Name, Field(examples=["topics"])]
     """Unique in the stream; also the name of the bank's folder."""
     kind: Annotated[Kind, Field(examples=["classification"])]
-    """The kind of prediction. A task on pairs of texts has one of these kinds, and sets columns.text_pair."""
+    """The kind of prediction. A task on pairs of texts has one of these kinds and also sets columns.text_pair."""
     data: Annotated[Data, Field(examples=["data/topics.csv"])]
-    """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
+    """A path (file, folder with train/validation/test files, glob), arguments of datasets.load_dataset, or rows."""
     columns: ColumnsSpec = ColumnsSpec()
     """The meaning of the columns of the data."""
     labels: Labels | None = None
-    """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
+    """The labels in the order of the classes, or a JSON file with them; null means those found in train, sorted."""
     all_labels: Labels | None = None
     """All labels of the data, or a JSON file with them, if this task uses only some of them (labels): rows with other labels
     are left out of every split. null means that there are no other labels. (classification, image-classification)"""
     split: SplitSpec | None = None
     """Split this entry by label into the tasks NAME-01, NAME-02, ...; requires the key labels. (classification,
     image-classification)"""
+    options: Options | None = None
+    """Choose one of these texts, by likelihood, instead of generating text: every target is one of them, and the prediction
+    is the option with the highest log-probability after the source. (causal-lm, seq2seq)"""
+    normalise: Normalise = "none"
+    """With options, what the log-probability of an option is divided by: nothing, its number of tokens, or its number of
+    characters, so that long options are not at a disadvantage."""
     bank: BankChoice | None = None
     """The bank of this task; null means the stream's. Replaces the stream's bank completely."""
     training: TrainingOverride = TrainingOverride()
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
-    """The metric in R and for select: best. Null means the first of its kind: accuracy, spearman, micro_f1, entity_f1,
-    rougeL."""
+    """The metric that R holds and that select: best compares. null means the default of the kind: accuracy, spearman,
+    micro_f1, entity_f1 or rougeL; with options, accuracy."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
@@ -68,7 +74,7 @@ class TaskSpec(FrozenModel):
     routing: Literal["off"] | None = None
     """off: no data is stored for recognising rows that belong to this task; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
-    """Use only this many rows of a split."""
+    """How many rows of each split to use, and which files are too large."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
     """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
     regression, by quantile of the target."""
@@ -77,8 +83,8 @@ class TaskSpec(FrozenModel):
     max_target_length: Count | None = None
     """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
     chat: ChatSpec | None = None
-    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. With it, a source is a
-    message of the user, or a list of messages, and a target is the answer."""
+    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. If it is set, a
+    source is a user message or a list of messages, and a target is the answer."""
 
     @field_validator("columns")
     @classmethod
@@ -88,7 +94,7 @@ class TaskSpec(FrozenModel):
         read = COLUMNS[kind]
         text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
         if kind == "causal-lm" and value.messages is not None:
-            read, text = ("messages",), "is not read next to messages: remove it"
+            read, text = ("messages",), "is not read if messages is given: remove it"
         elif kind == "causal-lm":
             read, text = (*read, "messages"), text.replace(":", ", or only messages:")
         misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
@@ -110,6 +116,22 @@ class TaskSpec(FrozenModel):
             raise ValueError(only_for(kinds, info.data["kind"]))
         return value
 
+    @field_validator("options")
+    @classmethod
+    def _options_fit_kind(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if value is not None and info.data.get("kind", "causal-lm") not in GENERATIVE:
+            raise ValueError(only_for(GENERATIVE, info.data["kind"]))
+        return value
+
+    @field_validator("normalise", "generation")
+    @classmethod
+    def _used_with_or_without_options(cls, value: _V, info: ValidationInfo) -> _V:
+        if "options" in info.data and (info.data["options"] is None) == (info.field_name == "normalise"):
+            if info.field_name == "normalise":
+                raise ValueError("has no effect without options: remove it, or list the texts to choose from")
+            raise ValueError("has no effect with options, since no text is generated: remove one of the two")
+        return value
+
     @field_validator("chat")
     @classmethod
     def _chat_fits_kind(cls, value: ChatSpec | None, info: ValidationInfo) -> ChatSpec | None:
@@ -121,8 +143,8 @@ class TaskSpec(FrozenModel):
     @classmethod
     def _limits_fit_kind(cls, value: LimitsSpec, info: ValidationInfo) -> LimitsSpec:
         kind = info.data.get("kind", "classification")
-        if value.per_label is not None and kind not in JUDGED_BY_LABEL:
-            misplaced("limits", [("per_label", value.per_label, only_for(JUDGED_BY_LABEL, kind))])
+        if value.per_label is not None and kind not in EVALUATED_BY_LABEL:
+            misplaced("limits", [("per_label", value.per_label, only_for(EVALUATED_BY_LABEL, kind))])
         return value
 
     @field_validator("training")
@@ -150,12 +172,12 @@ class TaskSpec(FrozenModel):
     def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
         if value is None:
             return value
-        if info.data.get("kind", "classification") not in JUDGED_BY_LABEL:
-            raise ValueError(only_for(JUDGED_BY_LABEL, info.data["kind"]))
+        if info.data.get("kind", "classification") not in EVALUATED_BY_LABEL:
+            raise ValueError(only_for(EVALUATED_BY_LABEL, info.data["kind"]))
         if info.data.get("labels", ()) is None:
             raise ValueError(
                 f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "
-                "with a JSON list of them; `continual-petl init DATA` shows which there are"
+                "with a JSON list of them; `continual-petl init DATA` lists the labels found"
             )
         return value
 
@@ -180,15 +202,19 @@ class TaskSpec(FrozenModel):
     @classmethod
     def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
         kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
-        if value is not None and not any(value in METRICS[kind] for kind in kinds):
-            allowed = "; ".join(f"allowed for kind {kind}: {', '.join(METRICS[kind])}" for kind in kinds)
+        options = info.data.get("options") is not None
+        known = {kind: metrics_of(kind, options=options) for kind in kinds}
+        if value is not None and not any(value in metrics for metrics in known.values()):
+            which = " with options" if options else ""
+            allowed = "; ".join(f"allowed for kind {kind}{which}: {', '.join(own)}" for kind, own in known.items())
             raise ValueError(f"got {value!r}; {allowed}")
         return value
 
     @property
     def resolved_metric(self) -> str:
         """The metric that is reported: the given one, or the default of the kind."""
-        return METRICS[self.kind][0] if self.metric is None else self.metric
+        default = metrics_of(self.kind, options=self.options is not None)[0]
+        return default if self.metric is None else self.metric
 
     @property
     def reads_chats(self) -> bool:

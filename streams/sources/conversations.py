@@ -1,7 +1,7 @@
 """Conversations in the forms that other projects write, checked and in one form: a list of messages with role and content.
 
 Accepted are TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
-message of the user or, as a target, of the assistant.
+user message or, as a target, an assistant message.
 """
 
 from __future__ import annotations
@@ -80,20 +80,20 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
     if own and system is not None:
         raise ValueError("it has a system message, and chat.system is set as well: remove one of the two")
     if len(own) > 1:
-        raise ValueError(f"messages {own[0]} and {own[1]} are both of the system; allowed is one, at the beginning")
+        raise ValueError(f"messages {own[0]} and {own[1]} both have the role system; allowed is one, at the beginning")
     if own and own[0] > 1:
-        raise ValueError(f"message {own[0]} is of the system; only the first message may be")
+        raise ValueError(f"message {own[0]} has the role system; only the first message may")
     rest = messages[len(own) :]
     if not rest:
-        raise ValueError("it has only a system message")
+        raise ValueError("it contains nothing but a system message")
     if rest[0]["role"] == "assistant":
         raise ValueError(
-            f"message {len(own) + 1}, the first after any of the system, is of the assistant, not the user"
+            f"message {len(own) + 1}, the first after any system message, has the role assistant, not user"
         )
     if ends == "assistant" and all(message["role"] != "assistant" for message in rest):
-        raise ValueError("no message is of the assistant, so there is nothing to learn")
+        raise ValueError("no message has the role assistant, so there is nothing to learn")
     if rest[-1]["role"] != ends:
-        raise ValueError(f"the last message is of the {rest[-1]['role']}; it has to be of the {ends}")
+        raise ValueError(f"the last message has the role {rest[-1]['role']}; it has to be {ends}")
     return list(messages)
 
 
@@ -150,7 +150,7 @@ def _message(value: Any, place: str) -> Message:
     if not isinstance(content, str):
         raise ValueError(f"{place} has a {form[1]} of type {type(content).__name__}, {show(content)}; allowed is text")
     if not content.strip():
-        raise ValueError(f"{place}, of the {role}, is empty")
+        raise ValueError(f"{place}, with the role {role}, is empty")
     try:
         content.encode()
     except UnicodeEncodeError as error:

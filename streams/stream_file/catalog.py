@@ -30,7 +30,7 @@ def description(file: Path) -> str:
 
 
 def find_stream(name: str) -> Path:
-    """Return the file of a stream: a path, or the name of one in the catalog.
+    """Return the file of a stream that is given by its path, or by its name in the catalog.
 
     Raises:
         InputError: if there is no such file and no such catalog stream.

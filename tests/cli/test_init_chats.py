@@ -74,7 +74,7 @@ def test_rows_that_cannot_be_used_are_reported(here: Path, capsys: pytest.Captur
     assert main(["init", "talk.jsonl", "--backbone", "llama", "--output", "talk.yaml"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "fix before running: task 'talk', split train (" in shown
-    assert "column 'messages': 1 row cannot be used: row 41: no message is of the assistant" in shown
+    assert "column 'messages': 1 row cannot be used: row 41: no message has the role assistant" in shown
 
 
 def test_a_backbone_without_a_template_is_reported(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

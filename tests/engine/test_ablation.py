@@ -212,7 +212,7 @@ def test_split_can_be_chosen(learned: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("probe", "it only has its head. bottleneck, lowrank, decomposed"),
+        ("probe", "it only has its head. The forms that act in layers are"),
         ("prompt", "it only has its head; a prompt of 3 vectors in front of the input"),
         ("layernorm", "it only has its head; its own LayerNorms"),
     ],
@@ -260,12 +260,12 @@ def on_disk(backbone: Path, folder: Path, *, with_test: bool = True) -> Path:
 def test_missing_or_changed_data_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = on_disk(backbone_folder(), tmp_path, with_test=False)
     assert Run(folder).ablate("one").notices == ()
-    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate has validation"):
+    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate covers validation"):
         Run(folder).ablate("one", split="test")
     rows = tmp_path / "data" / "validation.jsonl"
     lines = rows.read_text().splitlines(keepends=True)
     rows.write_text("".join(lines[1:]))
-    with pytest.raises(InputError, match="its validation rows are not those that it was learned with"):
+    with pytest.raises(InputError, match="its validation rows are not the ones it was learned with"):
         Run(folder).ablate("one")
     shutil.rmtree(tmp_path / "data")
     with pytest.raises(InputError, match="which an ablation re-evaluates, are not available: "):
@@ -288,7 +288,7 @@ def test_changed_full_score_is_reported(learned: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(measure, "evaluate", other)
     (notice,) = Run(learned).ablate("lora", "single").notices
     assert notice.startswith(
-        "Some predictions of the full bank are not the certified ones, although all scores are equal"
+        "Some predictions of the full bank differ from those certified, although all scores are equal"
     )
     monkeypatch.setattr(
         measure, "evaluate", lambda *given: evaluate(*given).model_copy(update={"scores": {"accuracy": 0.0}})

@@ -53,7 +53,7 @@ def test_tuple_of_texts_is_two_rows_for_single_text_tasks(run: Run) -> None:
 def test_row_of_the_wrong_type_is_refused(run: Run) -> None:
     with pytest.raises(InputError, match="task 'pairs': row 1 is 'w1'; each row of this task is a pair of texts"):
         run.predict("w1", "pairs")
-    with pytest.raises(InputError, match=r"a single row was given, but a list of 2 tasks: .* use predict_all"):
+    with pytest.raises(InputError, match=r"a single row was given together with a list of 2 tasks: .* use predict_all"):
         run.predict("w1", ["one", "wide"])
     with pytest.raises(InputError, match=r"rows: got 7 of type int; give one row .* or a list of rows"):
         run.predict(7, "one")  # type: ignore[call-overload]

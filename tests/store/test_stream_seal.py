@@ -87,6 +87,8 @@ def test_resealed_seed_is_reported(folder: Path) -> None:
     found = problems(folder)
     assert found.keys() == {"(stream.yaml)"}
     assert "it gives the seed 4, but tasks were learned with another one. Restore it" in found["(stream.yaml)"]
+    (wrong,) = (check for check in Run(folder).verify(probe=False) if not check.ok)
+    assert wrong.problems == (found["(stream.yaml)"],)
 
 
 def test_missing_seal_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,15 +61,15 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
             "message 1 has the key 'tool_calls', which is not read",
         ),
         ([user("a"), assistant("b"), {"role": "tool", "content": "c"}], "message 3 has the role 'tool'"),
-        ([user(" \n")], "message 1, of the user, is empty"),
+        ([user(" \n")], "message 1, with the role user, is empty"),
         ([user("\ud800"), assistant("b")], "an unpaired surrogate"),
-        ([SYSTEM, SYSTEM, user("a")], "messages 1 and 2 are both of the system"),
-        ([user("a"), SYSTEM, assistant("b")], "message 2 is of the system; only the first message may be"),
-        ([SYSTEM], "it has only a system message"),
-        ([assistant("b")], "message 1, the first after any of the system, is of the assistant, not the user"),
-        ([SYSTEM, assistant("b")], "message 2, the first after any of the system, is of the assistant"),
-        ([user("a")], "no message is of the assistant, so there is nothing to learn"),
-        ([user("a"), assistant("b"), user("c")], "the last message is of the user; it has to be of the assistant"),
+        ([SYSTEM, SYSTEM, user("a")], "messages 1 and 2 both have the role system"),
+        ([user("a"), SYSTEM, assistant("b")], "message 2 has the role system; only the first message may"),
+        ([SYSTEM], "it contains nothing but a system message"),
+        ([assistant("b")], "message 1, the first after any system message, has the role assistant, not user"),
+        ([SYSTEM, assistant("b")], "message 2, the first after any system message, has the role assistant"),
+        ([user("a")], "no message has the role assistant, so there is nothing to learn"),
+        ([user("a"), assistant("b"), user("c")], "the last message has the role user; it has to be assistant"),
     ],
 )
 def test_what_is_no_conversation_is_refused(value: Any, what: str) -> None:
@@ -98,7 +98,7 @@ def test_a_missing_target_is_refused() -> None:
 
 def test_rows_to_predict_end_with_the_user() -> None:
     assert conversation(messages_of("a"), "be kind", ends="user") == [user("a")]
-    with pytest.raises(ValueError, match="the last message is of the assistant; it has to be of the user"):
+    with pytest.raises(ValueError, match="the last message has the role assistant; it has to be user"):
         conversation(messages_of([user("a"), assistant("b")]), None, ends="user")
 
 

@@ -25,6 +25,7 @@ from continual_petl.report.misread import MisreadRow, MisreadRows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.preparation.prepare import encode_split
+from continual_petl.streams.sources.conversations import is_message
 
 
 def misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
@@ -45,7 +46,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     manifest = session.store.manifest(task)
     known = MisreadRows(task=task, split=manifest.counted_split)
     if manifest.generation is not None:
-        return _without(known, "it generates text, which are scored rather than right or wrong")
+        return _without(known, "it generates text, which is scored rather than right or wrong")
     checked = certified_rows(session, task, session.rows)
     if isinstance(checked, str):
         return _without(known, checked)
@@ -126,9 +127,11 @@ def _given(checked: Checked, number: int) -> tuple[str, ...]:
 
 
 def _shown(value: Any) -> str:
-    """Return an input for display: a text, words, or the path of an image."""
+    """Return an input for display: a text, words, the last message of a conversation, or the path of an image."""
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
+    if isinstance(value, list) and is_message(value[-1]):
+        return str(value[-1]["content"])
     path = value.get("path") if isinstance(value, Mapping) else value
     return os.fspath(path) if isinstance(path, str | os.PathLike) else "an image without a path"
 

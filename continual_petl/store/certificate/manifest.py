@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, metrics_of
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.certificate.origin import Origin
@@ -25,7 +25,7 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat")
+_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise")
 """Keys that are left out where they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
@@ -73,6 +73,9 @@ class Manifest(PlanFields):
     parameters: dict[str, Index]
     """Number of parameters: modifications, own, head."""
     environment: Environment
+    """Where the probe and the scores were computed; a bank predicts with the attention named here."""
+    training_attention: str | None = None
+    """Attention implementation that the bank was trained with; None if it is the one it predicts with."""
 
     _seal: str | None = PrivateAttr(default=None)
 
@@ -83,19 +86,22 @@ class Manifest(PlanFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
-        labelled = self.kind in LABELLED
+        has_options = self.normalise is not None
+        labelled = self.kind in LABELLED or has_options
         if labelled != (self.labels is not None) or (labelled and not self.labels):
             raise ValueError(f"labels: a task of kind {self.kind} {'needs' if labelled else 'has no'} labels")
+        if has_options and self.kind not in GENERATIVE:
+            raise ValueError(f"normalise: only generative kinds have options; kind is {self.kind}")
         if self.class_weights is not None and len(self.class_weights) != len(self.labels or ()):
             raise ValueError(f"class_weights: got {len(self.class_weights)} for {len(self.labels or ())} labels")
-        if (self.kind in GENERATIVE) != (self.generation is not None):
-            raise ValueError(f"generation: only generative kinds have it, and all of them need it; kind is {self.kind}")
+        if (self.kind in GENERATIVE and not has_options) != (self.generation is not None):
+            raise ValueError(
+                f"generation: generative kinds without options have it, and no others; kind is {self.kind}"
+            )
         if self.chat is not None and self.kind != "causal-lm":
             raise ValueError(f"chat: only a causal-lm has it; kind is {self.kind}")
-        if self.metric not in METRICS[self.kind]:
-            raise ValueError(
-                f"metric: {self.metric!r} is not one for kind {self.kind}: {', '.join(METRICS[self.kind])}"
-            )
+        if self.metric not in (allowed := metrics_of(self.kind, options=has_options)):
+            raise ValueError(f"metric: {self.metric!r} is not one for kind {self.kind}: {', '.join(allowed)}")
         unmeasured = self.origin is not None and not self.scores and not self.data
         if not unmeasured and ("validation" not in self.scores or not self.scores.keys() <= self.data.keys()):
             raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")

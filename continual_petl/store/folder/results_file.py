@@ -72,7 +72,7 @@ class RowLine(FrozenModel):
     """Position of ``after`` in the chain."""
     cells: tuple[Cell, ...]
     routed: tuple[RoutedCell, ...] = ()
-    """The measured tasks' results for rows that name no task."""
+    """The measured tasks' results for rows without a task name."""
 
 
 class TaskLine(FrozenModel):

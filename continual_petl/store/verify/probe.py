@@ -1,7 +1,8 @@
 """The probe: one fixed batch whose outputs must never change, bit for bit in the same environment.
 
 Its rows are token ids drawn from the tokenizer's vocabulary with the task's seed, or random pixels, so a certificate
-contains no training data. ``probe: validation`` uses rows of the validation split instead, which the certificate then
+contains no training data. The targets of a generative task are random tokens as well, or its options in turn. ``probe:
+validation`` uses rows of the validation split instead, which the certificate then
 contains.
 """
 
@@ -22,6 +23,7 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.tokenise import TokenisedRows, padding_id
+from continual_petl.streams.encoding.tokenise_sources import option_tokens
 
 NUM_ROWS = 8
 MAX_TOKENS = 32
@@ -55,6 +57,9 @@ def make_probe(
         return chosen
 
     num_targets = min(NUM_TARGETS, plan.max_target_length or 0)
+    options = _option_tokens(plan, tokenizer)
+    if options:
+        num_targets = max(map(len, options))
     first, last = _special_tokens_around(tokenizer)
     longest = min(MAX_TOKENS, max_length - (num_targets if plan.kind == "causal-lm" else 0))
     sources = [
@@ -62,7 +67,7 @@ def make_probe(
         for number in range(NUM_ROWS)
     ]
     if plan.kind in GENERATIVE:
-        targets = [draw(num_targets) for _ in sources]
+        targets = [options[n % len(options)] if options else draw(num_targets) for n in range(NUM_ROWS)]
         return _with_targets(plan.kind, sources, targets, padding_id(tokenizer)) | _ends(tokenizer, plan)
     batch = _padded(sources, padding_id(tokenizer))
     if "token_type_ids" in tokenizer.model_input_names:
@@ -99,10 +104,21 @@ def image_shape(backbone: Backbone) -> tuple[int, int, int]:
 
 def _with_targets(kind: Kind, sources: list[list[int]], targets: list[list[int]], pad: int) -> dict[str, Tensor]:
     if kind == "seq2seq":
-        return {**_padded(sources, pad), "labels": torch.tensor(targets)}
+        return {**_padded(sources, pad), "labels": _padded(targets, IGNORED)["input_ids"]}
     rows = [source + target for source, target in zip(sources, targets, strict=True)]
     labels = [[IGNORED] * len(source) + target for source, target in zip(sources, targets, strict=True)]
     return {**_padded(rows, pad), "labels": _padded(labels, IGNORED)["input_ids"]}
+
+
+def _option_tokens(plan: TaskPlan, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Return the tokens of a task's options, with the end; after random tokens, a chat template has nothing to render."""
+    if plan.options is None:
+        return []
+    if plan.chat is None:
+        found = option_tokens(plan.options, tokenizer, special=plan.kind == "seq2seq")
+        return [tokens.tolist() for tokens in found]
+    texts = tokenizer(list(plan.options), add_special_tokens=False)["input_ids"]
+    return [[*ids, plan.chat.end] for ids in texts]
 
 
 def _ends(tokenizer: PreTrainedTokenizerBase, plan: TaskPlan) -> dict[str, Tensor]:

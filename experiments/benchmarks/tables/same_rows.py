@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from continual_petl.backbones.auto_defaults import resolve_precision
+from continual_petl.backbones.auto_defaults import fastest, resolve_precision
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import answer
@@ -31,7 +31,12 @@ ROWS_AT_ONCE = 64
 def measure(bench: Bench) -> Measured:
     """Measure one short text, one long text and a batch, for Houlsby's bottlenecks and LoRA."""
     options, layers = bench.options, bench.shape.num_layers
-    backbone = load_backbone(bench.shape.source, precision=resolve_precision("auto"), pooling="mean")
+    backbone = load_backbone(
+        bench.shape.source,
+        precision=resolve_precision("auto"),
+        attention=fastest().attention,
+        pooling="mean",
+    )
     backbone.model.to(torch.device(options.device))  # type: ignore[arg-type]
     upper = f"{layers - max(1, layers // 3)}-{layers - 1}"
     sizes = [(1, min(16, options.length)), (1, options.length), (options.batch, options.length)]

@@ -1,0 +1,50 @@
+"""Scores the options of a task: how likely a bank finds each of a few texts after a row's source.
+
+The score of an option is the sum of the log-probabilities of its tokens, as in lm-evaluation-harness (EleutherAI,
+``ConfigurableTask.process_results`` in lm_eval/api/task.py: ``acc``, and with ``normalise: characters`` ``acc_norm``). Unlike
+there, the end token is one of these tokens: a bank has learned where an answer ends, and without it, an option would never
+score less than a longer one that begins with it.
+
+Shape suffixes: B rows, K options, W tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.heads.generation import GenerationHead, token_log_probabilities
+from continual_petl.heads.head import IGNORED
+from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.task_plan import TaskPlan
+
+
+def option_scores(backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor]) -> Tensor:
+    """Return the score of every option for every row, float32 ``(B, K)``.
+
+    One option is computed after the other, so that a pass has as many rows as the batch.
+
+    Args:
+        backbone: a backbone that generates.
+        bank: the bank of a task with options, in eval mode.
+        plan: the task.
+        batch: an evaluation batch; see `continual_petl.streams.batches.collate.collate`.
+    """
+    head, options = head_of(bank), plan.options
+    assert isinstance(head, GenerationHead)
+    assert options is not None
+    keys = [name for name in batch if name not in ("index", "labels")]
+    scores = []
+    for option, *parts in zip(options, *(batch[name].chunk(len(options)) for name in keys), strict=True):
+        own = dict(zip(keys, parts, strict=True))
+        own["labels"] = own.pop("targets")
+        found_BW = token_log_probabilities(head, answer(backbone, bank, plan.pooling, own), own["labels"])
+        divisor: Tensor | int = 1
+        if plan.normalise == "tokens":
+            divisor = (own["labels"] != IGNORED).sum(1)
+        elif plan.normalise == "characters":
+            divisor = len(option)
+        scores.append(found_BW.sum(1) / divisor)
+    return torch.stack(scores, dim=1)

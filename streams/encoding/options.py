@@ -1,0 +1,67 @@
+"""Encodes the options of a task: the texts of which it chooses one for each row, by likelihood.
+
+An option is encoded as a target is, with its end token: its log-probability is that of the text that a bank would generate,
+ended. Where options are scored, every row becomes one sequence per option.
+
+Shape suffixes: N rows, K options, O tokens of all options of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.errors import InputError
+from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of, spans_of
+
+
+def with_options(rows: TokenisedRows, options_NK: Sequence[Sequence[NDArray[np.int32]]]) -> TokenisedRows:
+    """Return rows with the tokens of each row's options."""
+    flat = [option for options in options_NK for option in options]
+    return replace(
+        rows,
+        option_ids=np.concatenate([np.zeros(0, np.int32), *flat]).astype(np.int32),
+        option_offsets=offsets_of(map(len, flat)),
+    )
+
+
+def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> TokenisedRows:
+    """Return some rows once per option, with the option as their target: first all rows with the first option, and so on.
+
+    Args:
+        rows: rows with options.
+        index_B: indices of the rows.
+    """
+    assert rows.option_ids is not None
+    assert rows.option_offsets is not None
+    num_options = (len(rows.option_offsets) - 1) // len(rows)
+    options = index_B * num_options + np.arange(num_options)[:, None]
+    tokens, offsets = spans_of(rows.option_offsets, options.ravel())
+    sources = replace(rows, target_ids=None, target_offsets=None, option_ids=None, option_offsets=None, references=None)
+    again = replace(sources, labels=None, learned=None).take(np.tile(index_B, num_options).tolist())
+    return replace(again, target_ids=rows.option_ids[tokens], target_offsets=offsets)
+
+
+def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]], room: int) -> None:
+    """Raise `InputError` if an option would have to be cut, or two options are the same tokens: their scores would be equal.
+
+    Args:
+        options: the texts.
+        tokens_K: the tokens of each.
+        room: maximum tokens of a target.
+    """
+    seen: dict[bytes, str] = {}
+    for option, tokens in zip(options, tokens_K, strict=True):
+        if len(tokens) > room:
+            raise InputError(
+                f"options: {option!r:.80} has {len(tokens)} tokens with its end, and a target has room for {room} "
+                "(max_target_length): use a larger max_target_length, or a shorter option."
+            )
+        if (other := seen.setdefault(tokens.tobytes(), option)) != option:
+            raise InputError(
+                f"options: {other!r:.80} and {option!r:.80} are the same tokens with this tokenizer, so they always get the "
+                "same score: write options that differ in more than unknown or invisible characters."
+            )

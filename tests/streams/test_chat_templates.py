@@ -1,0 +1,165 @@
+"""Chat templates are found, checked and rendered, or refused with what to write; the settings of ``chat`` fit their task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.errors import InputError
+from continual_petl.streams.encoding.chat_template import UnusableChat, render, resolve_chat
+from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
+from continual_petl.streams.schema.chat_spec import MAX_TEMPLATE, ChatSpec, ResolvedChat
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from tests.chats import CHAT_TOKENIZER, CHATML, CHATML_PLAIN, assistant, chat_of, chat_tokenizer, encoded, user
+
+
+def test_a_template_that_leaves_a_message_out_is_refused() -> None:
+    template = CHATML.replace(
+        "{% for message in messages %}", "{% for message in messages if message['role'] != 'system' %}"
+    )
+    with pytest.raises(
+        InputError, match=r"leaves out, or changes, a message with the role system, 'be kind'; change the conversation"
+    ):
+        encoded([{"role": "system", "content": "be kind"}, user("a"), assistant("b")], chat_of(template))
+    with pytest.raises(
+        InputError, match=r"^chat\.template \(.*leaves out, or changes, a message with the role system, 'be kind'"
+    ):
+        chat_of(template, system="be kind")
+    with pytest.raises(InputError, match="leaves out, or changes, a message with the role assistant, '<b>B'"):
+        encoded([user("a"), assistant("<b>B")], chat_of(CHATML.replace("content']", "content'] | replace('<b>', '')")))
+
+
+def test_the_certificate_text_renders_whatever_the_tokenizer_says_later() -> None:
+    chat = chat_of(CHATML.replace("<|im_end|>", "{{ eos_token }}").replace("'{{ eos_token }}'", "eos_token"))
+    other = chat_tokenizer(None)
+    other.eos_token = "<|im_end|>"
+    assert chat.end == CHAT_TOKENIZER.convert_tokens_to_ids("<|end|>")
+    assert render(other, chat, [user("a")]) == "<|im_start|>user\na<|end|>\n"
+
+
+def test_the_end_of_an_answer_is_the_first_special_token_after_it() -> None:
+    assert chat_of().end == CHAT_TOKENIZER.convert_tokens_to_ids("<|im_end|>")
+    none = CHATML_PLAIN.replace("<|im_end|>", "###")
+    with pytest.raises(
+        InputError, match=r"no special token follows the text of an assistant message .* put \{\{ eos_token"
+    ):
+        chat_of(none)
+
+
+def test_templates_come_from_the_tokenizer_the_stream_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text(CHATML_PLAIN, encoding="utf-8")
+    assert chat_of().template == CHATML
+    assert chat_of(str(file)) == chat_of(CHATML_PLAIN)
+    assert chat_of(CHATML_PLAIN).spec == ChatSpec(template=CHATML_PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("template", "what"),
+    [
+        (
+            "nowhere.jinja",
+            "'nowhere.jinja' is no UTF-8 file of at most 100,000 characters with a Jinja template ({{ ... }}",
+        ),
+        (".", "is no UTF-8 file"),
+        ("/dev/zero", "is no UTF-8 file"),
+        ("{% for %}", "TemplateSyntaxError"),
+        ("{{ raise_exception('only ducks') }}", "TemplateError: only ducks; change the conversation"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ strftime_now('%d') }}", "it uses 'strftime_now', so that a conversation becomes another text tomorrow"),
+        ("{{ [1, 2] | random }}", "it uses 'random'"),
+        ("{{ 'a' * 300000 }}", "makes 300,000 characters of a conversation of 12; allowed are 200,048"),
+        ("{# " + "a" * MAX_TEMPLATE + " #}{{ 1 }}", "it has 100,013 characters; allowed are 100,000"),
+    ],
+)
+def test_templates_that_cannot_be_used_are_refused(template: str, what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        chat_of(template)
+    assert str(caught.value).startswith("chat.template")
+    assert what in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("content", [b"\xff{{", b"hello", b"{" * 400_001])
+def test_files_that_hold_no_template_are_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"chat\.jinja' is no UTF-8 file of at most 100,000 characters with a Jinja"):
+        chat_of(str(file))
+
+
+@pytest.mark.parametrize("template", [None, {"tool_use": CHATML}])
+def test_a_tokenizer_without_a_template_is_refused_with_the_ways_out(template: Any) -> None:
+    tokenizer: PreTrainedTokenizerFast = chat_tokenizer(template)
+    with pytest.raises(InputError) as caught:
+        resolve_chat(ChatSpec(), tokenizer)
+    for way in ("no chat template", "-Instruct or -Chat", "under chat.template", "columns source and target"):
+        assert way in str(caught.value)
+
+
+def test_an_error_in_one_row_names_the_row() -> None:
+    template = CHATML.replace(
+        "{{ '\\n' }}", "{% if 'duck' in message['content'] %}{{ raise_exception('duck') }}{% endif %}{{ '\\n' }}"
+    )
+    with pytest.raises(
+        InputError, match=r"^rows, row 2, 'duck': the chat template cannot render this conversation: TemplateE"
+    ):
+        tokenise_chats([[user("a")], [user("duck")]], ["b", "b"], CHAT_TOKENIZER, 200, chat=chat_of(template))
+    with pytest.raises(
+        InputError,
+        match=r"under chat\.template\. 1 more cannot be used, for this or another reason; the next is row 3\.$",
+    ):
+        tokenise_chats([[user("a")], *[[user("duck")]] * 2], None, CHAT_TOKENIZER, 200, chat=chat_of(template))
+    with pytest.raises(UnusableChat, match="duck"):
+        render(CHAT_TOKENIZER, chat_of(template), [user("duck")])
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"digest": "0" * 64}, "it does not match the template"),
+        ({"tokens": {"tools": "a"}}, "'tools' is not the name of a special token"),
+        ({"template": "a" * 100_001}, "at most 100000 characters"),
+    ],
+)
+def test_a_certificate_that_was_changed_is_refused(changed: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        ResolvedChat.model_validate(chat_of().model_dump() | changed)
+
+
+TALK = {"name": "talk", "kind": "causal-lm", "data": "talk.jsonl", "columns": {"messages": "messages"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"kind": "seq2seq", "columns": {}, "chat": {}}, "has no effect on a seq2seq"),
+        ({"kind": "seq2seq", "columns": {"messages": "m"}}, "is not read by a seq2seq, which reads source, target"),
+        ({"columns": {"messages": "m", "source": "s"}}, "is not read if messages is given: remove it"),
+        (
+            {"columns": {"text": "m"}},
+            "is not read by a causal-lm, which reads source, target, or only messages: remove it",
+        ),
+        ({"chat": {"loss_on": "none"}}, "'response', 'last' or 'all'"),
+        ({"chat": {"system": " "}}, "it is blank"),
+        ({"chat": {"tools": []}}, "tools"),
+    ],
+)
+def test_misplaced_keys_are_refused(more: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match="validation error") as caught:
+        StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": [TALK | more]})
+    assert what in str(caught.value)
+
+
+def test_streams_are_written_with_what_they_say() -> None:
+    topics = {"name": "topics", "kind": "classification", "data": "topics.csv"}
+    spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": [TALK, topics]})
+    one, other = spec.model_dump(mode="json")["tasks"]
+    assert one["columns"] == {"messages": "messages"}
+    assert "chat" not in one
+    assert "chat" not in other
+    assert StreamSpec.model_validate(spec.model_dump(mode="json")) == spec
