@@ -38,7 +38,7 @@ from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import SILENT, bank_digests
-from tests.engine.at_once import DieOnce, files_of
+from tests.engine.parallel_run import DieOnce, files_of
 from tests.store.tampering import change_tensors, edit, nudge
 from tests.streams_in_code import regression_task, stream, task, write_rows
 

@@ -20,7 +20,7 @@ from continual_petl.engine.parallel.processes import Processes, Slot, WorkerDied
 from continual_petl.engine.parallel.worker import brief_of
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
-from tests.engine.at_once import is_alive
+from tests.engine.parallel_run import is_alive
 from tests.house import ROOT
 from tests.streams_in_code import stream, task
 

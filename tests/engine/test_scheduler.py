@@ -1,4 +1,4 @@
-"""Scheduling of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
+"""The scheduler of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from continual_petl.errors import DivergedError, MemoryRanOutError, StoreError
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
-from tests.engine.at_once import TASKS, TRAINING, DieOnce, files_of, stop_half_way
+from tests.engine.parallel_run import TASKS, TRAINING, DieOnce, files_of, stop_half_way
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
