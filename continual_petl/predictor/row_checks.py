@@ -30,8 +30,12 @@ class Request:
     inputs: list[Any]
     pairs: list[str] | None
 
-    def encoded(self, models: ModelCache) -> TokenisedRows:
+    def encoded(self, models: ModelCache, *, options: bool = True) -> TokenisedRows:
         """Encode the rows, including padding, exactly as when the task was learned and measured.
+
+        Args:
+            models: the run's tokenizer and image processing.
+            options: whether the options of the task are encoded with each row; finding its task does not need them.
 
         Raises:
             InputError: if a row cannot be used.
@@ -46,7 +50,7 @@ class Request:
             max_target_length=manifest.max_target_length,
             images=models.images,
             chat=manifest.chat,
-            options=manifest.options,
+            options=manifest.options if options else None,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:

@@ -98,7 +98,7 @@ class TaskFinder:
             indices = [index for index, row in enumerate(rows) if accepts(row, manifest)]
             found[encoding] = {}
             if indices:
-                encoded = check_request(rows, indices, manifest).encoded(models)
+                encoded = check_request(rows, indices, manifest).encoded(models, options=False)
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
                 own = None if below is None else Below(layer=below[encoding].layer)

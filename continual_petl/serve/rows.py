@@ -119,6 +119,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         raise Problem(
             422, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
         )
+    _check_options(tasks, catalog, settings.max_rows)
     rows = []
     numbers: dict[str, list[int]] = {}
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
@@ -138,6 +139,21 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     if request.stream:
         _check_stream(tasks, catalog)
     return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
+
+
+def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
+    """Refuse several rows if, with each row once per option of its task, they are more than a request may have."""
+    if len(tasks) == 1:
+        return
+    num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
+    total = sum(1 if task is None else num_options[task] for task in tasks)
+    if total > max_rows:
+        raise Problem(
+            413,
+            "too_many_rows",
+            f"inputs: {len(tasks):,} rows, which are {total:,} with each row once per option of its task; at most "
+            f"{max_rows:,} are allowed: send several requests",
+        )
 
 
 def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:

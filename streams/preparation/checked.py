@@ -93,8 +93,17 @@ class Checked:
         max_length: int,
         images: ImageProcessing | None,
         cache: CacheFiles | None = None,
+        *,
+        options: bool = True,
     ) -> TokenisedRows:
         """Encode the rows.
+
+        Args:
+            tokenizer: the fast tokenizer of the backbone; not needed for images.
+            max_length: maximum tokens per row.
+            images: the preprocessing of the backbone, for images.
+            cache: where token ids of large splits are cached.
+            options: whether the options of the task are encoded with each row; rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.
@@ -114,7 +123,7 @@ class Checked:
                 max_target_length=self.task.max_target_length,
                 images=images,
                 chat=chat,
-                options=self.task.options,
+                options=self.task.options if options else None,
                 where=str(self.where),
                 cache=cache,
             )

@@ -103,7 +103,10 @@ def prepare_task(
 
     labels, splits, notices, remarks = _read(spec, task, test)
     cache = usual_cache()
-    tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
+    tokenised = {
+        name: split.encode(tokenizer, max_length, images, cache, options=name != "train")
+        for name, split in splits.items()
+    }
     notices += _cuts(task, tokenised, max_length)
     remarks += _first_conversation(task, splits["train"], tokenizer)
     return TaskData(
