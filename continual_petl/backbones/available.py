@@ -15,11 +15,12 @@ from continual_petl.backbones.files import CONFIG, files_there
 from continual_petl.errors import LONGEST_TYPO, InputError
 
 PACKAGED = ("minilm",)
-"""Names of the models that are available as packages."""
-_ALLOWED = (
-    "Give 'minilm', a folder with config.json and weights, or the id of a model on the Hub that this machine can reach or "
-    "has in its cache."
+"""Names of models available as packages."""
+ALLOWED = (
+    "Give 'minilm' (which generates no text), a folder with config.json and weights, or the id of a model on the Hub that "
+    "this machine can reach or has in its cache."
 )
+"""What a name can be, for messages."""
 _LOOKED_AT = 1_000
 """Maximum number of entries of the working directory to inspect."""
 
@@ -50,13 +51,13 @@ def check_available(name: str, revision: str | None) -> None:
     """
     is_path = os.path.isabs(name) or name.startswith(("./", "../", "~"))
     if is_path and not os.path.exists(name):
-        raise MissingBackboneError(f"backbone {name!r} cannot be loaded: there is no such folder. {_ALLOWED}")
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded: there is no such folder. {ALLOWED}")
     if name in PACKAGED or os.path.exists(name) or files_there(name, revision, (CONFIG,)):
         return
     if (why := _missing_on_hub(name, revision)) is not None:
         near = near_name(name)
         hint = "" if near is None else f" (did you mean {near!r}?)"
-        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {_ALLOWED}", near)
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {ALLOWED}", near)
 
 
 def near_name(name: str) -> str | None:

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from continual_petl.backbones.anatomy import Anatomy
 from continual_petl.backbones.auto_defaults import fastest
+from continual_petl.backbones.available import ALLOWED
 from continual_petl.backbones.quantised import Quantize, is_quantised, quantisation
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError, counted
@@ -115,10 +116,7 @@ def cannot_load(name: str, error: BaseException) -> str:
         why = f"the folder holds no usable model: {why}"
     else:
         why = f"the repository on the Hub holds no usable model: {why}"
-    return (
-        f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
-        "model on the Hub that this machine can reach or has in its cache."
-    )
+    return f"backbone {name!r} cannot be loaded: {why} {ALLOWED}"
 
 
 def needs_code(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.catalog import ROW_SUFFIXES
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task, load_stream
 
@@ -22,7 +23,7 @@ from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store = open_store(arguments.run)
-    if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
+    if PurePath(arguments.task_file).suffix in ROW_SUFFIXES:
         raise InputError(
             f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
             "with the keys name, kind and data "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -49,10 +50,22 @@ def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int)
     elif arguments.json:
         print_json([_record(run, row, None, answer) for window in windows for (row, _), answer in window])
     else:
+        unknown = 0
         for window in windows:
             for _, answer in window:
                 print(_line(run, answer))
+                unknown += answer.task is None
+        if unknown:
+            print(_what_unknown_means(unknown), file=sys.stderr)
     return 0
+
+
+def _what_unknown_means(count: int) -> str:
+    rows = "1 row resembles" if count == 1 else f"{count:,} rows resemble"
+    return (
+        f"{rows} no task's rows closely enough to be predicted, which is more frequent with few validation rows; "
+        "name the task with --task, or take the nearest with --unknown nearest"
+    )
 
 
 def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types]:

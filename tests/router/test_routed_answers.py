@@ -138,7 +138,11 @@ def test_tasks_learned_with_other_layers_are_named(run: Run, backbone_folder: Fo
 def test_the_command_prints_the_task_before_the_answer(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     text, strange = _texts("high")[0], STRANGE
     assert main(["predict", str(run.store.folder), text, strange]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    first, second = printed.out.splitlines()
+    assert printed.err.splitlines()[-1].endswith(
+        "name the task with --task, or take the nearest with --unknown nearest"
+    )
     assert first.startswith("high ")
     assert second.startswith("(unknown)\tnearest task: ")
     assert main(["predict", str(run.store.folder), "--json", "--unknown", "nearest", text, "w1\tw2 w3"]) == 0
