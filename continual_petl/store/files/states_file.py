@@ -183,7 +183,7 @@ class StatesFile:
 
 
 def num_bytes(num_tokens: int, width: int, dtype: torch.dtype) -> int:
-    """Return how many bytes the states of this many tokens take."""
+    """Return the size in bytes of the states of this many tokens."""
     return num_tokens * width * dtype.itemsize
 
 
