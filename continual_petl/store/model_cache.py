@@ -195,7 +195,7 @@ class ModelCache:
         """Return everything needed to predict with several learned tasks, in order, all in memory at once.
 
         Raises:
-            InputError: if their banks exceed the memory limit; nothing is held beyond it.
+            InputError: if their banks exceed the memory limit; no bank beyond the limit is loaded.
             StoreError: if a bank, backbone or tokenizer differs from the one the task was learned with.
         """
         wanted, total = dict.fromkeys(tasks), 0
