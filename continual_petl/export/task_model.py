@@ -58,7 +58,7 @@ class TaskModel(nn.Module):
         needed = {"pixel_values" if kind == "image-classification" else "input_ids"}
         needed |= {"labels"} if kind == "seq2seq" else set()
         allowed = {*INPUTS, *needed} - ({"input_ids"} if kind == "image-classification" else {"pixel_values"})
-        allowed -= {"position_ids"}  # only for packed rows, which are learned, not predicted
+        allowed -= {"position_ids"}  # only for packed rows, which occur only in training
         if not needed <= inputs.keys() <= allowed:
             raise InputError(
                 f"inputs of task {self.plan.name!r} ({kind}): got {', '.join(inputs) or 'none'}; needed: "

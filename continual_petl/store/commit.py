@@ -52,7 +52,7 @@ class Evidence:
     history: History
     """Learning curves and a summary of the bank's predictions; for display."""
     training_attention: str | None = None
-    """Attention implementation of the fit; None if the bank was not trained here."""
+    """Attention implementation used for training; None if the bank was not trained here."""
     parent: Parent | None = None
     start: Start | None = None
     origin: Origin | None = None
@@ -86,8 +86,8 @@ def commit_task(
 
     Raises:
         IsolationError: if the backbone is in training mode.
-        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing, whose
-            position could then be taken twice; or if writing fails.
+        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing,
+            since its position could then be taken twice; or if writing fails.
     """
     check_modes(plan.name, backbone.model, dropout=False)
     store.check_complete()

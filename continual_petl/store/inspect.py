@@ -23,7 +23,7 @@ from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.store import Store
 
 _T = TypeVar("_T")
-OTHER_SEED = "it gives the seed {}, but tasks were learned with another one"
+OTHER_SEED = "it has seed {}, but tasks were learned with a different seed"
 
 
 class Inspection:
@@ -143,7 +143,7 @@ class Inspection:
         return pin, wrong
 
     def with_seed(self, wrong: Sequence[TaskCheck], seed: int, *, differs: bool) -> list[TaskCheck]:
-        """Return failed checks; if certificates have a different seed from the stream, one of the stream is among them."""
+        """Return failed checks, including one of the stream if its seed differs from that of the certificates."""
         if not differs or any(check.task == "(stream.yaml)" for check in wrong):
             return list(wrong)
         problem = f"{self._store.stream_file}: {OTHER_SEED.format(seed)}. Restore it from a copy."

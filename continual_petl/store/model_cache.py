@@ -195,7 +195,7 @@ class ModelCache:
         """Return everything needed to predict with several learned tasks, in order, all in memory at once.
 
         Raises:
-            InputError: if their banks exceed the memory limit; nothing is held beyond it.
+            InputError: if their banks exceed the memory limit; no bank beyond the limit is loaded.
             StoreError: if a bank, backbone or tokenizer differs from the one the task was learned with.
         """
         wanted, total = dict.fromkeys(tasks), 0
@@ -204,9 +204,9 @@ class ModelCache:
             total += self._size(task)
             if total > self.held_banks.max_bytes and len(wanted) > 1:
                 raise InputError(
-                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take {total} bytes, but banks in "
-                    f"memory may take {self.held_banks.max_bytes}. Ask for fewer tasks at a time, or allow more: "
-                    "Run(folder, resident_bytes=...)."
+                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take up {total} bytes, but the limit "
+                    f"for banks in memory is {self.held_banks.max_bytes}. Ask for fewer tasks at a time, or raise the "
+                    "limit: Run(folder, resident_bytes=...)."
                 )
             found[task] = self._hold(task, False, keep=wanted)
         return [found[task] for task in tasks]
@@ -220,7 +220,7 @@ class ModelCache:
             return 0  # an unsupported dtype, which loading reports
 
     def _num_bytes(self, manifest: Manifest) -> int:
-        """Return the bytes of a bank in memory, with those of the banks that it reads."""
+        """Return the size in bytes of a bank in memory, including the banks that it reads."""
         read = read_manifests(self.store, manifest.task, manifest.bank, manifest.reads)
         return sum(num_bytes(each.tensors) for each in (manifest, *read))
 
@@ -262,7 +262,7 @@ class ModelCache:
         )
 
     def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
-        """Return a learner in which a learned task's bank is the only one loaded, and active; see `held`."""
+        """Return a learner in which a learned task's bank is active and is the only one loaded; see `held`."""
         held = self.held(task, as_committed=as_committed)
         learner = self.learner(held.backbone.precision)
         if learner.active != task or learner.bank(task) is not held.bank:

@@ -39,7 +39,7 @@ REFUSED = {
     "forget what is not learned": ("forget FOLDER/run singel", NOT_LEARNED),
     "predict with no run": ("predict FOLDER/data --task single w1", NO_RUN),
     "predict with a task that is not learned": ("predict FOLDER/run --task singel w1", NOT_LEARNED),
-    "predict with no task": ("predict FOLDER/run w1", "so the task of a row cannot be found: name the task"),
+    "predict with no task": ("predict FOLDER/run w1", "so rows cannot be routed to a task: name the task"),
     "predict rows of no file": ("predict FOLDER/run --task single --input FOLDER/none.csv", "there is no such file"),
     "predict rows without the column": (
         "predict FOLDER/run --task single --input FOLDER/rows.csv",

@@ -42,7 +42,7 @@ class Cell(FrozenModel):
 
 
 class RoutedCell(FrozenModel):
-    """How a task's rows were predicted when no task was named."""
+    """How a task's rows were predicted without a task name."""
 
     task: Name
     """The task that the rows belong to."""
