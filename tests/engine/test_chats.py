@@ -181,7 +181,7 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
         for bad, what in (
             ({"messages": [assistant("w1")]}, "has the role assistant, not user"),
             ({"messages": [{"role": "tool", "content": "w1"}]}, "message 1 has the role 'tool'"),
-            ({"text": "w1"}, "it has the keys 'text'; each row is a text, or an object with the key messages"),
+            ({"text": "w1"}, "it has the keys 'text'; each row must be a text, or an object with the key messages"),
             (7, "7 is of type int"),
         ):
             answer = client.post("/v1/predict", json={"inputs": [bad], "task": "talk"})
