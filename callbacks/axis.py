@@ -76,7 +76,7 @@ class Axes:
             pass
         except ValidationError as error:
             raise StoreError(
-                f"{path}: it does not contain valid logger positions ({error.error_count()} mistakes, the first at "
+                f"{path}: it does not contain valid logger positions ({error.error_count()} errors, the first at "
                 f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on this file: remove it, and logging "
                 "starts over."
             ) from error
@@ -89,8 +89,8 @@ class Axes:
         """Record the position of a logger before a point is logged, so that no point is logged twice if the process is
         killed.
 
-        The file is not flushed to disk: that would cost more than the logged step. A power cut that loses it also loses
-        part of the loggers' files.
+        The file is not flushed to disk: that would cost more than the logged step. A power failure that loses the
+        position also loses part of the loggers' files.
         """
         self._known[logger] = axis
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,9 +45,9 @@ class TaskEvent:
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
     """Results of the certificate checks, probes included, that the run made after this task, by earlier task."""
     routed: tuple[RoutedCell, ...] = ()
-    """How the rows of the measured tasks are routed when no task is named; the current task comes last."""
+    """How the rows of the measured tasks are routed when they have no task name; the current task comes last."""
     recheck: Callable[[str], Rechecked] | None = None
-    """Predicts the test rows of a learned task again, if they are available, and compares them with its certificate."""
+    """Predicts the test rows of a learned task again, if available, and compares the result with its certificate."""
 
 
 class StreamCallback(L.Callback):

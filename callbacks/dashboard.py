@@ -41,10 +41,10 @@ class Dashboard(StreamCallback):
 
     Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based number),
     at the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
-    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows that name no
-    task; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The configuration
-    holds bank, rate, epochs, seed, sizes and data digests of the first 50 tasks, under ``tasks/TASK``. W&B also gets the
-    report's figures and tables, and banks as artifacts if requested.
+    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows without
+    a task name; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The
+    configuration holds bank, rate, epochs, seed, sizes and data digests of the first 50 tasks, under ``tasks/TASK``. W&B
+    also gets the report's figures and tables, and banks as artifacts if requested.
 
     Tasks that are in the run folder but not in a logger are logged when a run begins to learn. If the fit is in another
     process, its points are logged when the task is committed.
@@ -188,7 +188,7 @@ class Dashboard(StreamCallback):
 
         Args:
             store: the run.
-            without: the task that will be logged next; rows from it on are left out.
+            without: the task that will be logged next; the rows from that task on are left out.
         """
         self._growth = growth(store)
         seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}

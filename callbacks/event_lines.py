@@ -5,7 +5,7 @@ Every object has ``event`` and ``time`` (seconds since 1970). More keys may be a
 ==========  ==========================================================================================================
 event       keys
 ==========  ==========================================================================================================
-run      ``notices``: notices for the user
+run         ``notices``: notices for the user
 task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: the task starts or resumes, and its data is ready
 epoch       ``task``, ``epoch`` (from 1), ``step`` (optimizer steps of the task), ``loss`` (mean of the last range of
             batches; null if none has ended yet), ``scores`` (validation, by name; undefined ones are left out)

@@ -44,7 +44,7 @@ class LearningCurve(StreamCallback):
         self._scores: list[dict[str, Any]] = []
         self._sum: Tensor | float = 0.0
         self._count = 0
-        self._stretch = 1
+        self._range = 1
 
     @staticmethod
     def of(trainer: L.Trainer) -> LearningCurve | None:
@@ -69,7 +69,7 @@ class LearningCurve(StreamCallback):
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         batches = trainer.num_training_batches * (trainer.max_epochs or 1)
-        self._stretch = max(1, math.ceil(batches / MAX_LOSSES)) if math.isfinite(batches) else 1
+        self._range = max(1, math.ceil(batches / MAX_LOSSES)) if math.isfinite(batches) else 1
         if self._losses or self._scores:  # a killed fit may have written points that are newer than the checkpoint
             self._write_so_far(trainer)
 
@@ -81,7 +81,7 @@ class LearningCurve(StreamCallback):
         loss = outputs["loss"].detach()
         loss = loss.to(_widest(loss.device)) * trainer.accumulate_grad_batches
         self._sum, self._count = self._sum + loss, self._count + 1
-        if self._count == self._stretch:
+        if self._count == self._range:
             self._note(trainer)
             if self._clock() - self._written >= SECONDS:
                 self._write_so_far(trainer)

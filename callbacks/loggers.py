@@ -72,7 +72,7 @@ def _wandb(folder: Path, name: str, run_id: str) -> Logger:
     if wandb.run is not None:
         # Lightning would log into the open run, and close it at the end of ours.
         raise InputError(
-            "log: a W&B run is open in this process. End it (wandb.finish()), or log into it: Dashboard([WandbLogger()])."
+            "log: a W&B run is open in this process. End it (wandb.finish()), or log to it: Dashboard([WandbLogger()])."
         )
     more: dict[str, Any] = {} if goes_online() is not False else {"mode": "offline"}
     return WandbLogger(

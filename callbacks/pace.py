@@ -17,7 +17,7 @@ class Pace:
 
     Args:
         total: number of steps; infinite or 0 if unknown.
-        done: steps done earlier by another process, which do not count for the pace of this process.
+        done: steps done earlier by another process, which do not count towards the pace of this process.
         now: monotonic seconds.
     """
 
@@ -35,18 +35,18 @@ class Pace:
 
 
 class TokenPace:
-    """Tokens per second of training, padding and validation not counted."""
+    """Tokens per second of training, not counting padding and validation."""
 
     def __init__(self) -> None:
         self._begun = 0.0
         self._tokens: list[Tensor] = []
 
     def begin(self, now: float) -> None:
-        """Start to count."""
+        """Start counting."""
         self._begun, self._tokens = now, []
 
     def add(self, batch: Any) -> None:
-        """Count the tokens of a batch; they are not read from its device yet."""
+        """Count the tokens of a batch; the count is not read from its device yet."""
         if not isinstance(batch, dict):
             return
         if "num_tokens" in batch:
@@ -77,7 +77,7 @@ class RunPace:
         self._begun = now
 
     def end(self, now: float) -> None:
-        """Record that a task is finished; a task learned by an earlier process does not count for the pace."""
+        """Record that a task is finished; a task learned by an earlier process does not count towards the pace."""
         if self._begun is None:
             return
         self._spent, self._num, self._begun = self._spent + now - self._begun, self._num + 1, now

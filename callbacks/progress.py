@@ -45,7 +45,7 @@ class _Epochs(L.Callback):
 
     def _epoch(self, trainer: L.Trainer, module: L.LightningModule) -> str:
         assert isinstance(module, ContinualLearner)
-        # The tokens of the next line are counted from here, even if validation is in the middle of an epoch.
+        # The tokens for the next line are counted from here, even if validation happens in the middle of an epoch.
         self._tokens.begin(time.perf_counter())
         metric = module.plan.metric
         score = float(trainer.callback_metrics[f"val/{metric}"])
@@ -59,7 +59,7 @@ class _Epochs(L.Callback):
 class Progress(_Epochs, StreamCallback):
     """Print a few lines per task; readable in a terminal, a log file and a notebook.
 
-    If the reader closes the pipe (``2>&1 | head``), the output ends, but not the run.
+    If the reader closes the pipe (``2>&1 | head``), the output stops, but the run continues.
 
     Args:
         console: the output; None means standard error.

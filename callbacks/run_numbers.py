@@ -1,4 +1,4 @@
-"""The values that loggers get after each task: the metrics that `Results` computes, under their names."""
+"""The values that loggers receive after each task: the metrics that `Results` computes, under their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def joined(
     Args:
         results: the matrix of the earlier tasks.
         cells: the cells of the row; the last is the cell of the task itself.
-        routed: the cells for rows that name no task.
+        routed: the cells for rows without a task name.
         gain: the task's gain over a fresh bank, if it tried several starting points.
     """
     own = cells[-1]
@@ -72,7 +72,7 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
 
     Returns:
         ``run/...``, ``score/TASK`` of the first tasks, ``transfer/...`` for tasks that tried several starting points, and
-        ``routed/...`` for rows that name no task; NaN is left out.
+        ``routed/...`` for rows without a task name; NaN is left out.
     """
     row, found = results.rows[count - 1], results.after(count)
     changes = np.abs(row.values - results.own[row.columns])[:-1]

@@ -87,8 +87,8 @@ class Sink:
         """Log points of the task's fit, except those logged before.
 
         Args:
-            losses: in order.
-            scores: in order.
+            losses: the losses, in order.
+            scores: the scores, in order.
             more: additional values for each point.
         """
         rows: dict[int, dict[str, float]] = {}

@@ -11,13 +11,16 @@ from lightning.pytorch.loggers import WandbLogger
 from continual_petl._version import VERSION
 from continual_petl.callbacks.sink import Sink, send
 from continual_petl.report.facts import Reader, RunFacts
+from continual_petl.report.figures.registry import figures_of_task
+from continual_petl.report.figures.style import as_figure
+from continual_petl.report.page.sections import sections
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
-"""Up to this many tasks, everything is redrawn after each task; beyond that, after every tenth task and at the end."""
+"""Up to this many tasks, everything is redrawn after each task; beyond that, after every 10 % more tasks and at the end."""
 WHOLE_UP_TO = 100
 """Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 
@@ -51,15 +54,13 @@ class WandbBoard:
             self._draw(sink)
 
     def end(self, sink: Sink) -> None:
-        """Redraw everything if tasks were learned since it was drawn."""
+        """Redraw everything if tasks were learned since the last time."""
         if self._seen:
             self._draw(sink)
 
     def _draw_task(self, task: str, sink: Sink) -> None:
         """Draw the report's figures of one task, under the same names for all tasks, so that W&B shows them in turn."""
         import wandb
-
-        from continual_petl.report.figures.registry import figures_of_task  # imports plotly, which takes a moment
 
         found = figures_of_task(self._reader.task(task))
         values = {f"newest task/{name}": wandb.Plotly(figure) for name, figure in found.items()}
@@ -69,11 +70,9 @@ class WandbBoard:
     def _draw(self, sink: Sink) -> None:
         import wandb
 
-        from continual_petl.report.page.sections import sections  # imports plotly, which takes a moment
-
         facts = self._reader.read()
         shown = [figure for part in sections(facts) for figure in part.figures]
-        values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(each.figure) for each in shown}
+        values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(as_figure(each.figure)) for each in shown}
         for name, (columns, rows) in tables(facts).items():
             values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
         send(sink.logger, values, sink.axis.logged)

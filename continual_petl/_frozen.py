@@ -20,8 +20,8 @@ class FrozenModel(BaseModel):
     """A pydantic model that rejects unknown keys, NaN and infinities, and never changes after validation.
 
     A docstring under a key is its description in the JSON Schema. pydantic's own ``use_attribute_docstrings`` would read the
-    source of every class on import, which is a quarter of the start of ``continual-petl list``; here it is read when a schema
-    is made.
+    source of every class on import, which takes a quarter of the startup time of ``continual-petl list``; here the source is
+    only read when a schema is generated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)

@@ -21,7 +21,7 @@ def lazy_names(
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     Args:
-        package: ``__name__`` of the package.
+        package: the package's ``__name__``.
         homes: maps each public name to the module that defines it.
     """
 

@@ -1,4 +1,4 @@
-"""SHA-256 digests of tensors, the basis of every claim of "unchanged" in this project.
+"""SHA-256 digests of tensors, on which every claim of this project that something is "unchanged" is based.
 
 A digest covers dtype, shape and every byte. It is the same on every machine, because tensors are hashed in row-major
 order as little-endian bytes, the byte order of every platform that PyTorch supports.
@@ -23,7 +23,7 @@ def tensor_digest(tensor: Tensor) -> str:
     The digest of a quantised tensor combines those of its codes and scales. That of a tensor in parts (a DTensor) is that of
     the whole, which all processes gather together.
     """
-    import torch  # takes seconds, and callers with a tensor have imported it already
+    import torch  # importing it takes seconds, and any caller with a tensor has already done so
 
     if hasattr(tensor, "full_tensor"):
         tensor = tensor.full_tensor()
@@ -32,7 +32,7 @@ def tensor_digest(tensor: Tensor) -> str:
         return combined_digest({"class": type(tensor).__name__, "shape": list(tensor.shape), **parts})
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.numel() == 1:
-        flat = flat.as_strided((1,), (1,))  # the stride of one element can be anything
+        flat = flat.as_strided((1,), (1,))  # a single element can have any stride
     # A view as bytes: no copy, and works for dtypes such as bfloat16 that numpy lacks.
     content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     return content_digest(str(tensor.dtype).removeprefix("torch."), tensor.shape, content)

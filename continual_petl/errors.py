@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, line separators, marks that change the writing direction, and lone surrogates."""
+"""Control characters, line separators, characters that change the text direction, and lone surrogates."""
 LONGEST_TYPO = 100
 """Names longer than this many characters are not checked for typos."""
 
@@ -25,8 +25,8 @@ class InputError(ValueError):
 
     Args:
         message: one paragraph.
-        key: the stream file's key that the error is about, as far as the raising code knows it: the key of a column, say,
-            without the key of its task, which `continual_petl.engine.checks.problems` prepends.
+        key: the stream file's key that the error is about, as far as the raising code knows it: for example, the key of a
+            column without the key of its task, which `continual_petl.engine.checks.problems` prepends.
     """
 
     from_top = False
@@ -38,7 +38,7 @@ class InputError(ValueError):
 
 
 class MissingDataError(InputError):
-    """A file or folder of data does not exist.
+    """A data file or folder does not exist.
 
     Args:
         message: one paragraph.
@@ -55,7 +55,7 @@ class DivergedError(InputError):
 
 
 class MemoryRanOutError(InputError):
-    """Memory ran out in a batch; use smaller batches or shorter rows. Exit code 2."""
+    """A batch ran out of memory; use smaller batches or shorter rows. Exit code 2."""
 
 
 PATHS_COUNT = (
@@ -72,7 +72,7 @@ class StreamFileError(InputError):
 
     Args:
         problems: the paragraphs.
-        keys: the key that each of them is about, as in `InputError`.
+        keys: the key that each paragraph is about, as in `InputError`.
     """
 
     def __init__(self, problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
@@ -87,7 +87,7 @@ class StreamFileError(InputError):
 
 
 def why_unavailable(error: InputError) -> str:
-    """Return why data cannot be read; if it is missing, only its path, since it may have been removed on purpose."""
+    """Return why data cannot be read; if it is missing, name only its path, since it may have been removed on purpose."""
     return f"there is no {error.path}" if isinstance(error, MissingDataError) else str(error)
 
 
@@ -96,7 +96,7 @@ def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -
 
     Args:
         problems: the paragraphs.
-        keys: the key that each of them is about, as in `InputError`.
+        keys: the key that each paragraph is about, as in `InputError`.
     """
     distinct: dict[str, Key] = {}
     for problem, key in zip(problems, keys or [()] * len(problems), strict=True):

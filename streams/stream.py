@@ -108,7 +108,7 @@ class TaskStream:
 
 
 def check_is_stream(given: object) -> None:
-    """Raise `InputError` unless this is a `TaskStream`; for the path of a stream file, it says how to read one."""
+    """Raise `InputError` unless this is a `TaskStream`; if it is a path, the message says how to read the stream file."""
     if isinstance(given, TaskStream):
         return
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None

@@ -31,7 +31,8 @@ class Projection:
     heads_key: str | None = None
     """Configuration key with the number of heads, if the parts are interleaved by head (DeBERTa) rather than in blocks."""
     also_positions: bool = False
-    """Whether the module also projects relative positions (DeBERTa-v2), in a separate call whose input is not rows."""
+    """Whether the module also projects relative positions (DeBERTa-v2), in a separate call whose input is not a batch of
+    rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Attention:
     result: str
     """The module whose output is the sub-layer's result before the residual is added, after dropout if there is any."""
     norm: str
-    """The LayerNorm of the sub-layer: after the residual, or before the sub-layer with ``Stack.norm_first``."""
+    """The LayerNorm of the sub-layer: applied after the residual, or before the sub-layer if ``Stack.norm_first`` is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Stack:
     attentions: tuple[Attention, ...]
     ffn: FeedForward
     norm_first: bool = False
-    """Whether sub-layers read the normalised stream (pre-norm) instead of normalising their sum (post-norm)."""
+    """Whether sub-layers normalise their input (pre-norm) instead of the sum with the residual (post-norm)."""
     root: str = ""
     """The module that holds the stack; its parts outside the layers belong to the stack's first layer."""
     embedding_norm: str | None = None
@@ -99,7 +100,8 @@ class PromptSite:
     stack: str | None = None
     """A module that takes ``inputs_embeds`` and creates its own masks (empty: the base model)."""
     positions: str | None = None
-    """With ``stack``: the learned absolute position embedding, which is not applied to prompts and must not be shifted."""
+    """If ``stack`` is given: the learned absolute position embedding, which is not applied to prompts and must not be
+    shifted."""
 
     def __post_init__(self) -> None:
         if (self.norm is None) == (self.stack is None):
@@ -126,10 +128,10 @@ class Anatomy:
     attention_registry: bool = True
     """Whether the family computes attention through the registry of `transformers`, which prefixes require."""
     prompt: PromptSite | None = None
-    """None if prompts cannot be inserted."""
+    """Where prompts are inserted; None if they cannot be."""
     output_head: OutputHead = "none"
     images: bool = False
-    """Whether it reads images instead of text."""
+    """Whether the family reads images instead of text."""
     max_length_key: str | None = "max_position_embeddings"
     """Configuration key with the maximum number of tokens; None if the configuration sets no limit (T5, whose positions are
     relative), and for images."""
@@ -161,7 +163,7 @@ def find_anatomy(model_type: str) -> Anatomy:
             'num_layers_key="num_hidden_layers", attentions=(Attention(name="self", module="...", '
             f'query={part}, key={part}, value={part}, out="...", result="...", norm="..."),), '
             f'ffn=FeedForward(into=({part},), out="...", result="...", norm="...")),))), with the module path of every '
-            "site; print(model) shows the paths, docs/backbones.md has a complete example."
+            "site; print(model) shows the paths, and docs/backbones.md has a complete example."
         )
     return _ANATOMIES[model_type]
 

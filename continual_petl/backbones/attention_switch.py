@@ -1,8 +1,8 @@
-"""Temporarily switches the attention implementation of a frozen model, to check a certificate made with another one.
+"""Temporarily switches the attention of a frozen model: for a fit, or for a certificate made with another one.
 
-A certificate records its attention implementation and holds bit for bit only with that one. The implementation is just a
-name in the model's configuration, which `transformers` looks up in every forward pass, so it can be changed temporarily on
-the same weights, without loading a second copy of the backbone.
+A certificate records the attention that its bank predicts with, and holds bit for bit only with that one; the bank may have
+been trained with a faster one. The implementation is just a name in the model's configuration, which `transformers` looks up
+in every forward pass, so it can be changed temporarily on the same weights, without loading a second copy of the backbone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from continual_petl.backbones.backbone import Backbone
 _KNOWN = ("eager", "sdpa")
 
 
+def switchable(backbone: Backbone, implementation: str) -> str:
+    """Return the attention that a backbone has after `attend_as`: its own, if it cannot use the one asked for."""
+    own_code = not backbone.anatomy.attention_registry
+    return backbone.attention if own_code or implementation not in _KNOWN else implementation
+
+
 def attend_as(backbone: Backbone, implementation: str) -> Backbone:
     """Switch the attention of a backbone's model permanently; return the new backbone.
 
@@ -26,25 +32,31 @@ def attend_as(backbone: Backbone, implementation: str) -> Backbone:
         implementation: ``eager`` or ``sdpa``. Any other value, and any value for a family with its own attention code,
             changes nothing.
     """
-    own_code = not backbone.anatomy.attention_registry
-    if implementation == backbone.attention or implementation not in _KNOWN or own_code:
-        return backbone
-    # Encoder and decoder have separate configurations.
-    for module in backbone.model.modules():
-        if isinstance(module, PreTrainedModel):
-            module.config._attn_implementation = implementation
-    return replace(backbone, attention=implementation)
+    possible = switchable(backbone, implementation)
+    if possible != _now(backbone):
+        # Encoder and decoder have separate configurations.
+        for module in backbone.model.modules():
+            if isinstance(module, PreTrainedModel):
+                module.config._attn_implementation = possible
+    return backbone if possible == backbone.attention else replace(backbone, attention=possible)
 
 
 @contextmanager
 def attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
     """Switch the attention of a backbone's model inside the ``with`` block; see `attend_as`.
 
+    Blocks nest: at the end of a block the model attends as it did before it.
+
     Yields:
         The same backbone, with ``attention`` set to the implementation used inside the block.
     """
+    before = _now(backbone)
     inside = attend_as(backbone, implementation)
     try:
         yield inside
     finally:
-        attend_as(inside, backbone.attention)
+        attend_as(inside, before)
+
+
+def _now(backbone: Backbone) -> str:
+    return str(backbone.model.config._attn_implementation)

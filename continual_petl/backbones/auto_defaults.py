@@ -1,7 +1,7 @@
 """The attention and precision that ``auto`` selects on this machine, for each kind of device, with measurements.
 
-The selection is written into every certificate. A run continues with the attention it was started with, and a certificate is
-replayed with the attention it records, so changing this table only affects new runs.
+The selection is written into every certificate. A run continues with the attention it was started with, and a bank predicts
+with the attention that its certificate records, so changing this table only affects new runs.
 """
 
 from __future__ import annotations
@@ -19,35 +19,42 @@ class Fastest:
     """The fastest settings on one kind of device."""
 
     attention: Literal["eager", "sdpa"]
+    """What banks predict with; certificates record it, and probe and scores are computed with it."""
+    training_attention: Literal["eager", "sdpa"]
+    """What banks are trained with."""
     precision: Literal["bf16", "fp32"]
     evidence: str
-    """The measurement."""
+    """The measurements that support the choice."""
 
 
 FASTEST: dict[Device, Fastest] = {
     "cuda": Fastest(
         attention="sdpa",
+        training_attention="sdpa",
         precision="bf16",
-        evidence="not measured here; the default of transformers: fused kernels that never hold all scores at once",
+        evidence="not measured here; the default of transformers: fused kernels that never store the full score matrix",
     ),
     "old cuda": Fastest(
         attention="sdpa",
+        training_attention="sdpa",
         precision="fp32",
         evidence="not measured; GPUs before Ampere have no hardware support for bf16 and emulate it",
     ),
     "cpu with bf16 units": Fastest(
         attention="eager",
+        training_attention="eager",
         precision="bf16",
         evidence="MiniLM, a bank in every layer, batch 32 x 64, bf16 weights, two cores: eager 108 examples/s, sdpa "
         "77; full fine-tuning in bf16 1.6 times as fast as in fp32",
     ),
     "cpu": Fastest(
-        attention="eager",
+        attention="sdpa",
+        training_attention="eager",
         precision="fp32",
-        evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 alternating runs, CPU seconds of sdpa over eager: "
-        "learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), predicting 0.94 and 0.92: no clear winner, so the "
-        "attention of earlier runs is kept. Precision: a product of (2048, 384) and (384, 1536) took about 110 times as long "
-        "in emulated bf16 as in fp32 (two threads, medians of five in one run)",
+        evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 alternating runs, CPU seconds with sdpa divided "
+        "by those with eager: learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), predicting 0.94 and 0.92: "
+        "no clear winner, so the attention of earlier runs is kept. Precision: a product of (2048, 384) and (384, 1536) "
+        "took about 110 times as long in emulated bf16 as in fp32 (two threads, medians of five in one run)",
     ),
 }
 
@@ -56,7 +63,7 @@ def this_device() -> Device:
     """Return the kind of device on which this machine trains banks."""
     if torch.cuda.is_available():
         return "cuda" if torch.cuda.is_bf16_supported(including_emulation=False) else "old cuda"
-    # Among the instruction sets with bf16, AMX computes matrix products; AVX512-BF16 only speeds up the emulation.
+    # Of the instruction sets with bf16, only AMX computes matrix products; AVX512-BF16 merely speeds up the emulation.
     return "cpu with bf16 units" if torch.cpu.get_capabilities().get("amx_bf16") else "cpu"
 
 

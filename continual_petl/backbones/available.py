@@ -1,4 +1,4 @@
-"""Checks once that a backbone exists, before `transformers` requests one file after another.
+"""Checks that a backbone exists with a single request, before `transformers` requests one file after another.
 
 For each file that it cannot get, `transformers` queries the Hub several times with pauses in between, so a misspelt name
 takes more than a minute to fail.
@@ -16,20 +16,25 @@ from continual_petl.errors import LONGEST_TYPO, InputError
 
 PACKAGED = ("minilm",)
 """Names of models available as packages."""
-_ALLOWED = (
-    "Give 'minilm', a folder with config.json and weights, or the id of a model on the Hub that this machine can reach or "
-    "has in its cache."
+ALLOWED = (
+    "Give 'minilm' (which generates no text), a folder with config.json and weights, or the id of a model on the Hub that "
+    "this machine can reach or has in its cache."
 )
+"""What a name can be, for messages."""
 _LOOKED_AT = 1_000
 """Maximum number of entries of the working directory to inspect."""
 
 
 class MissingBackboneError(InputError):
-    """There is no backbone of this name; ``near`` is a similar name, if there is one."""
+    """There is no backbone with this name; ``near`` is a similar name, if there is one."""
 
     def __init__(self, message: str, near: str | None = None) -> None:
         self.near = near
         super().__init__(message, key=("name",))
+
+    def in_run(self, name: str) -> MissingBackboneError:
+        """Return the error for a run that was learned on the backbone of another name."""
+        return MissingBackboneError(f"{self} The run was learned on backbone {name!r}.", self.near)
 
 
 def check_available(name: str, revision: str | None) -> None:
@@ -42,17 +47,17 @@ def check_available(name: str, revision: str | None) -> None:
         revision: commit, branch or tag of a Hub id.
 
     Raises:
-        MissingBackboneError: if there is no backbone of this name; the message suggests a similar name.
+        MissingBackboneError: if there is no backbone with this name; the message suggests a similar name.
     """
     is_path = os.path.isabs(name) or name.startswith(("./", "../", "~"))
     if is_path and not os.path.exists(name):
-        raise MissingBackboneError(f"backbone {name!r} cannot be loaded: there is no such folder. {_ALLOWED}")
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded: there is no such folder. {ALLOWED}")
     if name in PACKAGED or os.path.exists(name) or files_there(name, revision, (CONFIG,)):
         return
     if (why := _missing_on_hub(name, revision)) is not None:
         near = near_name(name)
         hint = "" if near is None else f" (did you mean {near!r}?)"
-        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {_ALLOWED}", near)
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {ALLOWED}", near)
 
 
 def near_name(name: str) -> str | None:
@@ -63,7 +68,7 @@ def near_name(name: str) -> str | None:
 
 
 def _near() -> list[str]:
-    """Return the names of packaged models, and of folders in the working directory that hold a model."""
+    """Return the names of packaged models, and of folders in the working directory that contain a model."""
     found = list(PACKAGED)
     with suppress(OSError), os.scandir() as entries:
         found += [each.name for each in islice(entries, _LOOKED_AT) if os.path.isfile(f"{each.name}/{CONFIG}")]
@@ -77,7 +82,7 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
     no_folder = "There is no folder of this name, and"
     if constants.HF_HUB_OFFLINE:
         return f"{no_folder} the Hub is switched off (HF_HUB_OFFLINE) and its cache holds no such model."
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # takes half a second; folders do not need it
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # takes half a second; not needed for folders
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -90,7 +95,7 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
         # A request for the file's metadata only, which huggingface_hub does not retry.
         get_hf_file_metadata(hf_hub_url(name, CONFIG, revision=revision))
     except HFValidationError:
-        return f"{no_folder} it cannot be a model id on the Hub either, which has the form NAME or USER/NAME."
+        return f"{no_folder} it is not a valid model id on the Hub either: these have the form NAME or USER/NAME."
     except GatedRepoError:
         return (
             f"{no_folder} the model on the Hub is gated: request access on its page, then log in with `hf auth login`."
@@ -101,7 +106,7 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
         return f"{no_folder} the model on the Hub has no revision {revision!r}."
     except EntryNotFoundError:
         return f"{no_folder} the repository on the Hub has no config.json."
-    except Exception as error:  # network errors, which depend on the client used by huggingface_hub
+    except Exception as error:  # network errors, whose types depend on the HTTP client that huggingface_hub uses
         reason = str(error).strip().partition("\n")[0][:200]
         what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
         return (

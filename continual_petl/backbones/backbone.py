@@ -56,13 +56,13 @@ class Backbone:
     pooling: Pooling
     """How token states are reduced to one vector by default."""
     max_length: int
-    """Maximum number of tokens; 0 if it reads images."""
+    """Maximum number of tokens; 0 if the model reads images."""
     fixed_positions: int | None = None
     """Number of positions up to which the rotary tables stay as loaded, at least ``max_length``; None: no limit."""
     remote_code: bool = False
     """Whether code that comes with the model may be executed."""
     quantize: Quantize | None = None
-    """How its weights are quantised, when loaded or in the checkpoint."""
+    """How its weights are quantised, whether while loading or already in the checkpoint."""
 
     @property
     def num_layers(self) -> int:
@@ -151,8 +151,8 @@ def load_backbone(
         attention: implementation; ``auto`` selects the one that trains fastest on this device, see
             `continual_petl.backbones.auto_defaults`.
         pooling: how token states are reduced to one vector; None selects the family's default.
-        max_length: maximum number of tokens; None means the model's limit. Without a position limit (T5), None means
-            the ``n_positions`` of its configuration or 512, and any number may be requested.
+        max_length: maximum number of tokens; None means the model's limit. For a model without a position limit (T5), None
+            means the ``n_positions`` of its configuration, or else 512, and any number may be requested.
         remote_code: whether Python code that comes with the model is executed; it can do whatever this process can.
         quantize: ``int8`` and ``nf4`` keep the weights of linear layers as codes of 8 or 4 bits; needs `torchao`.
 
@@ -193,7 +193,7 @@ def load_backbone(
 def _load_frozen(
     name: str, revision: str | None, attention: Attention, remote_code: bool, quantize: Quantize | None
 ) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any], Quantize | None]:
-    """Return the model, its sites, whether it generates, the content of its config.json, and how it is quantised."""
+    """Return the model, its sites, whether it can generate, the content of its config.json, and how it is quantised."""
     source = source_of(name)
     check_available(name, revision)
     try:
@@ -202,9 +202,9 @@ def _load_frozen(
         quantised = read_quantised(name, config)
         if quantised is not None and quantize not in (None, quantised):
             raise InputError(
-                f"backbone {name!r}: backbone.quantize is {quantize}, but the weights of the checkpoint are {quantised} "
-                "already (quantization_config of config.json). Remove backbone.quantize, or name the checkpoint that it was "
-                "made from."
+                f"backbone {name!r}: backbone.quantize is {quantize}, but the weights of the checkpoint are already "
+                f"{quantised} (quantization_config of config.json). Remove backbone.quantize, or name the checkpoint that it "
+                "was made from."
             )
         asked = quantize if quantised is None else None
         model, generates = load_weights(source, revision, anatomy, attention, remote_code=remote_code, quantize=asked)
@@ -218,7 +218,7 @@ def _load_frozen(
     if quantize is not None or quantised is not None:
         check_quantised(name, model)
     if generates:
-        # The generation_config.json of the checkpoint is for the task it was published for.
+        # The checkpoint's generation_config.json is meant for the task that it was published for.
         model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.requires_grad_(False)

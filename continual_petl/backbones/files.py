@@ -82,7 +82,7 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
 
 
 def digests_of(name: str, revision: str | None, files: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each of the files that exists, without interpreting its content."""
+    """Return the SHA-256 of each file that exists, without interpreting its content."""
     return {file: file_digest(path) for file, path in files_there(source_of(name), revision, files).items()}
 
 
@@ -97,7 +97,7 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
         return {}  # without importing transformers, which takes a second
     from transformers.utils.hub import cached_file
 
-    # Nothing is downloaded: everything loaded is in the cache.
+    # Nothing is downloaded: everything that was loaded is in the cache.
     asked: dict[str, Any] = {
         "revision": revision,
         "local_files_only": True,
@@ -107,13 +107,13 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
     }
     try:
         cached = {name: cached_file(source, name, **asked) for name in names}
-    except (OSError, ValueError):  # neither a folder nor an id
+    except (OSError, ValueError):  # neither a folder nor a Hub id
         return {}
     return {name: Path(path) for name, path in cached.items() if path is not None}
 
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
-    """Return the Python files that ``auto_map`` names in JSON files; the name of another repository becomes a prefix."""
+    """Return the Python files that ``auto_map`` names in JSON files; another repository's name is a prefix of its files."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}

@@ -1,7 +1,7 @@
-"""How many tokens a model accepts, from its configuration: without its weights, and in most cases without `transformers`.
+"""Reads from a model's configuration how many tokens it accepts: without its weights, and usually without `transformers`.
 
-A misspelt key in a stream file is reported together with a length that the model does not support, and should not take
-seconds to report.
+A misspelt key in a stream file and a length that the model does not support are reported together, and reporting them
+should not take seconds.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def max_length_of(name: str, config: Any, anatomy: Anatomy, asked: int | None) -
     """Return the maximum number of tokens: as asked for, otherwise the model's limit; 0 for models that read images.
 
     Args:
-        name: name of the backbone, for errors.
+        name: name of the backbone, for error messages.
         config: its configuration.
         anatomy: the description of its family.
         asked: the maximum that the user gave.
 
     Raises:
-        InputError: if the model accepts fewer tokens, or none.
+        InputError: if the model accepts fewer tokens, or ``asked`` is given for a model that reads images.
     """
     if anatomy.images:
         if asked is not None:
@@ -63,7 +63,7 @@ def max_length_of(name: str, config: Any, anatomy: Anatomy, asked: int | None) -
 
 
 def _written(name: str, revision: str | None) -> Any:
-    """Return config.json as an object; None if `transformers` has to read it, because it omits a value that is needed."""
+    """Return config.json as an object; None if it omits a value that is needed, so that `transformers` has to read it."""
     path = files_there(source_of(name), revision, (CONFIG,)).get(CONFIG)
     try:
         written = None if path is None else json.loads(path.read_bytes())

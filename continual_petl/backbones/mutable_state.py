@@ -1,4 +1,4 @@
-"""Detects state of a backbone that could change without training, and the limits within which it stays constant.
+"""Detects backbone state that could change without training, and the limits within which it stays constant.
 
 Modules that change in training mode (statistics, power iterations) are kept in eval mode. Rotary tables that are recomputed
 for long rows stay constant as long as no row is that long. Any other change is found by `Backbone.changed`, and by comparing

@@ -15,7 +15,7 @@ def pool(output: Any, mask_BT: Tensor | None, pooling: Pooling) -> Tensor:
 
     Args:
         output: the model's output, with ``last_hidden_state`` (B, T, D).
-        mask_BT: 1 for tokens, 0 for padding, on either side; None if there is no padding (images).
+        mask_BT: 1 for tokens, 0 for padding, which may be on either side; None if there is no padding (images).
         pooling: the pooling to apply.
     """
     if pooling == "pooler":

@@ -4,7 +4,7 @@
 * nf4: 4-bit codes with one scale per 64 weights, the scales themselves in 8 bits (QLoRA, Dettmers et al. 2023, section 3).
 
 The codes are computed on the CPU from the dtype of the checkpoint, so they, and the backbone's digest, are the same in every
-precision. In a pass, the numbers that they stand for are multiplied in the precision of the states.
+precision. In a forward pass, the values that the codes represent are multiplied in the precision of the states.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from continual_petl.errors import InputError
 Quantize = Literal["int8", "nf4"]
 
 _SCALERS = 256
-"""Number of scales of nf4 that are quantised together."""
+"""Number of nf4 scales that are quantised together."""
 
 
 def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
     """Return the settings with which `transformers` quantises a checkpoint as it loads it.
 
     Args:
-        name: the backbone's name, for the message.
-        quantize: the codes.
+        name: the backbone's name, for the error message.
+        quantize: the type of the codes.
 
     Raises:
         InputError: if `torchao` is not installed.
@@ -51,8 +51,8 @@ def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
 def cannot_quantise(name: str, quantize: Quantize) -> InputError:
     """Return the error for weights that `torchao` cannot quantise."""
     return InputError(
-        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of entries of the weight of every "
-        f"linear layer must be a multiple of {64 * _SCALERS:,}. Write quantize: int8, which takes every size, or remove it."
+        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of weights in every linear layer must "
+        f"be a multiple of {64 * _SCALERS:,}. Write quantize: int8, which supports every size, or remove it."
     )
 
 
@@ -95,15 +95,15 @@ def read_quantised(name: str, config: Any) -> Quantize | None:
         return "int8"
     raise InputError(
         f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method {method!r}) in a way "
-        "that is not supported: its weights are packed codes, and the numbers they represent depend on the kernels of the "
-        "machine, so neither its digest nor predictions that stay the same bit for bit could be guaranteed. Use the "
-        "checkpoint that it was made from, with backbone: {name: ..., quantize: int8}, or training.precision: bf16."
+        "that is not supported: its weights are packed codes, and the values they represent depend on the machine's kernels, "
+        "so neither its digest nor bit-for-bit identical predictions could be guaranteed. Use the checkpoint that it was "
+        "made from, with backbone: {name: ..., quantize: int8}, or training.precision: bf16."
     )
 
 
 def refuse_parts(what: str, why: str) -> InputError:
-    """Return the error for something that would need the numbers behind quantised weights."""
+    """Return the error for something that would need the values that quantised weights represent."""
     return InputError(
         f"{what}: the backbone's linear layers are quantised (backbone.quantize): their weights are codes, and {why}. Choose "
-        "a bank that acts beside the weights, such as lora, houlsby or prefix, or load the backbone without quantize."
+        "a bank that works alongside the weights, such as lora, houlsby or prefix, or load the backbone without quantize."
     )

@@ -28,7 +28,7 @@ class Layer:
 
 
 class Width(NamedTuple):
-    """Sizes of a linear map."""
+    """Input and output size of a linear map."""
 
     into: int
     out: int
@@ -75,12 +75,12 @@ class Sites:
         return [p for p in layer.stack.ffn.into if layer.full(p.path) in self._paths]
 
     def width(self, layer: Layer, projection: Projection) -> Width:
-        """Return the sizes of a projection's part."""
+        """Return the input and output size of a projection, which may be only a part of its module."""
         whole = self.module_width(layer.full(projection.path))
         return Width(whole.into, whole.out // projection.num_parts)
 
     def module_width(self, path: str) -> Width:
-        """Return the sizes of a linear module, ``nn.Linear`` or the transposed ``Conv1D`` of GPT-2."""
+        """Return the input and output size of a linear module, ``nn.Linear`` or the transposed ``Conv1D`` of GPT-2."""
         return self._widths[path]
 
     def norm_width(self, path: str) -> int | None:
@@ -186,7 +186,7 @@ class Sites:
 def _linear_width(module: Any) -> Width | None:
     if hasattr(module, "in_features"):
         return Width(int(module.in_features), int(module.out_features))
-    # The transposed Conv1D of GPT-2.
+    # GPT-2's transposed Conv1D.
     return Width(int(module.nx), int(module.nf)) if hasattr(module, "nx") else None
 
 

@@ -12,7 +12,7 @@ from continual_petl.backbones.weights import code_refused, first_line, needs_cod
 from continual_petl.errors import InputError
 
 _GENERAL = {"PreTrainedTokenizerFast", "TokenizersBackend"}
-"""Names of the generic class, which is configured by tokenizer.json alone."""
+"""Names of the generic tokenizer class, which is configured by tokenizer.json alone."""
 
 
 def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -25,7 +25,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool 
             # For some model types (Qwen2) transformers builds the family's tokenizer, with the family's pre-tokenisation,
             # regardless of the class that the folder declares.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
-    except Exception as error:  # tokenizers raises nothing more specific for an unreadable file
+    except Exception as error:  # tokenizers has no more specific exception for an unreadable file
         if needs_code(error):
             raise InputError(code_refused(name, "its tokenizer")) from error
         raise InputError(

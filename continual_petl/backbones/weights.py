@@ -1,4 +1,4 @@
-"""Loads the weights of a backbone strictly: tensors missing from the checkpoint are an error, never initialised."""
+"""Loads the weights of a backbone strictly: a tensor missing from the checkpoint is an error and is never initialised."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from continual_petl.backbones.anatomy import Anatomy
 from continual_petl.backbones.auto_defaults import fastest
+from continual_petl.backbones.available import ALLOWED
 from continual_petl.backbones.quantised import Quantize, is_quantised, quantisation
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError, counted
@@ -39,9 +40,9 @@ def load_weights(
         source: Hub id or path.
         revision: commit, branch or tag of a Hub id.
         anatomy: the family.
-        attention: implementation.
+        attention: the attention implementation.
         remote_code: whether code that comes with the checkpoint may be executed.
-        quantize: how weights are quantised as they are loaded.
+        quantize: how the weights are quantised while they are loaded.
 
     Returns:
         The model, and whether it has an output head.
@@ -52,7 +53,7 @@ def load_weights(
     arguments: dict[str, Any] = {
         "revision": revision,
         "attn_implementation": _implementation(source, anatomy, attention),
-        # Passed even if not allowed: otherwise transformers would prompt on standard input.
+        # Always passed explicitly, even when False: otherwise transformers would prompt on standard input.
         "trust_remote_code": remote_code,
     }
     if quantize is not None:
@@ -69,9 +70,9 @@ def load_weights(
     wrong = sorted(missing) + sorted(mismatched)
     if wrong:
         raise InputError(
-            f"backbone {source!r}: {counted(len(wrong), 'tensor is', 'tensors are')} missing from the checkpoint, or of "
-            f"another shape (the first is {wrong[0]!r}), and would be random. Name a complete checkpoint of this "
-            "architecture."
+            f"backbone {source!r}: {counted(len(wrong), 'tensor is', 'tensors are')} missing from the checkpoint, or of a "
+            f"different shape (the first is {wrong[0]!r}), and would be initialised at random. Name a complete checkpoint of "
+            "this architecture."
         )
     return model, generates
 
@@ -84,7 +85,7 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """
     computed = _computed(model)
     for name, tensor in module_tensors(model).items():
-        # The scales of quantised weights are part of the checkpoint; they multiply in the precision of the states.
+        # The scales of quantised weights are part of the checkpoint; products with them use the precision of the states.
         if tensor.is_floating_point() and name not in computed and not is_quantised(tensor):
             tensor.data = tensor.data.to(dtype)
 
@@ -105,7 +106,7 @@ def checkpoint_digest(model: nn.Module) -> str:
 
 
 def cannot_load(name: str, error: BaseException) -> str:
-    """Return the message for a name without a usable model."""
+    """Return the message for a name that does not lead to a usable model."""
     if needs_code(error):
         return code_refused(name, "its model")
     why = first_line(error)
@@ -115,14 +116,11 @@ def cannot_load(name: str, error: BaseException) -> str:
         why = f"the folder holds no usable model: {why}"
     else:
         why = f"the repository on the Hub holds no usable model: {why}"
-    return (
-        f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
-        "model on the Hub that this machine can reach or has in its cache."
-    )
+    return f"backbone {name!r} cannot be loaded: {why} {ALLOWED}"
 
 
 def needs_code(error: BaseException) -> bool:
-    """Return whether `transformers` refused because only code that comes with the model could load it."""
+    """Return whether `transformers` refused to load a model because that requires code that comes with it."""
     return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
 
 
@@ -153,7 +151,7 @@ def _computed(model: nn.Module) -> set[str]:
 
 def _implementation(source: str, anatomy: Anatomy, attention: Attention) -> str:
     if anatomy.attention_registry:
-        return attention if attention != "auto" else fastest().attention
+        return attention if attention != "auto" else fastest().training_attention
     if attention == "sdpa":
         raise InputError(
             f"backbone {source!r}: backbone.attention: got 'sdpa', but family {anatomy.family!r} computes its "

@@ -20,7 +20,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms.base import Placement, PrefixPlacement
 
 _NAMED = 3
-"""At most this many parameters outside the layers are named; the remaining ones are counted."""
+"""Maximum number of parameters outside the layers that are named; the remaining ones are counted."""
 
 
 class AblatedView(Bank):

@@ -47,7 +47,7 @@ def run(
         bank: built for this backbone.
         inputs: arguments of the backbone's ``forward``; rows are right-padded, or ``position_ids`` are included.
         base: run the model without its language-modelling head.
-        checkpointing: compute the layers again in the backward pass instead of keeping what it needs; see
+        checkpointing: recompute the layers in the backward pass instead of keeping their activations; see
             `continual_petl.banks.recompute`. The gradients are the same, bit for bit.
     """
     with turn(model):
@@ -167,7 +167,7 @@ def turn(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What is attached for one pass; its prefixes and its prompt are computed once, also if layers are computed again."""
+    """What is attached for one pass; prefixes and prompt are computed only once, even if layers are recomputed."""
 
     sites: Sites
     placements: list[Placement]
@@ -207,7 +207,7 @@ def _attached(model: PreTrainedModel, parts: _Parts) -> Iterator[int]:
 
 @contextmanager
 def _again(model: PreTrainedModel, parts: _Parts, number: int) -> Iterator[None]:
-    """Attach the parts of one layer while that layer is computed again in the backward pass."""
+    """Attach the parts of one layer while that layer is recomputed in the backward pass."""
     with turn(model), _attached(model, parts.of_layer(number)):
         yield
 
@@ -220,7 +220,7 @@ def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:
 
 
 class _EncoderDecoder(nn.Module):
-    """A base model for a T5 with a head, which does not contain one; it shares the modules of that T5."""
+    """The base model that a T5 with a head does not contain; it shares that T5's modules."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ class Bank(nn.Module):
         folded: build the stored form instead of the trained one; see `fold`.
 
     Raises:
-        InputError: if the layer range is outside the model, or a modification does not fit it.
+        InputError: if the layer range is outside the model, or a modification is not possible in it.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Bank(nn.Module):
                     try:
                         setattr(module, name, torch.stack([bank[f"{path}.{name}"] for bank in banks]).to(device))
                     except (KeyError, RuntimeError) as error:
-                        raise ValueError(f"the banks to be read do not fit together: {path}.{name}: {error}") from error
+                        raise ValueError(f"the banks to be read do not match: {path}.{name}: {error}") from error
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -155,7 +155,7 @@ class Bank(nn.Module):
         return torch.stack(terms).sum() if terms else None
 
     def covered(self) -> list[str]:
-        """Return the names of the backbone parameters that the bank has a copy or a difference of."""
+        """Return the names of the backbone parameters that the bank has a copy of, or a difference for."""
         names = [name for _, form, group in self._groups() for name in form.covered(group)]
         return [name.replace("/", ".") for name in self.own] + names
 
@@ -204,11 +204,11 @@ class Bank(nn.Module):
 
 
 def _check_codes(spec: BankSpec, names: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
-    """Refuse what would need the numbers behind quantised weights."""
+    """Refuse parts that would need the original values of quantised weights."""
     codes = next((name for name in names if is_quantised(parameters[name])), None)
     if codes is not None:
         raise refuse_parts(
-            f"bank: it trains a copy of, or a difference to, weights such as {codes!r}", "codes have no gradient"
+            f"bank: it trains a copy of, or a difference for, weights such as {codes!r}", "codes have no gradient"
         )
     quantised = any(map(is_quantised, parameters.values()))
     formed = [m for m in spec.modifications if quantised and not m.config.copies]

@@ -199,6 +199,6 @@ def _check(found_BTD: Tensor, given_BTD: Tensor) -> None:
         found, given = getattr(found_BTD, what), getattr(given_BTD, what)
         if found != given:
             raise ValueError(
-                f"states of {what} {given} were given for a pass that has {found} there: do they belong "
-                "to these rows and this model?"
+                f"got states of {what} {given}, but this pass has {what} {found} at that layer: do the states belong to "
+                "these rows and this model?"
             )

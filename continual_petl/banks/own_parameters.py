@@ -15,10 +15,10 @@ Reads = Literal["states", "pooler", "logits"]
 
 
 def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer], reads: Reads) -> list[str]:
-    """Return the names of the backbone parameters that the bank has a copy or a difference of, in the backbone's order.
+    """Return the names of the backbone parameters that the bank has a copy of, or a difference for, in their order.
 
     Raises:
-        InputError: if the bank trains biases and there are none.
+        InputError: if the bank trains biases, but the layers have none.
     """
     kinds = {m.modifies for m in spec.modifications if m.config.own_parameters}
     norms = {path for layer in layers for path in sites.norms(layer)} if spec.layernorms == "own" else set()

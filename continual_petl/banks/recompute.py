@@ -1,8 +1,8 @@
-"""Gradient checkpointing: layers keep only their inputs, and are computed again in the backward pass (Chen et al. 2016,
+"""Gradient checkpointing: layers keep only their inputs, and are recomputed in the backward pass (Chen et al. 2016,
 https://arxiv.org/abs/1604.06174).
 
-The backward pass runs after the bank is detached, so every layer that is computed again gets its part of the bank back for
-that time: its hooks, its changed heads and its own parameters. `torch.utils.checkpoint` restores the random state, so the
+The backward pass runs after the bank is detached, so while a layer is recomputed, its part of the bank is attached again:
+its hooks, its changed heads and its own parameters. `torch.utils.checkpoint` restores the random state, so the
 dropout is the same. The checkpointing of `transformers` itself does neither, and only acts in training mode, which a frozen
 backbone is not in.
 """
@@ -26,13 +26,13 @@ Forward = Callable[..., Any]
 def layers_recomputed(
     model: nn.Module, sites: Sites, own: Mapping[str, Tensor], again: Callable[[int], AbstractContextManager[None]]
 ) -> Iterator[None]:
-    """Run the layers inside the ``with`` block so that the backward pass computes them again.
+    """Run the layers inside the ``with`` block so that the backward pass recomputes them.
 
     Args:
         model: the backbone, with a bank attached.
         sites: its sites.
         own: the bank's versions of backbone parameters, by name.
-        again: attaches the parts of the bank in the layer with this number while it is computed again.
+        again: attaches the parts of the bank in the layer with this number while the layer is recomputed.
     """
 
     def recomputed(number: int, module: nn.Module, substitutes: Mapping[str, Tensor]) -> Forward:
@@ -42,7 +42,7 @@ def layers_recomputed(
             def compute(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 return functional_call(layer, dict(substitutes), args, kwargs)
 
-            # Arguments are nested: torch saves the random state of the devices of tensors given by position only.
+            # Passed by position: torch saves the random state only of devices whose tensors are passed by position.
             return checkpoint(
                 compute, args, kwargs, use_reentrant=False, context_fn=lambda: (nullcontext(), again(number))
             )

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, plain, print_json, progress
+from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.words import headline, left_off, remarks, table
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
-from continual_petl.report.ablation import Ablation
-from continual_petl.report.ablation_words import headline, left_off, remarks, table
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.files.atomic import write_json
 from continual_petl.store.folder.position import half_learned
 
 if TYPE_CHECKING:
-    from continual_petl.engine.ablation import Spans  # imports Lightning
+    from continual_petl.engine.ablation.measure import Spans  # imports Lightning
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         write_json(Path(arguments.output), plain(result))
     if arguments.html:
-        from continual_petl.report.ablation_page import write_ablations  # imports plotly
+        from continual_petl.engine.ablation.page import write_ablations
 
         write_ablations(Path(arguments.html), found, run.store.folder)
     if arguments.json:
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and the reason for each task left out; raise it instead if the user named the task."""
+    """Return the ablations, and the reason for each task left out; raise the error instead if the user named it."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}

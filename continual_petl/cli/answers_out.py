@@ -42,7 +42,7 @@ def check_output(path: Path, given: Path | None = None) -> None:
             f"--output {path}: this is the file given with --input, which would be overwritten; write to another file"
         )
     if path.suffix not in _WRITERS:
-        raise InputError(f"--output {path}: ends in {path.suffix!r}; allowed are {', '.join(_WRITERS)}")
+        raise InputError(f"--output {path}: ends in {path.suffix!r}; allowed: {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
         raise InputError(f"--output {path}: there is no folder {path.parent}; create it, or write elsewhere")
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):

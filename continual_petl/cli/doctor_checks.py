@@ -40,7 +40,7 @@ def packages() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return Python, system, processor and memory."""
+    """Return the system, the number of cores and the memory."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -59,7 +59,7 @@ def devices() -> dict[str, Any]:
     found: dict[str, Any] = {
         "device": device,
         "precision: auto": row.precision,
-        "attention: auto": row.attention,
+        "attention: auto": f"{row.attention} for predictions, {row.training_attention} for training",
         "why": row.evidence,
         "threads of torch": torch.get_num_threads(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),

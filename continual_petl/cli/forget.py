@@ -6,6 +6,7 @@ import argparse
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.engine.forget import forget
+from continual_petl.errors import known_names
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -15,6 +16,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json({"forgotten": arguments.task, "entry": arguments.entry, "tasks": run.store.tasks})
     else:
-        left = ", ".join(run.store.tasks) or "none"
+        left = known_names(run.store.tasks) or "none"
         out().print(f"forgot {what}; remaining tasks: {left}", markup=False, soft_wrap=True)
     return 0

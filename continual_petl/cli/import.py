@@ -1,16 +1,20 @@
-"""``continual-petl import``: an adapter of another library as a task of a run."""
+"""``continual-petl import``: add an adapter from another library to a run, as a task."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     open_store(arguments.run)  # before torch is imported
+    if not Path(arguments.folder).is_dir():
+        raise InputError(f"{arguments.folder}: there is no such folder; give the folder that save_pretrained wrote")
     from continual_petl.engine.import_adapter import import_adapter
 
     run = import_adapter(

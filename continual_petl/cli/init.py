@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             )
     _check_file(file, force=arguments.force)
     if arguments.rows < 1:
-        raise InputError(f"--rows: got {arguments.rows}; allowed are whole numbers from 1")
+        raise InputError(f"--rows: got {arguments.rows}; must be at least 1")
     from continual_petl.streams.scaffold.draft import about_numbers, draft  # heavy: takes seconds to import
     from continual_petl.streams.scaffold.guess import guess
     from continual_petl.streams.scaffold.header import header_remark
@@ -142,7 +142,7 @@ def _unavailable(backbone: str) -> list[str]:
 
 
 def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
-    """Ask in a terminal whether an unused text column belongs to the input; return the guess, extended by it if so."""
+    """Ask in a terminal whether an unused text column belongs to the input; return the guess, with it added if so."""
     from continual_petl.streams.scaffold.guess import can_take_second, with_second
 
     left = [name for name in found.texts_left if can_take_second(found, name)]

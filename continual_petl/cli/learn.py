@@ -15,6 +15,7 @@ from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.catalog import ROW_SUFFIXES
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task, load_stream
 
@@ -22,7 +23,7 @@ from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store = open_store(arguments.run)
-    if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
+    if PurePath(arguments.task_file).suffix in ROW_SUFFIXES:
         raise InputError(
             f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
             "with the keys name, kind and data "
@@ -70,7 +71,7 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
 
 
 def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) -> BankChoice:
-    """Return the task's bank with the value of --start-from; a task without one takes the stream's, or the parent's."""
+    """Return the task's bank with the value of --start-from; one without a bank takes the stream's or the parent's."""
     bank = task.bank or (spec.bank if start_from == AUTO else None)
     known = {} if bank is None else bank.model_dump(exclude_none=True)
     try:
@@ -108,7 +109,7 @@ def _nothing_to_learn(run: Run, task: TaskSpec) -> str:
 def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:
     """Return the run's stream with the task added, or in place of the one with the same name."""
     learned = run.store.tasks
-    # A stream cannot be empty: if its last task is forgotten, it stays in the file, but must not be learned again.
+    # A stream cannot be empty: if its last task is forgotten, the task stays in the file but must not be learned again.
     forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)
     others = tuple(
         known for known in spec.tasks if known.name.casefold() != task.name.casefold() and known.name not in forgotten
@@ -119,7 +120,7 @@ def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, argum
         if same and known != task and not (arguments.replace and known.name == task.name):
             keys = [key for key in TaskSpec.model_fields if key != "name" and getattr(known, key) != getattr(task, key)]
             if "data" in keys and spec.resolved_data(known) == spec.resolved_data(task):
-                keys.remove("data")  # only written in another way
+                keys.remove("data")  # only written differently
             other = f", learned with other settings ({', '.join(keys)})" if keys else ""
             problem = (
                 f"the run {arguments.run} already has a task {known.name!r}{other}; a learned task is never replaced "

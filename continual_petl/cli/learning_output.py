@@ -36,7 +36,8 @@ def learn_and_show(
 ) -> int:
     """Learn the new tasks of a stream, verify the run, print the report; return 1 if anything was forgotten.
 
-    ``done`` is the message if all tasks are learned already; by default, it says so of the stream.
+    ``done`` is the message if all tasks are already learned; by default it says that the run has every task of the
+    stream.
     """
     known = folder.is_dir() and not arguments.json and not replace
     if known and {task.name for task in stream} <= set(Store(folder).tasks):

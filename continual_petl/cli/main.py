@@ -3,8 +3,8 @@
 Nothing heavy is imported here; each command imports what it needs when it runs, so that --help is fast.
 
 Exit codes: 0 all is well; 1 a check failed (something was forgotten, a store is damaged); 2 the input cannot
-be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n (130 for Ctrl-C), and the
-same command resumes.
+be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n (130 for Ctrl-C), after
+which the same command resumes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def parse_overrides(rest: Sequence[str], command: str = "run") -> list[tuple[str
     """Turn ``--key value`` and ``--key=value`` into pairs; the stream's schema decides which keys are valid.
 
     Raises:
-        InputError: if a word is no option, a value is missing, or an option of the command is misspelt.
+        InputError: if a word is not an option, a value is missing, or an option of the command is misspelt.
     """
     overrides: list[tuple[str, str]] = []
     words = list(rest)

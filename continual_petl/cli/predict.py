@@ -119,7 +119,7 @@ def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 here"
+            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
         yield [(*named, answer) for named, answer in zip(window, answers, strict=True)]
@@ -162,7 +162,7 @@ def _print_records(windows: Iterable[list[Record]]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that exclude each other."""
+    """Refuse options that cannot be combined."""
     if arguments.texts and arguments.input:
         raise InputError("texts and --input were both given; give one of them")
     if arguments.input and is_url(arguments.input):
@@ -182,7 +182,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.stream:
         _check_stream(arguments)
     if arguments.batch_size < 1:
-        raise InputError(f"--batch-size: got {arguments.batch_size}; allowed are whole numbers from 1")
+        raise InputError(f"--batch-size: got {arguments.batch_size}; must be at least 1")
 
 
 def _check_stream(arguments: argparse.Namespace) -> None:

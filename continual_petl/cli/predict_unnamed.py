@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Given = tuple[Row, Record | None]
 """A row, and its full record if it is from a file with columns."""
 ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "runners_up": {"shares"}}
-"""The columns that say which task a row was found to belong to."""
+"""The columns for the task that was found for a row."""
 UNKNOWN = "(unknown)"
 
 
@@ -49,10 +50,22 @@ def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int)
     elif arguments.json:
         print_json([_record(run, row, None, answer) for window in windows for (row, _), answer in window])
     else:
+        unknown = 0
         for window in windows:
             for _, answer in window:
                 print(_line(run, answer))
+                unknown += answer.task is None
+        if unknown:
+            print(_what_unknown_means(unknown), file=sys.stderr)
     return 0
+
+
+def _what_unknown_means(count: int) -> str:
+    rows = "1 row resembles" if count == 1 else f"{count:,} rows resemble"
+    return (
+        f"{rows} no task's rows closely enough to be predicted, which is more frequent with few validation rows; "
+        "name the task with --task, or take the nearest with --unknown nearest"
+    )
 
 
 def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types]:
@@ -82,7 +95,7 @@ def _answered(
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 here"
+            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
             raise InputError(f"{place}: {error}") from error
         assert isinstance(answers, list)
         before += len(window)

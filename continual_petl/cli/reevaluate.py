@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.run import Run
 
 _READ = 20
-"""The data of this many tasks is read to see whether it is available."""
+"""Number of tasks whose data is read to see whether it is available."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

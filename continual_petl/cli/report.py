@@ -36,9 +36,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return 0
     folder = Path(arguments.output or _default_folder(arguments.runs))
     stores = [open_anywhere(run) for run in arguments.runs]
-    from continual_petl.report.facts import (
-        Reader,
-    )  # imports plotly, so not before the folders are known to be runs
+    # Not before the folders are known to be runs: it takes a moment to import.
+    from continual_petl.report.facts import Reader
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     readers = [Reader(store.folder) for store in stores]
@@ -122,7 +121,7 @@ def _print_failure(words: str) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that exclude each other."""
+    """Refuse options that cannot be combined."""
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
@@ -132,7 +131,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.port and not arguments.serve:
         raise InputError("--port: needs --serve, which was not given; add --serve, or leave --port out")
     if not 0 <= arguments.port < 2**16:
-        raise InputError(f"--port: got {arguments.port}; allowed are 1 to 65535, or 0 for any free port")
+        raise InputError(f"--port: got {arguments.port}; allowed: 1 to 65535, or 0 for any free port")
     places = [os.path.realpath(run) for run in arguments.runs]
     twice = [run for run, place in zip(arguments.runs, places, strict=True) if places.count(place) > 1]
     if twice:
@@ -140,7 +139,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output:
         _check_output(Path(arguments.output))
     elif not arguments.json and is_on_hub(arguments.runs[0]):
-        raise InputError("--output: a run on the Hub has no folder for its report; say where the page is written")
+        raise InputError("--output: a run on the Hub has no folder for its report; say where to write the page")
 
 
 def _check_output(folder: Path) -> None:

@@ -122,7 +122,7 @@ def read_rows(
 def read_unnamed_rows(
     path: Path, limits: LimitsSpec = DEFAULTS, seen: Callable[[Record, str], None] | None = None
 ) -> Iterator[tuple[Row, Record | None]]:
-    """Yield the rows of a file that name no task, from the standard columns, each with its full record.
+    """Yield the rows of a file without task names, from the standard columns, each with its full record.
 
     Args:
         path: path of the file.
@@ -142,8 +142,8 @@ def read_unnamed_rows(
         if len(found) != 1:
             what = f"fills {' and '.join(map(repr, found))}" if found else f"has {_names(record)}"
             raise InputError(
-                f"{where}: a row that names no task is read from one of the columns {', '.join(UNNAMED)} (a pair also from "
-                f"text_pair); this one {what}. Rename the column, or name the task: --task NAME, or --task-column NAME."
+                f"{where}: a row without a task name is read from one of the columns {', '.join(UNNAMED)} (a pair also "
+                f"from text_pair); this one {what}. Rename the column, or name the task: --task NAME, or --task-column NAME."
             )
         row = record[found[0]]
         if found == ["tokens"]:
@@ -169,7 +169,7 @@ def _format(path: Path) -> str:
     kind = format_of(path)
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
         raise InputError(
-            f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz after those of text files"
+            f"--input {path}: ends in {path.suffix!r}; allowed: {', '.join(SUFFIXES)}, and text formats with .gz"
         )
     _check_file(path)
     return kind
@@ -231,7 +231,7 @@ def _words(value: Any, *, in_table: bool) -> Any:
 
 
 def _messages(value: Any, *, in_table: bool) -> Any:
-    """Return a list of messages, in a table from JSON, or the text of a message."""
+    """Return a list of messages, parsed from JSON in a table, or the text of a message."""
     return from_cell(value) if in_table else value
 
 
@@ -244,7 +244,7 @@ def _texts_of(row: Row) -> Iterator[Any]:
 def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
     if len(text) > limits.cell_mb * 1e6:
         raise InputError(
-            f"{where}: a text of more than {limits.cell_mb:g} million characters (limits.cell_mb). "
+            f"{where}: the text has more than {limits.cell_mb:g} million characters (limits.cell_mb). "
             f"{limits.hint('cell_mb', len(text) / 1e6)}"
         )
     try:
@@ -273,13 +273,13 @@ def _without_end(line: str) -> str:
 
 
 def _without_blank_end(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines as they arrive, but not the blank ones at the end, which hold no rows."""
+    """Yield lines as they arrive, except blank lines at the end, which hold no rows."""
     blank: list[str] = []
     for line in lines:
         if line.strip():
             yield from (*blank, line)
             blank.clear()
-        elif not blank:  # the first one is refused by the caller
+        elif not blank:  # one is enough, since the caller refuses it
             blank.append(line)
 
 

@@ -68,12 +68,11 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
 def _refuse_missing(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
     store = Store(folder)
     try:
-        learned, pinned = set(store.tasks).difference(arguments.replace), store.pin() is not None
+        learned, pin = set(store.tasks).difference(arguments.replace), store.pin()
     except StoreError:
         return  # reported when the run is opened
     from continual_petl.engine.checks.missing_files import refuse_missing_backbone, refuse_missing_files
 
     new = [task for task in stream.spec.tasks if task.name not in learned]
-    if not pinned:
-        refuse_missing_backbone(stream.spec, new)
+    refuse_missing_backbone(stream.spec, new, None if pin is None else pin.name)
     refuse_missing_files(stream.spec, new)

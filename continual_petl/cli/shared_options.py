@@ -36,13 +36,13 @@ def add_task(command: argparse.ArgumentParser) -> None:
 
 def add_remote_code(command: argparse.ArgumentParser) -> None:
     """Add --remote-code, the permission to execute code that comes with a backbone."""
-    text = "execute the backbone's own code if RUN asks for it; read it first"
+    text = "execute the backbone's own code if RUN needs it; read that code first"
     command.add_argument("--remote-code", action="store_true", help=text)
 
 
 def add_start_from(command: argparse.ArgumentParser) -> None:
     """Add --start-from."""
-    text = "where new banks start: an earlier task, several separated by commas (averaged), or auto (the best is found)"
+    text = "where new banks start: an earlier task, several separated by commas (averaged), or auto (chooses the best)"
     command.add_argument("--start-from", metavar="T", type=_one_or_several, help=text)
 
 
@@ -66,7 +66,7 @@ def add_wait(command: argparse.ArgumentParser) -> None:
 def add_jobs(command: argparse.ArgumentParser, text: str) -> None:
     """Add the number of parallel jobs and the executor."""
     command.add_argument("--jobs", metavar="N", type=int, help=text)
-    text = "where they run: in processes on this machine (default), or on a Ray cluster"
+    text = "where the jobs run: in processes on this machine (default), or on a Ray cluster"
     command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
 
 

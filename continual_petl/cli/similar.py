@@ -12,7 +12,7 @@ from continual_petl.errors import InputError, did_you_mean
 from continual_petl.store.open_run import check_can_route
 
 MAX_ROWS = 1000
-"""Number of rows of a file that are read."""
+"""Maximum number of rows read from a file."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

@@ -87,7 +87,7 @@ def show(result: SweepResult) -> None:
     _show_left(console, result)
     chosen = result.folder / CHOSEN
     if chosen.exists():
-        console.print(f"the stream with these settings: continual-petl run {chosen}", soft_wrap=True)
+        console.print(f"run the stream with these settings: continual-petl run {chosen}", soft_wrap=True)
 
 
 def _show_apart(console: Console, result: SweepResult) -> None:

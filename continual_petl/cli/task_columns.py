@@ -20,7 +20,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
 
 _FORMS: dict[Kind | Literal["chat"], str] = {
-    "chat": "the text of a user message, or a list of messages {role, content} that ends with one",
+    "chat": "the text of a user message, or a list of messages {role, content} that ends with a user message",
     "token-classification": "a list of words, or as text with spaces between the words",
     "image-classification": "text, which is the path of an image",
 }
@@ -92,7 +92,7 @@ class TaskColumns:
             raise InputError(
                 f"{where}: task {self.manifest.task!r} reads {_listed(self.own)}, which this row leaves empty while it fills "
                 f"{_listed(filled)}; it is not clear which is meant. Fill the former, or remove the latter from the file; a "
-                ".jsonl file may name other columns in each row."
+                ".jsonl file may have different columns in each row."
             )
 
     def unusable(self, where: str, name: str, value: Any) -> InputError:

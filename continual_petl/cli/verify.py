@@ -18,7 +18,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     run = Run(arguments.run, remote_code=arguments.remote_code)
     with progress("certificates") as advance:
-        checks = run.verify(arguments.task, data=arguments.data, jobs=arguments.jobs, progress=advance)
+        checks = run.verify(
+            arguments.task, data=arguments.data, probe=not arguments.digests, jobs=arguments.jobs, progress=advance
+        )
     if arguments.public_key is not None:
         checks.append(check_signature(run.store, Path(arguments.public_key)))
     unchanged = all(check.ok for check in checks)

@@ -1,1 +1,1 @@
-"""The run: the loop over the tasks of a stream."""
+"""The engine of a run: learns the tasks of a stream one after another."""

@@ -1,4 +1,4 @@
-"""Commit an adapter that another library learned as a task of a run."""
+"""Commit an adapter that was trained with another library as a task of a run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def import_adapter(
     """Commit an adapter of `peft` or `adapters` as the next task of a run, with its certificate; nothing is trained.
 
     The bank is compared with the arithmetic of the other library before it is committed. With rows, its scores are measured
-    as those of a learned task are; without rows, its cells of R say "not measured".
+    like those of a learned task; without rows, its cells of R say "not measured".
 
     Args:
         run_dir: a run folder.
@@ -84,7 +84,7 @@ def import_adapter(
         The run, with the new task.
 
     Raises:
-        InputError: if the adapter cannot be expressed as a bank of this backbone, or something about its head is not known.
+        InputError: if the adapter cannot be expressed as a bank of this backbone, or something about its head is unknown.
         StoreError: if the run folder is damaged.
         RunInUseError: if another process writes to it.
 
@@ -137,19 +137,19 @@ def _check_name(run: Run, task: str) -> None:
 def _entry(
     spec: StreamSpec, imported: Imported, name: str, data: Any, labels: Sequence[str] | None
 ) -> tuple[StreamSpec, TaskSpec]:
-    """Return the stream with the new task, if that has data, and the task."""
+    """Return the stream, which includes the new task if the task has data, and the task."""
     head = imported.head
     if data is not None and head.kind in LABELLED and labels is None and head.labels is None:
         raise InputError(
-            f"labels: the adapter does not say which of its {len(head.tensors['weight'])} outputs is which label, so rows "
-            "cannot be scored: give the labels in the order of the outputs (--labels)."
+            f"labels: the adapter does not say which label each of its {len(head.tensors['weight'])} outputs stands for, so "
+            "rows cannot be scored: give the labels in the order of the outputs (--labels)."
         )
     named = resolve_labels(head, None if labels is None else tuple(labels))
     row: dict[str, Any] = {"name": name, "kind": head.kind, "data": "not read", "bank": _choice(imported.draft.spec)}
     if head.pooling is not None:
         row["pooling"] = head.pooling
     if data is not None:
-        # As the command line means it: relative to the working directory.
+        # As on the command line, a path is relative to the working directory.
         row["data"] = os.path.abspath(data) if isinstance(data, str) and os.path.exists(data) else data
     if named is not None:
         row["labels"] = list(named)

@@ -51,13 +51,13 @@ def learn(
     """Learn every task of a stream that the run folder does not have yet.
 
     A learned task is skipped, and a half-learned one resumes from its checkpoint. `NoForgetting` is always active; pass
-    your own to set its policy.
+    your own instance to set its policy.
 
     Args:
         stream: the tasks.
         run_dir: the run folder; created if it does not exist.
         callbacks: Lightning callbacks, or `StreamCallback` to observe tasks as well. The state that a Lightning callback
-            keeps of a fit (its ``state_dict``: EarlyStopping's best score, say) is reset for every task, so that no task
+            keeps during a fit (its ``state_dict``: EarlyStopping's best score, say) is reset for every task, so that no task
             depends on earlier ones; a `StreamCallback` keeps its state across tasks.
         trainer: arguments for Lightning's Trainer, which override those of the stream.
         replace: learned tasks to learn again, as the stream describes them now. The old bank stays until the new one is
@@ -68,8 +68,8 @@ def learn(
             get Lightning callbacks in their initial state for each task; for a `StreamCallback`, see `for_worker`.
         executor: where to learn several tasks at once: in ``processes`` on this machine, or on a ``ray`` cluster.
         test: whether test splits are read; without them R holds the validation metric, and test rows are never used.
-        progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if that is a
-            terminal or a notebook and no callback is a `Progress`.
+        progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if standard
+            error is a terminal or a notebook and no callback is a `Progress`.
 
     Returns:
         The run, for results, verification and predictions.
@@ -93,7 +93,7 @@ def learn(
     # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
     with session.store.lock(wait=wait and not is_being_started()), listening() as request:
         if _state(session.store) != seen:
-            # Another process was faster; its files have not been checked yet.
+            # Another process has changed the run in the meantime, so its files have to be checked again.
             session = _opened(spec, run_dir, replace, test)
         session.store.clean()
         session.check_backbone()
@@ -205,7 +205,7 @@ def run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str
 
 
 def _put_back(store: Store, wait: bool) -> None:
-    """Clean a store whose `replace` was interrupted: the task to be replaced may have been moved aside."""
+    """Clean up a store whose `replace` was interrupted: the task to be replaced may have been moved aside."""
     if store.folder.is_dir() and interrupted_replacement(store) is not None:
         with store.lock(wait=wait):
             store.clean()

@@ -1,4 +1,4 @@
-"""What an opened run predicts: rows of a named task, rows whose task it finds, and which tasks are similar."""
+"""What an opened run predicts: for rows of a named task, for rows whose task it finds, and which tasks are similar."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Predictions(ABC):
     ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
         """Return the prediction for one row, or a list of predictions for several rows, each from the bank of its task.
 
-        Without a task, the run finds the task of each row and returns its probability; see `predictor.routed`.
+        Without a task, the run finds the task of each row and also returns that task's probability; see `predictor.routed`.
 
         Args:
             rows: a list of texts, pairs of texts, conversations, lists of words or images, or a single row; see
                 `Predictor.predict`.
             task: the learned task whose bank predicts, or a list with one task per row; None lets the run find the task of
                 each row, among the tasks that were learned with ``routing``.
-            batch_size: rows at a time.
-            unknown: only without a task. ``reject``, the default: a row that does not resemble the rows of any task gets no
-                prediction; ``nearest``: the most probable task predicts it.
+            batch_size: rows per batch.
+            unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
+                gets no prediction; ``nearest``: the most probable task predicts it.
 
         Example::
 
@@ -76,15 +76,15 @@ class Predictions(ABC):
             return predict_routed(self.session.models, rows, batch_size=batch_size, unknown=unknown or "reject")
         if unknown is not None:
             raise InputError(f"unknown: got {unknown!r}, but a task was named: leave one of the two out")
-        from continual_petl.predictor.predictor import Predictor  # with torch and transformers
+        from continual_petl.predictor.predictor import Predictor  # imports torch and transformers
 
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
 
     def stream(self, row: OneRow | OneOrSeveral, task: str) -> Iterator[str]:
         """Return the text that a task generates for one row, in pieces, while it is generated.
 
-        The pieces join to exactly the text that `predict` returns, without a stop string and without outer spaces. Closing
-        the iterator stops the generation.
+        Joined together, the pieces are exactly the text that `predict` returns, without a stop string and without leading or
+        trailing spaces. Closing the iterator stops the generation.
 
         Args:
             row: a single row; see `predict`.
@@ -138,7 +138,7 @@ class Predictions(ABC):
         return Predictor(self.session.models).predict_all(rows, tasks, batch_size=batch_size)
 
     def pipeline(self, task: str) -> Callable[..., Any]:
-        """Return a function from one row or a list of rows to the task's predictions; see `Predictor.predict`.
+        """Return a function that maps one row or a list of rows to the task's predictions; see `Predictor.predict`.
 
         Args:
             task: a learned task.

@@ -52,7 +52,7 @@ class Reevaluation:
 def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = False) -> Reevaluation:
     """Fill in unknown cells of R from certificates; the old data is not needed.
 
-    A cell that a row of R lists as not measured, or that the last row leaves out, becomes certified: it gets the score in
+    A cell that a row of R lists as not measured, or that the last row leaves out, becomes certified: it gets the score from
     the task's certificate, once the digests have been checked and the probe replayed. Measured cells stay unchanged, as do
     the cells of shared banks and of tasks that differ from their certificates. Rows are appended to results.jsonl; no
     existing line is changed.
@@ -63,7 +63,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
         wait: whether to wait for another process that writes to the run folder, instead of raising.
 
     Raises:
-        InputError: if the folder holds no run.
+        InputError: if the folder does not contain a run.
         StoreError: if the chain or the results are damaged, an entry is missing, or the backbone is a different one.
         RunInUseError: if another process writes to it.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
 from continual_petl.engine.sharing import Sharing
-from continual_petl.errors import StoreError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.hub.address import Address
 from continual_petl.hub.opened import open_anywhere
 from continual_petl.hub.refusal import problems_of, refusal
@@ -20,14 +20,14 @@ from continual_petl.store.open_run import check_learned, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-# Opening a run needs no torch, and importing it takes seconds, which a refused command should not have to wait for.
+# Opening a run does not need torch, whose import takes seconds; a command that is refused should not have to wait for it.
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-    from continual_petl.engine.ablation import Spans
+    from continual_petl.engine.ablation.measure import Spans
+    from continual_petl.engine.ablation.result import Ablation
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
-    from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
     from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -49,7 +49,7 @@ class Run(Sharing):
             256 MiB of copies are kept in addition.
 
     Raises:
-        InputError: if the folder holds no run, or it cannot be downloaded.
+        InputError: if the folder does not contain a run, or the run cannot be downloaded.
         StoreError: if a downloaded run was changed.
         ValueError: if ``resident_bytes`` is negative.
 
@@ -99,8 +99,8 @@ class Run(Sharing):
             resident_bytes: as in `Run`.
 
         Raises:
-            InputError: if it cannot be downloaded, is no run, or its backbone needs code that you have not allowed.
-            StoreError: if it does not match its certificates; the message holds the findings.
+            InputError: if it cannot be downloaded, is not a run, or its backbone needs code that you have not allowed.
+            StoreError: if it does not match its certificates; the message lists the findings.
 
         Example::
 
@@ -142,7 +142,7 @@ class Run(Sharing):
 
     def _opened(self) -> Session:
         if self._session is None:
-            from continual_petl.engine.session import Session  # with torch and transformers
+            from continual_petl.engine.session import Session  # imports torch and transformers
 
             self._session = Session(self._spec, self.store, consent=self._remote_code)
         return self._session
@@ -150,7 +150,7 @@ class Run(Sharing):
     @property
     def results(self) -> Results:
         """The result matrix R and the scores derived from it."""
-        from continual_petl.report.read_results import read_results  # with torch
+        from continual_petl.report.read_results import read_results  # imports torch
 
         return self.store.consistently(lambda: read_results(self.store.snapshot()))
 
@@ -174,7 +174,7 @@ class Run(Sharing):
             run.figures()["matrix"]  # one
             run.figures("agnews")["curve"]
         """
-        from continual_petl.report.facts import read_facts  # plotting libraries take a moment to import
+        from continual_petl.report.facts import read_facts
         from continual_petl.report.figures.registry import figures_of_run, figures_of_task
 
         if task is not None:
@@ -238,6 +238,7 @@ class Run(Sharing):
         task: str | None = None,
         *,
         data: bool = False,
+        probe: bool = True,
         limit: int | None = None,
         jobs: int | None = 1,
         progress: OnProgress | None = None,
@@ -247,6 +248,8 @@ class Run(Sharing):
         Args:
             task: a learned task; None means all.
             data: also predict the test rows again, and compare scores and all predictions.
+            probe: whether banks are run on their probes; False compares the chain, all files and digests only, which needs
+                neither the backbone nor torch.
             limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
                 and of some other tasks. The whole chain is checked in any case.
             jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
@@ -257,9 +260,20 @@ class Run(Sharing):
         Returns:
             One check per task that was checked. Problems with files that belong to no task come last, under their names in
             brackets.
+
+        Raises:
+            InputError: if the task is not learned, or ``probe=False`` is combined with ``data`` or ``limit``.
         """
         if task is not None:
             self.check_learned(task)
+        if not probe:
+            if data or limit is not None:
+                raise InputError(
+                    "probe: False compares the digests of all files, and goes with neither data nor limit."
+                )
+            from continual_petl.engine.verify.digests import verify_digests
+
+            return list(verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress))
         from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
 
         found = list(verify_run(self._opened(), task, data=data, limit=limit, jobs=jobs, progress=progress))
@@ -284,8 +298,8 @@ class Run(Sharing):
             progress: called with the number of measurements done so far and the total.
 
         Raises:
-            InputError: if the bank has nothing in layers, a span is not within its backbone's layers, or the rows are
-                missing.
+            InputError: if the bank has no modification in any layer, a span is not within its backbone's layers, or the
+                rows are missing.
 
         Example::
 
@@ -294,7 +308,7 @@ class Run(Sharing):
             found.figure()
         """
         self.check_learned(task)
-        from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
+        from continual_petl.engine.ablation.measure import ablate_task  # imports Lightning, which takes seconds
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
 

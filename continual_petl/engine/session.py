@@ -90,7 +90,7 @@ class Session:
             del self._splits[key]
 
     def prepare(self, task: TaskSpec) -> TaskData:
-        """Read, check and tokenise the splits that a task is learned with."""
+        """Read, check and tokenise the splits that a task is learned from."""
         from continual_petl.streams.preparation.prepare import prepare_task  # data libraries take seconds to import
 
         models, backbone = self.models, self.backbone(task)
@@ -125,7 +125,7 @@ class Session:
         """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
         choice = task.bank or self.spec.bank
         if choice.inherits and choice.fuse is None and self.store.has(task.name):
-            # This holds even if the other task has changed since then.
+            # This holds even if the parent task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -235,14 +235,14 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
 
 
 def tasks_without_routing(session: Session) -> tuple[str, ...]:
-    """Return a notice if the protocol judges rows that name no task, but some tasks store nothing to find them by."""
+    """Return a notice if the protocol evaluates rows without a task name, but some tasks store no sums to find them by."""
     spec = session.spec
     off = [task.name for task in spec.tasks if spec.resolved_routing(task) == "off"]
     if spec.protocol == "task" or not off:
         return ()
     return (
-        f"protocol: {spec.protocol} judges rows that name no task, but routing is off for {known_names(off, limit=5)}: "
-        "their rows cannot be found and are not measured; remove `routing: off`, or write protocol: task",
+        f"protocol: {spec.protocol} evaluates rows without a task name, but routing is off for {known_names(off, limit=5)}: "
+        "the task of their rows cannot be found, so they are not measured; remove `routing: off`, or write protocol: task",
     )
 
 

@@ -1,4 +1,4 @@
-"""How the banks of an opened run leave it: as files for other libraries, on the Hub, and as modules in memory."""
+"""Ways to take the banks of an opened run elsewhere: files for other libraries, the Hub, and modules in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sharing(Predictions):
     store: Store
 
     address: str | None
-    """Where the run was downloaded from; None if it is a folder of this machine."""
+    """Where the run was downloaded from; None if it is a folder on this machine."""
 
     def export(self, task: str, format: str, folder: str | Path) -> Path:
         """Write a task's bank in a format that other libraries load; return the folder. See `export.write.export_task`.
@@ -68,8 +68,8 @@ class Sharing(Predictions):
             revision: the branch; created if it does not exist. None means ``main``.
 
         Raises:
-            InputError: if nothing is learned, the task cannot be exported, the Hub cannot be reached or refuses, or the
-                repository holds something else.
+            InputError: if nothing has been learned, the task cannot be exported, the Hub cannot be reached or refuses the
+                upload, or the repository holds something else.
             ExportError: as in `export`.
             StoreError: if the run is damaged.
             RunInUseError: if another process writes to the run.

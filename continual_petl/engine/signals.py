@@ -29,7 +29,7 @@ class StopRequest:
         """The installed signal handlers, by signal number; empty outside the main thread."""
 
     def on_signal(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener``, instead of any earlier one, with the number of a signal when it arrives, or now if it has."""
+        """Call ``listener``, instead of any earlier one, with a signal's number when it arrives, or now if it already has."""
         self._listener = listener
         if self.signal_number is not None:
             listener(self.signal_number)

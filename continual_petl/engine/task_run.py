@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 import lightning as L
 
+from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.engine.checks.fusion import reads_of
@@ -59,7 +61,7 @@ class TaskRun:
     data: TaskData
     plan: TaskPlan
     learner: ContinualLearner
-    """With the task's bank active, the only one in memory."""
+    """The learner, with the task's bank active; no other bank is in memory."""
     callbacks: Sequence[L.Callback]
     request: StopRequest
     clock: Clock
@@ -105,6 +107,15 @@ class TaskRun:
     def backbone(self) -> Backbone:
         """The frozen model."""
         return self.learner.backbone
+
+    @property
+    def training_attention(self) -> str:
+        """The attention that the bank is trained with; the backbone's own is the one that it predicts with."""
+        return self.session.models.training_attention(self.backbone)
+
+    def training(self) -> AbstractContextManager[Backbone]:
+        """Return a context for a fit, in which the backbone has `training_attention`."""
+        return attending(self.backbone, self.training_attention)
 
     @property
     def bank(self) -> Bank:

@@ -90,7 +90,7 @@ def fitting_trainer(
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
             accumulate_grad_batches=training.accumulate,
-            # Without one among the callbacks, Lightning would add its own.
+            # Without a Checkpoint among the callbacks, Lightning would add its own.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             callbacks=list(callbacks),
             default_root_dir=folder,
@@ -144,7 +144,7 @@ def num_processes(spec: StreamSpec) -> int:
             hold the whole bank.
     """
     with quiet():
-        # The length of training makes no difference here; any bank will do.
+        # The length of training makes no difference here, and any bank will do.
         trainer = fitting_trainer(ResolvedTraining.of(spec.training, BankSpec()), spec.trainer, [], "")
     if trainer.world_size == 1 and spec.trainer.get("strategy") == SHARDED:
         raise InputError(
@@ -170,8 +170,8 @@ def num_processes(spec: StreamSpec) -> int:
     limit = max(2, os.cpu_count() or 1)
     if strategy.root_device.type == "cpu" and trainer.world_size > limit:
         raise InputError(
-            f"trainer.devices: got {trainer.world_size}, and each is a process with its own backbone, but this machine has "
-            f"{os.cpu_count()} cores: give at most {limit}, or write devices: 1."
+            f"trainer.devices: got {trainer.world_size}, and each needs a process with its own backbone, but this machine "
+            f"has {os.cpu_count()} cores: give at most {limit}, or write devices: 1."
         )
     return int(trainer.world_size)
 

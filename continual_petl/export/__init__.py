@@ -1,1 +1,1 @@
-"""Takes one learned bank out of its run: a plain `transformers` checkpoint, or an adapter that `peft` loads."""
+"""Exports one learned bank from its run: as a plain `transformers` checkpoint, or as an adapter that `peft` loads."""

@@ -45,17 +45,17 @@ class Names:
     """The model of transformers that peft wraps, and the names of its modules."""
 
     auto: str
-    """The class that loads it."""
+    """The class that loads the model."""
     task_type: str | None
-    """peft's name for what it computes."""
+    """peft's name for what the model computes."""
     head: str | None
-    """The name of its head, if the adapter holds that."""
+    """The name of its head, if the adapter contains the head."""
     prefix: str
-    """Where the base model is inside it."""
+    """Where the base model is inside this model."""
     base: str
     """Where the base model is inside the backbone."""
     modules: Collection[str]
-    """All of its modules."""
+    """The names of all its modules."""
 
     def of(self, path: str) -> str:
         """Return the name of a module of the backbone."""
@@ -66,27 +66,27 @@ class Names:
         return self.base + name.removeprefix(self.prefix)
 
     def matched(self, ends: Iterable[str]) -> set[str]:
-        """Return the modules that peft finds for names, or ends of names."""
+        """Return the modules that peft matches by these names, or ends of names."""
         ends = list(ends)
         return {name for name in self.modules if any(name == end or name.endswith(f".{end}") for end in ends)}
 
     def shortest(self, names: Iterable[str]) -> list[str]:
-        """Return the last parts of names if peft finds exactly these modules by them, otherwise the names."""
+        """Return the last parts of the names if peft matches exactly these modules by them, otherwise the names."""
         whole = set(names)
         ends = sorted({name.rpartition(".")[2] for name in whole})
         return ends if self.matched(ends) == whole else sorted(whole)
 
 
 def find_names(plan: TaskPlan, backbone: Backbone, *, headless: bool = False) -> Names:
-    """Return the model that an adapter for a task is for.
+    """Return the model that the adapter of a task is loaded onto.
 
-    It is the class of the task's kind if that has the head's arithmetic, or the language model; otherwise the base model,
-    with the head in a file of its own.
+    It is the language model for generative tasks; otherwise the class for the task's kind if its head computes the same as
+    the bank's; otherwise the base model, with the head in a separate file.
 
     Args:
         plan: the task.
         backbone: its backbone.
-        headless: whether the base model is wanted in any case, except for generative tasks.
+        headless: whether to return the base model in any case, except for generative tasks.
     """
     model, base, head, task_type = backbone.model, backbone.sites.base, None, _TASKS[plan.kind]
     if plan.kind in GENERATIVE:

@@ -1,4 +1,4 @@
-"""README.md of an export, a model card on the Hub: what it is, and the lines of Python that use it."""
+"""README.md of an export, which the Hub shows as its model card: what it is, and the lines of Python that use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def card(subject: Subject, names: Names, config: Mapping[str, Any]) -> str:
     """Return the text of README.md of an adapter."""
     kind, form = subject.plan.kind, config["peft_type"]
     text = f"""An adapter of [peft](https://huggingface.co/docs/peft) ({form}) for a task of kind {kind}, exported by
-continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
+continual-petl. On the rows in the task's certificate, its outputs match those of the certified bank within 1e-5 in float32.
 """
     text += _labels_and_code(subject, _code(subject, names, config))
     return new_card(base_model(subject.backbone.name), "peft", ("peft", "continual-learning"), subject.plan.name, text)
@@ -35,8 +35,8 @@ def checkpoint_card(subject: Subject) -> str:
     """Return the text of README.md of a merged checkpoint."""
     plan = subject.plan
     text = f"""A checkpoint of [transformers](https://huggingface.co/docs/transformers) for a task of kind {plan.kind}: a bank
-of continual-petl, merged into its backbone. On the rows of the task's certificate its outputs are those of the certified
-bank, within 1e-5 in float32.
+of continual-petl, merged into its backbone. On the rows in the task's certificate, its outputs match those of the certified
+bank within 1e-5 in float32.
 """
     auto = AUTO[plan.kind]
     reader = "AutoImageProcessor" if subject.tokenizer is None else "AutoTokenizer"
@@ -57,7 +57,7 @@ bank, within 1e-5 in float32.
 
 
 def _texts(plan: TaskPlan) -> list[str]:
-    """Return the lines that encode a text, or for a task of conversations a message, as when the task was learned."""
+    """Return the lines that encode a text, or a message for a task on conversations, as when the task was learned."""
     if plan.chat is None:
         return [_TWO_TEXTS]
     system = [] if plan.chat.system is None else [{"role": "system", "content": plan.chat.system}]
@@ -74,7 +74,7 @@ def _template(plan: TaskPlan) -> list[str]:
 
 
 def _counted_tokens(plan: TaskPlan) -> str:
-    """Return what differs if the source of a causal-lm counts for the options against repetition."""
+    """Return a note for a causal-lm with options against repetition: `generate` applies them to the source too."""
     spec = plan.generation
     if plan.kind != "causal-lm" or spec is None or (spec.repetition_penalty == 1 and not spec.no_repeat_ngram_size):
         return ""
@@ -95,7 +95,7 @@ def _outputs(subject: Subject) -> str:
 
 
 def _named(plan: TaskPlan) -> str:
-    """Return what the labels of a task are."""
+    """Return the words that introduce the labels of a task."""
     if plan.options is None:
         return "Labels, in the order of the outputs"
     by = "" if plan.normalise == "none" else f", divided by its number of {plan.normalise}"
@@ -121,7 +121,7 @@ def adapters_card(subject: Subject, base: str) -> str:
     """
     plan = subject.plan
     text = f"""An adapter of [adapters](https://docs.adapterhub.ml) 1.3 for a task of kind {plan.kind}, exported by
-continual-petl. On the rows of the task's certificate its outputs are those of the certified bank, within 1e-5 in float32.
+continual-petl. On the rows in the task's certificate, its outputs match those of the certified bank within 1e-5 in float32.
 """
     auto = AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
     side = "right" if subject.tokenizer is None else subject.tokenizer.padding_side
@@ -174,7 +174,7 @@ def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str
 
 
 def _separate(subject: Subject, config: Mapping[str, Any]) -> list[str]:
-    """Return the lines that apply the head that is a file of its own."""
+    """Return the lines that apply a head from a separate file."""
     lines = []
     if subject.backbone.anatomy.output_head == "seq2seq":
         lines += ['ids = inputs["input_ids"]  # the decoder reads the text as well, shifted by its start token']

@@ -33,7 +33,7 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if the bank cannot be merged, or the class cannot express its head.
-        ExportError: if the files compute something else, or texts would become other tokens.
+        ExportError: if the files compute different outputs, or texts would become different tokens.
     """
     plan, backbone = subject.plan, subject.backbone
     whole = merged(backbone.model, subject.bank)

@@ -1,14 +1,15 @@
 """Which `transformers` class computes what a task's head computes, and how the head is written into it.
 
 A bank's head is one linear layer on the pooled states. Most classifiers of transformers have a second one in between, with a
-non-linearity, which is made to do nothing:
+non-linearity, whose effect is removed:
 
 * tanh(x) is x for small x. With a first layer of ``s I`` and a last one of ``W / s``, ``s = 2^-14``, the relative difference
-  is below ``(s x)^2 / 3``: 1e-6 for states of 28. The factors are powers of two, so they do not round.
+  is below ``(s x)^2 / 3``: 1e-6 for ``x`` = 28. The factors are powers of two, so they do not round.
 * gelu(x) is x / 2 for small x, with a relative difference of ``0.8 s x``; here ``s = 2^-24`` (ELECTRA).
 * DeBERTa's non-linearity is a key of its configuration, which is set to linear.
 
-Float32 and bfloat16 have the exponents for that, float16 does not. Read in transformers 5.23.
+The exponent range of float32 and bfloat16 is large enough for that; that of float16 is not. Based on the code of
+transformers 5.23.
 
 Shape suffixes: C outputs, D width of the backbone.
 """
@@ -51,7 +52,7 @@ PROBLEMS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a class has the head, for one pooling."""
+    """Where the head is in a class of transformers, for one pooling."""
 
     out: str
     """The last linear layer."""
@@ -60,11 +61,11 @@ class Place:
     slope: float = 1.0
     """The factor s in that layer."""
     gain: float = 1.0
-    """What the non-linearity multiplies small numbers with."""
+    """The factor by which the non-linearity multiplies small numbers."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the configuration to set."""
     bias: str | None = None
-    """The bias that takes the head's bias, if the last layer has none."""
+    """The bias that the head's bias is added to, if the last layer has none."""
 
     @property
     def plain(self) -> bool:
@@ -82,7 +83,7 @@ _TEXT: Mapping[str, Mapping[Pooling, Place]] = {
     **{family: {"first": _ROBERTA} for family in ("roberta", "xlm-roberta", "mpnet")},
     "electra": {"first": Place("classifier.out_proj", "classifier.dense", _GELU, 0.5)},
     **{family: {"first": _DEBERTA} for family in ("deberta", "deberta-v2")},
-    # Their state at the end token, which is the last one.
+    # They use the state at the end token, which is the last one.
     **{family: {"last": _BART} for family in ("bart", "t5", "mt5")},
     "gpt2": {"last": Place("score", bias="transformer.ln_f.bias")},
 }
@@ -132,11 +133,11 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
 
 
 _UNBIASED = ("gpt2", "llama", "qwen2", "qwen3")
-"""Families whose class for texts has one linear layer without a bias, on the last token's state."""
+"""Families whose text classifier is one linear layer without a bias, on the last token's state."""
 
 
 def plain_heads(kind: Kind, family: str) -> dict[str, Pooling | None]:
-    """Return the modules of the kind's class that are a whole head, with the pooling in front of them.
+    """Return the modules that are the entire head of the kind's class, each with the pooling before it.
 
     Args:
         kind: the kind of the task.
@@ -154,13 +155,13 @@ def plain_heads(kind: Kind, family: str) -> dict[str, Pooling | None]:
 def _inexpressible(plan: TaskPlan, family: str, why: str, remedy: str) -> InputError:
     return InputError(
         f"format: got 'merged' for task {plan.name!r} ({plan.kind}, pooling {plan.pooling}), but "
-        f"{AUTO[plan.kind]} cannot express its head on model type {family!r}: {why}. Use format 'peft', whose head is a file "
-        f"of its own, or Run.predict{remedy}."
+        f"{AUTO[plan.kind]} cannot express its head on model type {family!r}: {why}. Use format 'peft', whose head is a "
+        f"separate file, or Run.predict{remedy}."
     )
 
 
 def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad: int | None) -> Any:
-    """Return a copy of the model's configuration with labels, kind of problem and padding token.
+    """Return a copy of the model's configuration with labels, problem type and padding token.
 
     Args:
         plan: the task.
@@ -186,7 +187,7 @@ def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad:
 def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: Place, config: Any) -> PreTrainedModel:
     """Return the class of the task's kind with the weights of a model and a head; it shares memory with both.
 
-    Its tables of positions are not computed: it can be saved, but not run.
+    Its position tables are not computed: it can be saved, but not run.
 
     Args:
         plan: the task.
@@ -201,7 +202,7 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
     inner: Any = made.base_model
     prefix = next(f"{name}." for name, module in made.named_modules() if module is inner)
     tensors = {f"{prefix}{name}": tensor for name, tensor in whole.base_model.state_dict().items()}
-    # The class may have no use for the pooler, or for T5's head, which is beside its stacks.
+    # The class may have no use for the pooler, or for T5's head, which is a sibling of its stacks.
     tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
     weight_CD, bias_C = head.output.weight, head.output.bias
     tensors[f"{place.out}.weight"] = weight_CD / (place.slope * place.gain)
@@ -218,7 +219,7 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
 
 def _shift(weight_CD: Tensor, bias_C: Tensor) -> Tensor:
     """Return the smallest ``d`` (D,) with ``W d = b``: added to the states, it has the effect of the bias."""
-    # The driver for rows that depend on each other exists only on the CPU.
+    # The driver that supports linearly dependent rows exists only on the CPU.
     weight_CD, bias_C = weight_CD.double().cpu(), bias_C.double().cpu()
     found: Tensor = torch.linalg.lstsq(weight_CD, bias_C.unsqueeze(1), driver="gelsd").solution
     return found.squeeze(1).float()

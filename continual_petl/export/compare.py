@@ -19,24 +19,24 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.verify.replay import as_certified, replay
 
 TOLERANCE = 1e-5
-"""Largest difference of an output in float32, relative to the largest output if that is above one."""
+"""Largest allowed difference of an output in float32, relative to the largest output if that is above one."""
 SHARE = 0.05
-"""Largest difference as a share of what the bank's modifications change: a bank that was hardly trained changes so little
-that a wrong factor would stay below `TOLERANCE`."""
+"""Largest allowed difference as a share of the effect of the bank's modifications: a bank that was hardly trained changes
+so little that a wrong factor would stay below `TOLERANCE`."""
 ROUNDING = 1e-6
 """Differences up to this size may be rounding, however little the bank changes."""
 
 Compute = Callable[[dict[str, Tensor]], Tensor]
-"""From inputs of a model to its logits: (B, C), (B, W, C), or (B, W, vocabulary)."""
+"""Maps the inputs of a model to its logits: (B, C), (B, W, C), or (B, W, vocabulary)."""
 
 
 def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute) -> float:
     """Return the largest difference between the outputs of exported files and of the bank, relative as in `TOLERANCE`.
 
-    Args: as of `compare_outputs`.
+    Args: as for `compare_outputs`.
 
     Raises:
-        ExportError: if the difference is above `TOLERANCE`, or above a share of what the modifications change.
+        ExportError: if the difference is above `TOLERANCE`, or above a share of the effect of the modifications.
     """
     difference, allowed = compare_outputs(plan, backbone, bank, probe, compute)
     if not difference <= allowed:
@@ -52,14 +52,14 @@ def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[st
 def compare_outputs(
     plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute
 ) -> tuple[float, float]:
-    """Return the largest difference between the outputs of files and of a bank, and the largest that is allowed.
+    """Return the largest difference between the outputs of the files and of the bank, and the largest allowed one.
 
     Args:
         plan: the task.
         backbone: the backbone, in float32.
         bank: its bank.
-        probe: the inputs that the task's certificate holds.
-        compute: computes the logits of the files.
+        probe: the inputs in the task's certificate.
+        compute: computes logits with the exported files.
     """
     expected = replay(backbone, bank, plan.pooling, probe)
     batch = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
@@ -75,7 +75,7 @@ def compare_outputs(
 def _allowed(
     plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], expected: Tensor, scale: float
 ) -> float:
-    """Return the largest difference that is allowed, relative as in `TOLERANCE`."""
+    """Return the largest allowed difference, relative as in `TOLERANCE`."""
     layers = modified_layers(bank)
     if not layers:  # a prompt or a head alone
         return TOLERANCE

@@ -1,11 +1,11 @@
 """LoRA and DoRA as `peft` 0.21 stores them.
 
 peft has one low-rank change per module, ``y + (alpha / r) B A x``. Changes of the same module, such as those of GPT-2's
-queries and values, are joined: their matrices A above each other, their matrices B beside each other, with zeros for outputs
-that nothing changes. A factor that is learned or differs within a module is multiplied into B.
+queries and values, are joined: their A matrices are stacked vertically and their B matrices horizontally, with zeros for
+outputs that nothing changes. A factor that is learned or differs within a module is multiplied into B.
 
-With ``use_dora`` every module has a magnitude. Outputs that have none here get the norm of their weights, which peft divides
-by the same norm.
+With ``use_dora`` every module has a magnitude. Outputs without one in the bank get the norm of their weights, which peft
+divides by the same norm.
 
 Shape suffixes: I width of the input, O width of the module's output, R rank.
 """
@@ -36,7 +36,7 @@ def low_rank(subject: Subject, names: Names) -> Adapter:
         names: names of modules in the model that peft wraps.
 
     Raises:
-        InputError: if a projection has a second change beside one with a magnitude.
+        InputError: if a projection has a second change besides one with a magnitude.
     """
     model, found = subject.backbone.model, by_module(subject)
     dora = any(isinstance(p.delta, Decomposed) for placements in found.values() for p in placements)
@@ -109,5 +109,5 @@ def _outputs(subject: Subject, placement: Placement) -> slice | list[int]:
 
 
 def _whole(alpha: float) -> int | float:
-    """Return a whole number as one, as peft's users write it."""
+    """Return a whole number as an int, as peft's users write it."""
     return int(alpha) if alpha == int(alpha) else alpha

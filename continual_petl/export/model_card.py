@@ -1,6 +1,6 @@
-"""A model card on the Hub: what its author knows, around the part that is written for it.
+"""A model card on the Hub: a generated part, and around it what only its author knows.
 
-The part between the two marks is written again with each upload; everything else in a card belongs to its author.
+The part between the two marks is generated again with each upload; everything else in a card belongs to its author.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The packaged MiniLM on the Hub."""
 BEGIN, END = "<!-- continual-petl writes this part -->", "<!-- end of the part that continual-petl writes -->"
 HERE = "path/to/this/folder"
-"""Stands for the folder in the lines of Python."""
+"""Placeholder for the folder in the lines of Python."""
 
 
 def base_model(name: str) -> str | None:
@@ -21,7 +21,7 @@ def base_model(name: str) -> str | None:
 
 
 def new_card(base: str | None, library: str, tags: Sequence[str], title: str, text: str) -> str:
-    """Return a whole model card, with places for what only the author knows.
+    """Return a complete model card, with placeholders for what only the author knows.
 
     Args:
         base: the backbone's name on the Hub, if it has one.
@@ -57,7 +57,7 @@ def updated_card(old: str | None, new: str) -> str | None:
         new: the card as `new_card` returns it.
 
     Returns:
-        None if the old card has no such part any more, and stays as it is.
+        None if the old card no longer has this part, and so stays as it is.
     """
     if old is None:
         return new

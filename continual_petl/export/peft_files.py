@@ -1,7 +1,7 @@
 """A bank as an adapter that `peft` loads onto the plain backbone; peft itself is not needed to write it.
 
 The head is among the adapter's ``modules_to_save`` if the model's class has the same pooling and head; otherwise the adapter
-is for the base model, and the head is a file of its own, used by a few lines in README.md.
+is for the base model, and the head is a separate file, which a few lines in README.md apply.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_peft(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if peft has no such adapter.
-        ExportError: if the files compute something else.
+        ExportError: if the files compute different outputs.
     """
     plan, backbone, bank = subject.plan, subject.backbone, subject.bank
     virtual = any(m.config.outside or m.config.in_heads for m in plan.bank.modifications)
@@ -91,8 +91,9 @@ def _built(subject: Subject, names: Names) -> Adapter:
         instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
         raise InputError(
             f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank of "
-            f"{' and '.join(what) or 'nothing but a head'}. It has one for low-rank changes (lora, dora) with or without "
-            f"LayerNorms of their own, one for factors (ia3), for LayerNorms, for a prompt, and for prefixes. {instead}."
+            f"{' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank changes (lora, dora), with or "
+            "without LayerNorms of their own, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
+            f"{instead}."
         )
     adapter = build(subject, names)
     if own:
@@ -107,7 +108,7 @@ def _mergeable(subject: Subject) -> bool:
 
 
 def head_notes(subject: Subject) -> dict[str, str]:
-    """Return what the head's file says about it, which peft has no place for; an import reads it."""
+    """Return notes about the head for its file, since peft has no place for them; an import reads them."""
     plan = subject.plan
     labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
     pooling = {} if plan.kind == "token-classification" else {"pooling": plan.pooling}

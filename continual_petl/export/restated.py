@@ -1,7 +1,7 @@
-"""What `peft` 0.21 computes with the files of an adapter, restated: files in, logits out.
+"""Computes what `peft` 0.21 computes with the files of an adapter, without peft: files in, logits out.
 
-Everything is read from the files, so that a wrong name, factor or shape shows. ``alpha / r`` is found as peft finds it, and
-modules that ``target_modules`` would also match, without a tensor for them, are an error.
+Everything is read from the files, so that a wrong name, factor or shape is noticed. ``alpha / r`` is found as peft finds it,
+and it is an error if ``target_modules`` also matches modules for which there is no tensor.
 
 Shape suffixes: I width of the input, O width of the output, R rank, L virtual tokens.
 """
@@ -42,7 +42,7 @@ def restated(subject: Subject, names: Names, folder: Path) -> Compute:
     """Return the function from a model's inputs to the logits that peft computes with the files in a folder.
 
     Raises:
-        ExportError: if the configuration names other modules than there are tensors for.
+        ExportError: if the configuration names modules other than those with tensors.
     """
     device = str(subject.backbone.model.device)
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
@@ -67,7 +67,7 @@ def computed(
         separate: the head's tensors, if they are in a file of their own.
 
     Raises:
-        ExportError: if the configuration names other modules than there are tensors for.
+        ExportError: if the configuration names modules other than those with tensors.
     """
     changed: dict[str, dict[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
@@ -80,9 +80,9 @@ def computed(
     targets = names.matched(config.get("target_modules", ()))
     if targets != changed.keys():
         raise ExportError(
-            f"task {subject.plan.name!r}: target_modules of the exported adapter match other modules than there are tensors "
-            f"for, such as {min(targets ^ changed.keys())!r}. Nothing was written; please report this with the versions of "
-            "transformers and of continual-petl."
+            f"task {subject.plan.name!r}: target_modules of the exported adapter match modules other than those with "
+            f"tensors, such as {min(targets ^ changed.keys())!r}. Nothing was written; please report this with the versions "
+            "of transformers and of continual-petl."
         )
     head = dict(separate)
     for part in ("weight", "bias") if names.head is not None else ():

@@ -31,7 +31,7 @@ class Subject:
     backbone: Backbone
     """In float32, whatever the task was learned in."""
     probe: dict[str, Tensor]
-    """The inputs that its certificate holds."""
+    """The inputs in its certificate."""
     tokenizer: PreTrainedTokenizerBase | None
     """A copy that pads on the side that the exported model expects; None for images."""
     pad: int | None
@@ -43,7 +43,7 @@ class Subject:
                 shutil.copyfile(path, folder / FILE)
 
     def check_tokenizer(self, folder: Path) -> None:
-        """Raise `ExportError` if the tokenizer in a folder makes other tokens than the task's."""
+        """Raise `ExportError` if the tokenizer in a folder produces different tokens than the task's."""
         if self.tokenizer is None:
             return
         found = AutoTokenizer.from_pretrained(folder)
@@ -63,25 +63,25 @@ def find_subject(models: ModelCache, task: str) -> Subject:
         task: a learned task.
 
     Raises:
-        InputError: if the backbone needs code of its own, or is quantised.
+        InputError: if the backbone needs remote code, or is quantised.
         StoreError: if bank, probe or backbone are not those of the certificate.
     """
     held = models.held(task)
     if held.backbone.remote_code:
         raise InputError(
             f"task {task!r}: backbone {held.backbone.name!r} needs Python code that comes with it, so an export would not "
-            "load on its own. Only backbones of transformers' own classes can be exported: use Run.predict."
+            "load on its own. Only backbones with classes of transformers itself can be exported: use Run.predict."
         )
     if held.backbone.quantize is not None:
         raise InputError(
             f"task {task!r}: backbone {held.backbone.name!r} is quantised ({held.backbone.quantize}). A merged export would "
-            "round the bank's change to codes, and an adapter on another backbone than this would answer differently, so "
-            "no export could be compared with the certificate. Use Run.predict, or continual-petl serve."
+            "round the bank's change to codes, and an adapter on a different backbone would predict differently, so no "
+            "export could be compared with the certificate. Use Run.predict, or continual-petl serve."
         )
     tokenizer = None
     if models.tokenizer is not None:
         tokenizer = copy.deepcopy(models.tokenizer)
-        # A generated text starts where its source ends; everything else reads padding on the right.
+        # A generated text starts where its source ends; all other tasks are padded on the right.
         tokenizer.padding_side = "left" if held.plan.kind == "causal-lm" else "right"
         tokenizer.model_max_length = held.max_length
         if tokenizer.pad_token_id is None:
@@ -100,6 +100,6 @@ def find_subject(models: ModelCache, task: str) -> Subject:
 
 
 def _rules(tokenizer: Any) -> Any:
-    """Return how a tokenizer makes tokens; truncation and padding are left over from its last call."""
+    """Return how a tokenizer produces tokens, without truncation and padding, which are left over from its last call."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     return {key: value for key, value in rules.items() if key not in {"truncation", "padding"}}

@@ -35,7 +35,7 @@ class TaskModel(nn.Module):
     def __init__(self, held: CachedBank) -> None:
         super().__init__()
         self.plan = held.plan
-        self._backbone = held.backbone
+        self._held = held
         self.backbone, self.bank = held.backbone.model, held.bank
         self.requires_grad_(False).eval()
 
@@ -58,11 +58,12 @@ class TaskModel(nn.Module):
         needed = {"pixel_values" if kind == "image-classification" else "input_ids"}
         needed |= {"labels"} if kind == "seq2seq" else set()
         allowed = {*INPUTS, *needed} - ({"input_ids"} if kind == "image-classification" else {"pixel_values"})
-        allowed -= {"position_ids"}  # only for packed rows, which are learned, not predicted
+        allowed -= {"position_ids"}  # only for packed rows, which occur only in training
         if not needed <= inputs.keys() <= allowed:
             raise InputError(
                 f"inputs of task {self.plan.name!r} ({kind}): got {', '.join(inputs) or 'none'}; needed: "
                 f"{', '.join(sorted(needed))}; allowed: {', '.join(sorted(allowed))}. Call the model with what the "
                 f"backbone's {'image processing' if kind == 'image-classification' else 'tokenizer'} returns."
             )
-        return answer(self._backbone, self.bank, self.plan.pooling, inputs)
+        with self._held.attending():
+            return answer(self._held.backbone, self.bank, self.plan.pooling, inputs)

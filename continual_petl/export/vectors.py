@@ -1,7 +1,7 @@
 """IA3 and LayerNorm tuning as `peft` 0.21 stores them.
 
 peft multiplies the outputs of a module, or the inputs if it is among ``feedforward_modules``; outputs of a fused module that
-nothing changes are multiplied by one. Of a LayerNorm it stores a whole copy.
+nothing changes are multiplied by one. For a LayerNorm, it stores a full copy.
 
 Shape suffixes: I width of the input, O width of the output.
 """
@@ -19,7 +19,7 @@ from continual_petl.export.subject import Subject
 
 @torch.no_grad()
 def factors(subject: Subject, names: Names) -> Adapter:
-    """Return the factors of a bank that has nothing else."""
+    """Return the factors of a bank that has no other modifications."""
     model, sites = subject.backbone.model, subject.bank.sites
     tensors: dict[str, Tensor] = {}
     inner: set[str] = set()
@@ -38,7 +38,7 @@ def factors(subject: Subject, names: Names) -> Adapter:
     config = {
         "peft_type": "IA3",
         "target_modules": ends,
-        # peft wants them to be among the targets, under the same names.
+        # peft requires them to be among the targets, under the same names.
         "feedforward_modules": sorted(inner if inner <= set(ends) else {name.rpartition(".")[2] for name in inner}),
         "fan_in_fan_out": any(hasattr(model.get_submodule(names.path(name)), "nf") for name in targets),
     }
@@ -46,19 +46,19 @@ def factors(subject: Subject, names: Names) -> Adapter:
 
 
 def norms(subject: Subject, names: Names) -> Adapter:
-    """Return the LayerNorms of a bank that has nothing else."""
+    """Return the LayerNorms of a bank that has no modifications."""
     copies = norm_copies(subject, names, ".ln_tuning_layers")
     targets = {key.rpartition(".")[0].removesuffix(".ln_tuning_layers") for key in copies}
     return Adapter({"peft_type": "LN_TUNING", "target_modules": names.shortest(targets)}, copies)
 
 
 def norm_copies(subject: Subject, names: Names, inside: str = "") -> dict[str, Tensor]:
-    """Return all parameters of the LayerNorms that a bank has its own of.
+    """Return all parameters of the LayerNorms that a bank has its own copies of.
 
     Args:
         subject: the task.
         names: names of modules in the model that peft wraps.
-        inside: what follows the name of a LayerNorm.
+        inside: what follows the name of a LayerNorm in the names of its parameters.
     """
     model = subject.backbone.model
     own = subject.bank.substitutes(model)

@@ -1,7 +1,7 @@
 """Prompts and prefixes as `peft` 0.21 stores them, for models whose positions allow it.
 
-peft counts virtual tokens as positions; here they have none. That makes no difference if the distance of two tokens is all
-that counts: for T5's relative positions and for rotary ones, where a prompt's positions precede the text. A prefix has no
+peft counts virtual tokens as positions; here they have none. That makes no difference if only the distance between tokens
+matters: for T5's relative positions and for rotary ones, where a prompt's positions precede the text. A prefix has no
 distance to the text: its keys are not rotated. In peft a query at position p is rotated by p + l, so the keys are exported
 rotated by l, and their products with queries stay the same: ``<R(p + l) q, R(l) k> = <R(p) q, k>``.
 
@@ -26,7 +26,7 @@ _PLAIN_ROTATIONS = ("default", "linear", "llama3")
 
 @torch.no_grad()
 def prompt(subject: Subject, names: Names) -> Adapter:
-    """Return the prompt of a bank that has nothing else.
+    """Return the prompt of a bank that modifies nothing else.
 
     Raises:
         InputError: if the model has absolute positions.
@@ -37,11 +37,11 @@ def prompt(subject: Subject, names: Names) -> Adapter:
     if place.norm is not None or place.positions is not None:
         raise InputError(
             f"format: got 'peft' for task {subject.plan.name!r}, but a prompt in front of a model with absolute positions "
-            f"({subject.backbone.anatomy.family}) is something else there: peft gives positions to the prompt and moves "
+            f"({subject.backbone.anatomy.family}) differs from one in peft, which gives positions to the prompt and moves "
             "those of the text. Prompts can be exported for families with relative or rotary positions (t5, llama, qwen2, "
             "qwen3, modernbert). Use Run.predict."
         )
-    # peft makes a second prompt for the decoder, which it never reads.
+    # peft creates a second prompt, for the decoder, but never reads it.
     num_stacks = 2 if names.task_type == "SEQ_2_SEQ_LM" else 1
     config = {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM", "token_dim": vectors_LW.shape[1]}
     return Adapter(
@@ -50,20 +50,20 @@ def prompt(subject: Subject, names: Names) -> Adapter:
 
 
 def why_no_prefix(backbone: Backbone) -> str | None:
-    """Return why peft has no prefix like those of a bank on a backbone; None if it has."""
+    """Return why peft cannot express the prefixes of a bank on this backbone; None if it can."""
     rotary = getattr(backbone.model.base_model, "rotary_emb", None)
     if backbone.anatomy.output_head != "causal" or rotary is None:
         return f"for family {backbone.anatomy.family!r} peft moves the positions of the text, or has no such prefix"
     if getattr(rotary, "rope_type", None) not in _PLAIN_ROTATIONS or rotary.attention_scaling != 1.0:
         return "the model's rotary positions depend on the length of the text"
     if getattr(backbone.model.config, "use_sliding_window", False):
-        return "the model's attention has a window, from which peft's prefixes move out"
+        return "the model uses sliding-window attention, and peft's prefixes move out of the window"
     return None
 
 
 @torch.no_grad()
 def prefix(subject: Subject, names: Names) -> Adapter:
-    """Return the prefixes of a bank that has nothing else.
+    """Return the prefixes of a bank that modifies nothing else.
 
     Raises:
         InputError: if the model's positions are not rotary, or not all layers have the same kind of prefix.
@@ -75,7 +75,7 @@ def prefix(subject: Subject, names: Names) -> Adapter:
     if why is not None:
         pass
     elif len(found) != backbone.num_layers or len({len(each.keys) for each in found}) > 1:
-        why = "peft has one prefix in every layer, of one length"
+        why = "peft has a prefix in every layer, all of the same length"
     elif any(each.modification.composition != "gated" or each.scale != 1.0 for each in found):
         why = "peft has no multi-head parallel adapter, and no factor for a prefix"
     if why is not None:
@@ -92,7 +92,7 @@ def prefix(subject: Subject, names: Names) -> Adapter:
 
 
 def rotated(keys: Tensor, num_heads: int, rotary: Any, position: int) -> Tensor:
-    """Return keys (L, G E), rotated as keys at a position are; a negative position turns them back."""
+    """Return keys (L, G E), rotated as keys at a position are; a negative position rotates them back."""
     keys_LGE = keys.view(len(keys), num_heads, -1)
     cos, sin = rotary(keys, torch.tensor([[position]], device=keys.device))
     half = keys_LGE.shape[-1] // 2

@@ -31,7 +31,7 @@ def build_head(
         kind: kind of the task.
         width: size of the backbone's states.
         num_outputs: one per label; 1 for regression; not used by generative tasks.
-        dropout: on the features, in training only.
+        dropout: probability of dropout on the features, in training only.
         label_smoothing: share of a target that is spread over all labels, or over the vocabulary; not used by regression
             and multilabel tasks.
         class_weights: one per label; regression and generative tasks have none.

@@ -1,6 +1,6 @@
 """Entity scores of tagged words, micro-averaged over entities (Tjong Kim Sang and De Meulder 2003, CoNLL-2003).
 
-Tags are read as leniently as by CoNLL's script conlleval and by seqeval's default: an entity may begin with I-.
+Tags are read as leniently as in CoNLL's script conlleval and in seqeval's default mode: an entity may begin with I-.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """Return the entities of one row of tags: IOB1, IOB2, IOBES, each also without names (B, I, O), or bare names.
+    """Return the entities of one row of tags.
 
-    An I- or E- tag continues an entity if the previous tag is a B- or I- of the same name; any other tag but O begins one.
-    A tag without such a prefix is read as I-.
+    Tags follow IOB1, IOB2 or IOBES, with or without entity names (B, I, O), or are names without a prefix. An I- or E- tag
+    continues an entity if the previous tag is B- or I- with the same name; any other tag except O begins a new entity. A
+    tag without any of these prefixes is read as I-.
 
     Example:
         >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC"]))

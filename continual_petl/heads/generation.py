@@ -1,4 +1,4 @@
-"""The head of generative tasks, without parameters: the backbone's frozen language-modelling head is used.
+"""The head of generative tasks. It has no parameters: the backbone's frozen language-modelling head is used.
 
 Shape suffixes: B rows, W tokens, V vocabulary.
 """

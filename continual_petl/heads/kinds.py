@@ -16,7 +16,7 @@ Kind = Literal[
 
 _OF_CLASSES = ("accuracy", "macro_f1", "matthews")
 IF_CHOSEN = ("exact_match", "token_f1", "chrf")
-"""Metrics of generated texts that are only computed for tasks that report them; all other metrics of a kind always are."""
+"""Metrics of generated texts that are only computed for tasks that report them; all others are always computed."""
 _OF_TEXTS = ("rougeL", "rouge1", "rouge2", "bleu", *IF_CHOSEN)
 
 METRICS: dict[Kind, tuple[str, ...]] = {
@@ -28,7 +28,7 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     "causal-lm": _OF_TEXTS,
     "image-classification": _OF_CLASSES,
 }
-"""The metrics of each kind; the first is the default. Accuracy is the share of all rows (of all words, for
+"""The metrics of each kind; the first is the default. Accuracy is the share of rows predicted correctly (of words, for
 token-classification). Higher is better."""
 
 GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
@@ -49,4 +49,4 @@ LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-cl
 """Kinds that have label names."""
 
 IGNORED = -100
-"""The label of positions ignored in loss and scores: padding, special tokens, all but the first piece of a word."""
+"""The label of positions that loss and scores ignore: padding, special tokens, all but the first piece of a word."""

@@ -23,9 +23,9 @@ class LinearHead(Head):
         kind: kind of the task.
         width: size D of the features.
         num_outputs: one per label; 1 for regression.
-        dropout: on the features, in training only.
+        dropout: probability of dropout on the features, in training only.
         label_smoothing: share of a target that is spread evenly over all labels.
-        class_weights: one per label, in the loss only; None weighs all labels equally.
+        class_weights: one per label, in the loss only; None weights all labels equally.
     """
 
     class_weights: Tensor | None
@@ -48,7 +48,7 @@ class LinearHead(Head):
 
     @torch.no_grad()
     def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
-        """Initialise the weight like BERT's classifiers (normal of 0.02 truncated at two sigma); the bias is zero."""
+        """Initialise the weight like BERT's classifiers (normal, sigma 0.02, truncated at two sigma) and the bias to zero."""
         nn.init.trunc_normal_(self.output.weight, 0.0, 0.02, -0.04, 0.04, generator=generators("output.weight"))
         self.output.bias.zero_()
 
@@ -59,9 +59,9 @@ class LinearHead(Head):
 
 
 class ClassHead(LinearHead):
-    """One of C labels for a row, or for each of its tokens: softmax and cross-entropy.
+    """Predicts one of C labels for a row, or for each of its tokens, with softmax and cross-entropy.
 
-    The mean weighs every labelled row or token by its label's weight, as ``torch.nn.CrossEntropyLoss`` does.
+    The mean weights every labelled row or token by its label's weight, as ``torch.nn.CrossEntropyLoss`` does.
 
     Shape:
         ``(B, D)`` to ``(B, C)``, or ``(B, W, D)`` to ``(B, W, C)``.
@@ -83,7 +83,9 @@ class ClassHead(LinearHead):
 
 
 class MultilabelHead(LinearHead):
-    """Any number of C labels: a sigmoid and a binary cross-entropy for each. A class weight multiplies the positives.
+    """Predicts any subset of C labels, with a sigmoid and a binary cross-entropy for each.
+
+    A class weight multiplies the loss of the positives.
 
     Shape:
         ``(B, D)`` to ``(B, C)``.
@@ -99,7 +101,7 @@ class MultilabelHead(LinearHead):
 
 
 class NumberHead(LinearHead):
-    """One number: squared error.
+    """Predicts one number, with the squared error as loss.
 
     Shape:
         ``(B, D)`` to ``(B, 1)``.

@@ -28,9 +28,9 @@ from continual_petl.heads.kinds import GENERATIVE, Kind
 class Matthews(MulticlassConfusionMatrix):
     """Matthews correlation for any number of classes (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006).
 
-    0 if undefined, as in scikit-learn and expected by GLUE's CoLA. torchmetrics 1.9 returns a positive value if all
-    predictions for two classes are the majority class (0.58 for three rows against one), which would make a useless bank
-    look good.
+    0 if undefined, as in scikit-learn and as GLUE's CoLA expects. With two classes, torchmetrics 1.9 returns a positive
+    value if all predictions are the majority class (0.58 if it has three rows and the other class has one), which would
+    make a useless bank look good.
     """
 
     def compute(self) -> Tensor:
@@ -47,7 +47,7 @@ class Rouge(ROUGEScore):
     """F1 of ROUGE-L, ROUGE-1 and ROUGE-2 (Lin 2004), mean over rows, without stemming.
 
     Words are defined as in `rouge_score`: runs of the letters a to z and digits, in lower case. A text in another
-    script has none.
+    script has no words.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ _ROUGE = ("rougeL", "rouge1", "rouge2")
 
 
 class Bleu(SacreBLEUScore):
-    """SacreBLEU (Post 2018) with its tokenisation 13a and `smooth_method="none"`, over all rows together, in [0, 1]."""
+    """SacreBLEU (Post 2018) with its 13a tokenisation and `smooth_method="none"`, over all rows together, in [0, 1]."""
 
     def __init__(self) -> None:
         super().__init__(tokenize="13a")
@@ -97,7 +97,7 @@ class ExactMatch(Metric):
             self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, preds: Sequence[str], target: Sequence[str]) -> None:
-        """Count the texts of a batch."""
+        """Count the exact matches of a batch."""
         self.num_equal += sum(text.strip() == reference.strip() for text, reference in zip(preds, target, strict=True))
         self.num_texts += len(preds)
 
@@ -107,13 +107,13 @@ class ExactMatch(Metric):
 
 
 class TokenF1(SQuAD):
-    """Mean F1 of the words of text and reference, as SQuAD counts them (Rajpurkar et al. 2016), in [0, 1].
+    """Mean word-level F1 between text and reference, as in SQuAD (Rajpurkar et al. 2016), in [0, 1].
 
-    Words are in lower case, without punctuation and articles.
+    Texts are compared in lower case, without punctuation and articles.
     """
 
     def update(self, preds: Sequence[str], target: Sequence[str]) -> None:  # type: ignore[override]
-        """Count the words of a batch."""
+        """Compare the texts of a batch, with one reference for each text."""
         super().update(
             [{"prediction_text": text, "id": str(number)} for number, text in enumerate(preds)],
             [
@@ -128,7 +128,7 @@ class TokenF1(SQuAD):
 
 
 class Chrf(CHRFScore):
-    """chrF2 over all rows together (Popovic 2015): n-grams of 1 to 6 characters, no words, in [0, 1].
+    """chrF2 over all rows together (Popovic 2015): n-grams of 1 to 6 characters, no word n-grams, in [0, 1].
 
     As in torchmetrics, the six lengths count equally, so rows that are all shorter than six characters cannot reach 1.
     """
@@ -150,13 +150,13 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
     Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
     the generated texts and the references, each a list of strings.
 
-    Accuracy is micro-averaged, the share of rows (of words, for token-classification) predicted correctly: torchmetrics'
-    default would be macro.
+    Accuracy is micro-averaged: the share of rows (of words, for token-classification) predicted correctly. The default of
+    torchmetrics is macro.
 
     Args:
         kind: kind of the task.
         labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
-        metric: the metric that the task reports; those in `continual_petl.heads.kinds.IF_CHOSEN` are added if it is one.
+        metric: the metric that the task reports; added if it is one of `continual_petl.heads.kinds.IF_CHOSEN`.
     """
     scores: dict[str, Metric | MetricCollection]
     num_labels = len(labels or ())

@@ -20,7 +20,7 @@ def resolve_class_weights(
 ) -> tuple[float, ...] | None:
     """Return one weight per label, or None if all labels have the same weight.
 
-    ``balanced`` is scikit-learn's formula N / (C count), from the training labels of rows or of words. For multilabel, each
+    ``balanced`` is scikit-learn's formula N / (C count), with counts from the training rows or words. For multilabel, each
     label is a two-class problem, and its positives are multiplied by the ratio of the two balanced weights: the number of
     negatives divided by the number of positives. A mapping may leave labels out; their weight is 1.
 
@@ -29,8 +29,8 @@ def resolve_class_weights(
         kind: kind of the task.
         asked: the setting in the stream.
         labels: names in the order of the head's outputs.
-        train: training labels: indices ``(N,)``, flat tag indices with -100 for positions without a tag, or 0 and 1
-            ``(N, C)``.
+        train: training labels: indices ``(N,)``, flat tag indices with -100 for positions without a tag, or zeros and
+            ones ``(N, C)``.
 
     Raises:
         InputError: if a name is not a label of the task, or a balanced weight is undefined.
@@ -42,7 +42,7 @@ def resolve_class_weights(
         if unknown:
             raise InputError(
                 f"task {task!r}: training.class_weights names {', '.join(map(repr, unknown))}; the labels of its data are "
-                f"{', '.join(map(repr, labels))}. Write weights for these."
+                f"{', '.join(map(repr, labels))}. Write weights for these labels."
             )
         return tuple(float(asked.get(name, 1.0)) for name in labels)
     assert train is not None

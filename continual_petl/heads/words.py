@@ -1,4 +1,4 @@
-"""Converts a head's outputs to predictions in words."""
+"""Converts a head's outputs to readable predictions."""
 
 from __future__ import annotations
 

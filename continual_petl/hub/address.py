@@ -29,7 +29,7 @@ class Address:
 
     @classmethod
     def of(cls, text: str | Path, revision: str | None = None) -> Address:
-        """Read an address; ``hf://`` may be left out, and `Path` may have taken one of its slashes.
+        """Parse an address; ``hf://`` may be left out, and `Path` may have removed one of its slashes.
 
         Args:
             text: the address.
@@ -45,7 +45,7 @@ class Address:
                 "with a branch, tag or commit"
             )
         if revision is not None and found["revision"] is not None:
-            raise InputError(f"revision: got {revision!r}, but {text} names one too; give one of them")
+            raise InputError(f"revision: got {revision!r}, but {text} already names one; give only one of them")
         return cls(found["repo"], revision or found["revision"])
 
     def __str__(self) -> str:

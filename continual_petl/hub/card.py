@@ -36,7 +36,7 @@ def run_card(facts: RunFacts, head: Link, address: Address) -> str:
     row = "image.png" if facts.tasks[-1].kind == "image-classification" else "some text"
     text = f"""
 {counted(len(tasks), "task")}, learned{order} with `continual-petl` on {backbone}. The backbone is frozen; what was
-learned is in a bank for each task. All banks together have {stored}.
+learned is stored in one bank per task. All banks together have {stored}.
 
 {_tasks(facts)}
 {_summary(facts)}

@@ -1,8 +1,8 @@
-"""Downloads a run, checks every digest in it, and only then puts it where it is read.
+"""Downloads a run, checks every digest in it, and only then moves it to the place that it is read from.
 
-`huggingface_hub` downloads into its cache, whose files are links, which a store refuses. The run folder is made of the same
-files (large ones as hard links, which take no room) under ``continual-petl`` next to that cache, a folder for each commit.
-What a commit holds cannot change any more, so a folder that is there is not downloaded again.
+`huggingface_hub` downloads into its cache, whose files are links, which a store refuses. The run folder is built from the
+same files (large ones as hard links, which take no space) under ``continual-petl`` next to that cache, one per commit. The
+content of a commit never changes, so a folder that already exists is not downloaded again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from continual_petl.store.files.atomic import explain_refusals, make_folder
 
 
 def download(address: Address) -> Path:
-    """Return the folder of a run on the Hub: complete, with every digest checked. It is only for reading.
+    """Return the folder of a run on the Hub: complete, with every digest checked. It must only be read.
 
     The backbone is not needed; `Run.from_hub` also replays the probes on it.
 
     Raises:
-        InputError: if it cannot be downloaded, or is no run.
+        InputError: if it cannot be downloaded, or is not a run.
         StoreError: if it is damaged or was changed; the folder is then removed.
     """
     from huggingface_hub import HfApi, constants, snapshot_download  # takes half a second
@@ -59,7 +59,7 @@ def download(address: Address) -> Path:
     found = {str(path.relative_to(snapshot).as_posix()): path.stat().st_size for path in _files_in(snapshot)}
     paths = check_listed(found, str(address))
     if listed is not None and {path: found[path] for path in paths} != _of_run(listed):
-        raise StoreError(f"{address}: it changed while it was downloaded. Run the same command again.")
+        raise StoreError(f"{address}: it changed during the download. Run the same command again.")
     _put(snapshot, paths, folder, address)
     return folder
 
@@ -69,12 +69,12 @@ def _of_run(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _folder(address: Address, commit: str) -> Path:
-    """Return where the run of a commit is read from."""
+    """Return the folder that the run of a commit is read from."""
     from huggingface_hub import constants
 
     if re.fullmatch("[0-9a-f]{40}", commit) is None:
         raise InputError(
-            f"{address}: the Hub names its newest commit {commit!r}, which is no commit; check HF_ENDPOINT"
+            f"{address}: the Hub reports {commit!r} as its newest commit, which is no commit; check HF_ENDPOINT"
         )
     return Path(constants.HF_HOME, "continual-petl", address.repo.replace("/", "--"), commit)
 
@@ -84,7 +84,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> None:
-    """Make the run folder next to its place, check it, and move it there."""
+    """Build the run folder next to its final place, check it, and move it there."""
     make_folder(folder.parent)
     with explain_refusals(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as beside:
         made = Path(beside, folder.name)
@@ -97,7 +97,7 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
 
 
 def _link(source: Path, place: Path) -> None:
-    """Make a file of a bank a hard link; copy others, since a run that learns would write to them."""
+    """Create a hard link for a file of a bank; copy other files, since a run that learns would write to them."""
     if place.suffix == ".safetensors":
         with suppress(OSError):  # another disk, or one without hard links
             os.link(source, place)
@@ -110,10 +110,10 @@ def check_unchanged(folder: Path, where: str) -> None:
 
     Args:
         folder: the run folder.
-        where: what messages call it.
+        where: the name of the run in messages.
 
     Raises:
-        StoreError: with the findings.
+        StoreError: listing the findings.
     """
     try:
         checks = read_facts(folder).checks

@@ -1,4 +1,4 @@
-"""Errors of the Hub and of the network as one sentence: what failed, and what to do."""
+"""Turns errors from the Hub and the network into short messages: what failed, and what to do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from continual_petl.errors import InputError, StoreError
 from continual_petl.hub.address import Address
 
-_LOG_IN = "Log in with `hf auth login`, with a token that may do this."
+_LOG_IN = "Log in with `hf auth login`, using a token that has this permission."
 
 
 @contextmanager
 def explained(address: Address, doing: str) -> Iterator[None]:
-    """Turn what huggingface_hub raises in the block into an `InputError`.
+    """Turn exceptions that huggingface_hub raises in the block into an `InputError`.
 
     Args:
         address: the repository.
@@ -43,7 +43,7 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         ) from error
     except RepositoryNotFoundError as error:
         raise InputError(
-            f"{start}the Hub has no such repository (or it is private: then log in with `hf auth login`)."
+            f"{start}the Hub has no such repository (if it is private, log in with `hf auth login`)."
         ) from error
     except RevisionNotFoundError as error:
         raise InputError(f"{start}the repository has no revision {address.revision or 'main'!r}.") from error
@@ -62,7 +62,7 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         raise InputError(f"{start}{_first_line(error)}. {_AGAIN}") from error
     except (TypeError, AttributeError, LookupError, AssertionError):
         raise  # a bug
-    except Exception as error:  # network errors, which depend on the client used by huggingface_hub
+    except Exception as error:  # network errors, whose types depend on the client used by huggingface_hub
         cause = error.__cause__ or error
         raise InputError(
             f"{start}the Hub ({constants.ENDPOINT}) cannot be reached, or the connection broke "
@@ -70,14 +70,14 @@ def explained(address: Address, doing: str) -> Iterator[None]:
         ) from error
 
 
-_AGAIN = "The same command goes on where this one ended."
+_AGAIN = "Run the same command again to continue where this one stopped."
 
 
 def offline(address: Address, doing: str) -> InputError:
-    """Return the error for a Hub that is switched off."""
-    cached = "" if doing == "pushed" else " and its cache holds no complete copy"
+    """Return the error when the Hub is switched off."""
+    cached = "" if doing == "pushed" else " and its cache has no complete copy"
     return InputError(
-        f"{address}: it cannot be {doing}: the Hub is switched off (HF_HUB_OFFLINE){cached}. Unset the variable where there "
+        f"{address}: it cannot be {doing}: the Hub is switched off (HF_HUB_OFFLINE){cached}. Unset the variable if there "
         "is a network."
     )
 

@@ -1,7 +1,7 @@
 """Which files of a run belong on the Hub: those that its chain names, and no others.
 
-Locks, the index, half-learned tasks, logs and reports stay where they are. What is downloaded is held against the same list:
-other files at the top level, such as README.md, are ignored; anything unknown among banks and tombstones is refused.
+Locks, the index, half-learned tasks, logs and reports are never uploaded. Downloads are checked against the same list: other
+files at the top level, such as README.md, are ignored; anything unknown among banks and tombstones is refused.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BANK = {"bank.json": MAX_JSON_BYTES} | dict.fromkeys(FILES, 16 * 2**30) | {ROUT
 _IN_BANK = re.compile(rf"banks/[A-Za-z0-9][A-Za-z0-9._-]*/(?P<file>{'|'.join(map(re.escape, _BANK))})")
 _TOMBSTONE = re.compile(r"tombstones/\d{6,12}\.json")
 PATTERNS = (*_TOP, "banks/*", "tombstones/*")
-"""What is asked for in a download, as wildcards."""
+"""The files requested in a download, as wildcard patterns."""
 MAX_BYTES = 64 * 2**30
-"""Largest size of a download; more has to be downloaded on purpose."""
+"""Maximum size of a download; anything larger has to be downloaded explicitly."""
 MAX_FILES = 500_000
 
 
 def limit_of(path: str) -> int | None:
-    """Return the largest size in bytes of a file of a run, by its path in the repository; None if it is none of a run's."""
+    """Return the maximum size in bytes of a run's file, given its path in the repository; None if no run has such a file."""
     if path in _TOP:
         return _TOP[path]
     if (found := _IN_BANK.fullmatch(path)) is not None:
@@ -40,7 +40,7 @@ def limit_of(path: str) -> int | None:
 
 
 def files_of(store: Store) -> dict[str, Path]:
-    """Return the files of a run by their paths in the repository; the run's lock is held."""
+    """Return the files of a run by their paths in the repository; the caller holds the run's lock."""
     found = {name: store.folder / name for name in _TOP if (store.folder / name).exists()}
     for task in store.tasks:
         for name in ("bank.json", *store.manifest(task).files):
@@ -52,7 +52,7 @@ def files_of(store: Store) -> dict[str, Path]:
 
 
 def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
-    """Return the files of a run in a repository.
+    """Return the paths of a run's files in a repository.
 
     Args:
         sizes: size in bytes of every file, by path.
@@ -60,7 +60,7 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
 
     Raises:
         InputError: if it holds no run.
-        StoreError: if there are files that no run has, or too large ones.
+        StoreError: if there are files that no run has, or files that are too large.
     """
     if "stream.yaml" not in sizes:
         adapter = "adapter_config.json" in sizes
@@ -72,20 +72,20 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
         if limit is None:
             if path.startswith(("banks/", "tombstones/")):
                 raise StoreError(
-                    f"{where}: its file {path!r} belongs to no run: under banks and tombstones there are only "
+                    f"{where}: its file {path!r} belongs to no run: banks and tombstones can only contain "
                     f"{known_names([*_BANK, 'tombstones'])}. Nothing was downloaded; tell the author."
                 )
             continue
         if size > limit:
             raise StoreError(
-                f"{where}: its file {path!r} has {megabytes(size)}, more than such a file can have ({megabytes(limit)}). "
+                f"{where}: its file {path!r} has {megabytes(size)}, but such a file may have at most {megabytes(limit)}. "
                 "Nothing was downloaded; tell the author."
             )
         kept.append(path)
     total = sum(sizes[path] for path in kept)
     if total > MAX_BYTES or len(kept) > MAX_FILES:
         raise StoreError(
-            f"{where}: {len(kept):,} files with {megabytes(total)} are more than is downloaded unasked ({MAX_FILES:,} files, "
-            f"{megabytes(MAX_BYTES)}). Download it on purpose, with `hf download`, and give the folder."
+            f"{where}: {len(kept):,} files with {megabytes(total)} are more than is downloaded automatically "
+            f"({MAX_FILES:,} files, {megabytes(MAX_BYTES)}). Download it yourself with `hf download`, and give the folder."
         )
     return kept

@@ -1,6 +1,6 @@
-"""Uploads a run, or the export of a task, as one commit: the repository has the whole new state, or the whole old one.
+"""Uploads a run, or the export of a task, as one commit: the repository has either the whole new state or the whole old one.
 
-`HfApi.create_commit` leaves out files that the repository already has, and large files that were uploaded before the commit
+`HfApi.create_commit` skips files that the repository already has, and large files that were uploaded before the commit
 failed are not sent again. (`upload_folder` would split a long run into several commits; between them, the repository would
 hold a run that does not verify.)
 """
@@ -33,12 +33,12 @@ _OF_EXPORTS = {
     *("adapter_config.json", "adapter_model.safetensors", "head.safetensors"),
     *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
 }
-"""Files by which a repository holds an export; those of an earlier export are removed."""
+"""Files that show that a repository holds an export; those of an earlier export are removed."""
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push has done."""
+    """The result of a push."""
 
     repo: str
     revision: str | None
@@ -46,7 +46,7 @@ class Pushed:
     """The newest commit of the repository."""
     url: str
     changed: bool
-    """False if the repository already had all of it, so that nothing was uploaded."""
+    """False if the repository already had everything, so that nothing was uploaded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -54,16 +54,16 @@ class Pushed:
 
 
 def push_run(store: Store, repo: str, *, private: bool = False, revision: str | None = None) -> Pushed:
-    """Upload a run. Every digest is checked before; nobody may write to the run meanwhile.
+    """Upload a run. Every digest is checked first; no other process may write to the run meanwhile.
 
     Args:
         store: the run.
         repo: the repository, ``USER/NAME``; created if it does not exist.
-        private: whether it has to be private.
+        private: whether the repository has to be private.
         revision: the branch; created if it does not exist. None means ``main``.
 
     Raises:
-        InputError: if nothing is learned, the Hub cannot be reached or refuses, or the repository holds something else.
+        InputError: if nothing has been learned, the Hub cannot be reached or refuses, or the repository holds other things.
         StoreError: if the run is damaged.
         RunInUseError: if another process writes to the run.
     """
@@ -73,7 +73,7 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
         if problems := problems_of(facts.checks):
             raise StoreError(refusal(str(store.folder), problems))
         if head is None or not facts.tasks:
-            raise InputError(f"{store.folder}: nothing is learned yet, so there is nothing to push")
+            raise InputError(f"{store.folder}: nothing has been learned yet, so there is nothing to push")
         results = store.results_file.read_bytes()
         files: dict[str, Path | bytes] = {**files_of(store), RESULTS: results[: results.rfind(b"\n") + 1]}
 
@@ -91,13 +91,13 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
 
 
 def check_export(store: Store, task: str, format: str) -> None:
-    """Raise `InputError` if nobody else could load the export of a task: an adapter for a folder of this machine."""
+    """Raise `InputError` if nobody else could load the export of a task: an adapter for a folder on this machine."""
     pin = store.pin()
     if format == "peft" and pin is not None and base_model(pin.name) is None:
         raise InputError(
             f"task {task!r}: its backbone is the folder {pin.name}, which others do not have, so they could not load an "
-            "adapter for it. Push format 'merged', which holds the backbone too, or learn the task on a backbone of the "
-            "Hub."
+            "adapter for it. Push format 'merged', which includes the backbone, or learn the task on a backbone from "
+            "the Hub."
         )
 
 
@@ -106,10 +106,10 @@ def push_export(folder: Path, task: str, repo: str, *, private: bool = False, re
 
     Args:
         folder: the folder of the export.
-        task: the task, for the commit's message.
-        repo: as in `push_run`, and so are ``private`` and ``revision``.
-        private: see there.
-        revision: see there.
+        task: the task, for the commit message.
+        repo: see `push_run`.
+        private: see `push_run`.
+        revision: see `push_run`.
 
     Raises:
         InputError: if the Hub cannot be reached or refuses, or the repository holds a run.
@@ -139,19 +139,19 @@ def push_export(folder: Path, task: str, repo: str, *, private: bool = False, re
 
 @dataclass(frozen=True, kw_only=True)
 class _Upload:
-    """Where something is uploaded, and what may be there before."""
+    """The destination of an upload, and what may already be there."""
 
     repo: str
     revision: str | None
     private: bool
     message: str
     check: Callable[[Mapping[str, RepoFile]], None]
-    """Raises if what is in the repository must not be replaced."""
+    """Raises if the content of the repository must not be replaced."""
     is_own: Callable[[str], bool]
     """Whether a file in the repository is removed if it is not uploaded again."""
 
     def commit(self, files: Mapping[str, Path | bytes], card: str) -> Pushed:
-        """Upload the files that the repository does not have, remove those that are gone, and update the card."""
+        """Upload the files that the repository does not have, remove those that no longer exist, and update the card."""
         from huggingface_hub import CommitOperationDelete, HfApi, constants  # takes half a second
 
         address = Address(self.repo, self.revision)
@@ -177,7 +177,7 @@ class _Upload:
         return Pushed(self.repo, self.revision, done.oid, url, done.oid != before)
 
     def _prepared(self, api: HfApi) -> tuple[str, dict[str, RepoFile]]:
-        """Create repository and branch if needed; return its newest commit and its files."""
+        """Create repository and branch if needed; return the newest commit and its files."""
         from huggingface_hub.hf_api import RepoFile
 
         api.create_repo(self.repo, private=self.private or None, exist_ok=True)
@@ -212,10 +212,10 @@ def _additions(files: Mapping[str, Path | bytes]) -> Iterator[CommitOperationAdd
 
 
 def _check_continues(files: Collection[str], results: bytes, there: Mapping[str, RepoFile], repo: str) -> None:
-    """Raise `InputError` unless the run is the one in the repository, as it is or with more entries.
+    """Raise `InputError` unless the run continues the one in the repository: the same entries, or more.
 
-    results.jsonl is only ever appended to, so the one there has to be the beginning of the one here; and a tombstone there
-    has to be here too, or a task that was dropped there would come back.
+    results.jsonl is only ever appended to, so the remote file has to be the beginning of the local one; and every remote
+    tombstone has to exist locally too, or a task that was dropped there would come back.
     """
     if "stream.yaml" not in there and (others := _OF_EXPORTS.intersection(there)):
         raise InputError(
@@ -224,9 +224,9 @@ def _check_continues(files: Collection[str], results: bytes, there: Mapping[str,
     dropped = any(path.startswith("tombstones/") and path not in files for path in there)
     if dropped or not _begins_with(results, there.get(RESULTS)):
         raise InputError(
-            f"{repo}: this repository holds another run, or this run with more learned or dropped than here. "
+            f"{repo}: this repository holds another run, or this run with more tasks learned or dropped. "
             "Nothing was uploaded. Push to another repository or another --revision, or "
-            f"download what is there (`hf download {repo} --local-dir FOLDER`) and learn on in that folder."
+            f"download its content (`hf download {repo} --local-dir FOLDER`) and continue to learn in that folder."
         )
 
 
@@ -237,5 +237,5 @@ def _begins_with(content: bytes, there: RepoFile | None) -> bool:
     start = content[: there.size]
     if there.lfs is not None:
         return hashlib.sha256(start).hexdigest() == there.lfs.sha256
-    # Git's digest of a file.
+    # The digest that Git uses for a file.
     return hashlib.sha1(b"blob %d\0" % len(start) + start, usedforsecurity=False).hexdigest() == there.blob_id

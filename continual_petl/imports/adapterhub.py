@@ -29,7 +29,7 @@ _SITES = {"q": "query", "k": "key", "v": "value"}
 
 
 def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
-    """Return the bank that an adapter of `adapters` becomes; see `continual_petl.imports.peft.translate_peft`.
+    """Translate an adapter of `adapters` into a bank; see `continual_petl.imports.peft.translate_peft`.
 
     Raises:
         InputError: if a bank cannot express it.
@@ -38,8 +38,8 @@ def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, 
     family = str(backbone.model.config.model_type)
     if outer.model_type != family or family not in PLACES:
         raise InputError(
-            f"adapter_config.json: key model_type: got {outer.model_type!r}, and the run's backbone is of type {family!r}; "
-            f"allowed are adapters for the backbone's own type, if that is one of {', '.join(PLACES)}."
+            f"adapter_config.json: key model_type: got {outer.model_type!r}, but the run's backbone is of type {family!r}; "
+            f"an adapter must be for the backbone's own type, and that must be one of {', '.join(PLACES)}."
         )
     found = find_kind(files, None, backbone, kind)
     head = find_head(files, found, {}, backbone, pooling)
@@ -69,11 +69,9 @@ def _bottlenecks(
     if config.activation is None:
         why = f"a bank has no activation like {config.non_linearity!r} (non_linearity)"
     elif config.is_parallel and (attention or norm_first):
-        why = "a parallel bottleneck (is_parallel) reads something else there than on the FFN of a post-norm model"
+        why = "a parallel bottleneck (is_parallel) has another input there than on the FFN of a post-norm model"
     elif config.original_ln_before and not config.is_parallel and (attention or norm_first):
-        why = (
-            "a bank has bottlenecks that read normalised sums (original_ln_before) only on the FFN of a post-norm model"
-        )
+        why = "a bank's bottlenecks can read normalised sums (original_ln_before) only on the FFN of a post-norm model"
     elif not (attention or config.output_adapter):
         why = "mh_adapter, cross_adapter and output_adapter are all off"
     if why is not None:
@@ -86,7 +84,7 @@ def _bottlenecks(
     sites = ["attention"] * attention + ["ffn"] * config.output_adapter
     if not 1 <= size <= backbone.hidden_size:
         raise InputError(
-            f"adapter_config.json: key reduction_factor: got {config.reduction_factor}: it gives a size of {size}."
+            f"adapter_config.json: key reduction_factor: got {config.reduction_factor}, which gives a size of {size}."
         )
     spec = BankSpec.model_validate({"modifications": [row | {"modifies": site} for site in sites], "layers": layers})
 
@@ -101,7 +99,7 @@ def _bottlenecks(
             for part, layer in ((_DOWN, delta.down), (_UP, delta.up)):
                 for leaf, parameter in layer.named_parameters():
                     if not present:
-                        parameter.zero_()  # a bank has all attentions of a layer, and this changes nothing
+                        parameter.zero_()  # a bank modifies all attentions of a layer; zeros change nothing
                         continue
                     path = f"{place_of(backbone.sites, placement.layer, placement.name)}.{outer.name}.{part}.{leaf}"
                     _put(parameter, stored, path, left)
@@ -119,7 +117,7 @@ def _low_rank(
     row |= {"scale": config.alpha / config.r, "dropout": config.dropout}
     order = [site for site in ("query", "key", "value", "ffn_in", "ffn_out") if site in sites]
     if not order or len(order) < len(sites):
-        raise InputError("adapter_config.json: key attn_matrices: LoRA is nowhere, or twice on one projection.")
+        raise InputError("adapter_config.json: key attn_matrices: LoRA is on no projection, or twice on the same one.")
     spec = BankSpec.model_validate({"modifications": [row | {"modifies": site} for site in order], "layers": layers})
 
     def fill(bank: Bank) -> None:

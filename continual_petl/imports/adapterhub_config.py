@@ -1,4 +1,4 @@
-"""The configuration of an adapter of `adapters` 1.3: what can be expressed here, and what is refused by name."""
+"""The configuration of an adapter of `adapters` 1.3: options that a bank can express, and those refused by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BottleneckConfig(FrozenModel):
 
     @property
     def activation(self) -> Activation | None:
-        """The non-linearity by its name in a bank; None if a bank has none like it."""
+        """The non-linearity under its name in a bank; None if a bank has no equivalent."""
         known: Any = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"silu": "silu"}
         found: Activation | None = known.get(self.non_linearity.lower())
         return found
@@ -74,21 +74,21 @@ _WITHOUT_EFFECT = {
     *("phm_dim", "factorized_phm_W", "shared_W_phm", "shared_phm_rule", "factorized_phm_rule", "phm_c_init"),
     *("phm_init_range", "learn_phm", "hypercomplex_nonlinearity", "phm_rank", "phm_bias"),
 }
-"""Options that do not change what a saved adapter computes, or only together with one that is refused (phm_layer)."""
+"""Options that do not change what a saved adapter computes, or do so only together with one that is refused (phm_layer)."""
 
 
 def read_hub_config(whole: Mapping[str, Any]) -> tuple[HubConfig, BottleneckConfig | LoraConfig]:
     """Return the options of an adapter.
 
     Raises:
-        InputError: if a value is not allowed, or an option is on that cannot be expressed here.
+        InputError: if a value is not allowed, or an option is on that a bank cannot express.
     """
     outer = _read(HubConfig, whole, set())
     kind = outer.config.get("architecture")
     if kind not in (None, "lora"):
         raise InputError(
-            f"adapter_config.json: key config.architecture: got {repr(kind)[:200]}, but banks can be made of bottlenecks "
-            "and lora."
+            f"adapter_config.json: key config.architecture: got {repr(kind)[:200]}, but only bottlenecks and lora can "
+            "be imported."
         )
     return outer, _read(
         BottleneckConfig if kind is None else LoraConfig, outer.config, _WITHOUT_EFFECT | {"architecture"}
@@ -101,7 +101,7 @@ def _read(cls: type[Any], content: Mapping[str, Any], passive: set[str]) -> Any:
         if key not in known and key not in passive and value not in (None, False, "", 0, [], {}):
             raise InputError(
                 f"adapter_config.json: key {key[:200]}: got {repr(value)[:200]}, but it changes what the adapter computes, "
-                "or is not known here."
+                "or is unknown."
             )
     try:
         return cls.model_validate({key: value for key, value in content.items() if key in known})

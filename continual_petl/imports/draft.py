@@ -1,4 +1,4 @@
-"""A bank that is being made of an adapter's tensors: its specification, and how its values are set."""
+"""A bank that is being built from an adapter's tensors: its specification, and how its values are set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from continual_petl.errors import InputError
 
 @dataclass(frozen=True)
 class Draft:
-    """What an adapter becomes."""
+    """The bank that an adapter is translated into."""
 
     spec: BankSpec
     fill: Callable[[Bank], None]
-    """Sets the values of an initialised bank with this specification, except those below."""
+    """Sets the values of an initialised bank with this specification, except those in `norms`."""
     norms: dict[str, Tensor] = field(default_factory=dict)
-    """LayerNorm parameters of the bank's own, by their names in the backbone; others stay copies."""
+    """The bank's own LayerNorm parameters, by their names in the backbone; the others stay copies of the backbone's."""
 
     @torch.no_grad()
     def write(self, bank: Bank) -> None:

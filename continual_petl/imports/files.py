@@ -1,4 +1,4 @@
-"""Reads the folder of an adapter that came from anywhere: JSON and safetensors, of limited size, nothing executed."""
+"""Reads the folder of an adapter from any source: JSON and safetensors of limited size; nothing is executed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AdapterFiles:
     head: dict[str, Tensor]
     """The content of head.safetensors; empty if there is no such file."""
     notes: Mapping[str, str]
-    """What an export wrote about the head, in the metadata of the file that has it: kind, pooling, labels."""
+    """What an export wrote about the head, in the metadata of the file that contains it: kind, pooling, labels."""
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of every file that was read."""
 
@@ -58,7 +58,7 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
         )
     if not tensors.is_file():
         instead = (
-            f" It has {PEFT_PICKLE}, which can execute code when it is read: load it with peft where you trust it, and save "
+            f" It has {PEFT_PICKLE}, which can execute code when it is read: if you trust it, load it with peft and save "
             "it again (save_pretrained writes safetensors)."
         )
         raise InputError(
@@ -79,7 +79,7 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
 def read_hub_files(folder: str | Path) -> AdapterFiles:
     """Read the folder of an adapter of `adapters`.
 
-    Its own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
+    The library's own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
 
     Raises:
         InputError: if a file is missing, too large or damaged.
@@ -117,7 +117,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
         for name, tensor in found.items()
     ):
-        raise InputError(f"folder: {path} does not hold tensors by name; it is not an adapter.")
+        raise InputError(f"folder: {path} does not contain a mapping from names to tensors; it is not an adapter.")
     return whole(path, found)
 
 
@@ -141,7 +141,7 @@ def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]
         digest: its SHA-256, if known.
 
     Raises:
-        InputError: if it is too large or damaged, or a tensor has no place in an adapter.
+        InputError: if it is too large or damaged, or contains a tensor that no adapter has.
     """
     try:
         # The cache of the Hub has links to files.
@@ -174,7 +174,7 @@ def _check(path: Path, wrong: Iterable[tuple[str, Tensor]], what: str) -> None:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    """Return what the header of a safetensors file says about it."""
+    """Return the metadata in the header of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as opened:
             found: dict[str, str] = opened.metadata() or {}

@@ -32,20 +32,20 @@ class ImportedHead:
 
     kind: Kind
     module: str | None
-    """Its name in the model that peft wraps; None for a file of its own, or a generative task."""
+    """Its name in the model that peft wraps; None if it is in a file of its own, or for a generative task."""
     tensors: dict[str, Tensor]
     """weight (outputs, width) and bias (outputs,); empty for a generative task."""
     pooling: Pooling | None
-    """None: the stream's, or that of the task."""
+    """None means the pooling of the stream or the task."""
     labels: tuple[str, ...] | None
-    """None if unknown, or the kind has none."""
+    """None if unknown, or if the kind has no labels."""
 
 
 def find_kind(files: AdapterFiles, task_type: str | None, backbone: Backbone, asked: str | None) -> Kind:
     """Return the kind of an adapter's task.
 
     Raises:
-        InputError: if it is not known, or does not fit the adapter.
+        InputError: if it is unknown, or not possible for this adapter.
     """
     allowed = _KINDS.get(task_type or "", tuple(METRICS))
     possible = tuple(kind for kind in allowed_kinds(backbone) if kind in allowed)
@@ -63,14 +63,14 @@ def find_kind(files: AdapterFiles, task_type: str | None, backbone: Backbone, as
 def find_head(
     files: AdapterFiles, kind: Kind, copies: dict[str, Tensor], backbone: Backbone, asked: str | None
 ) -> ImportedHead:
-    """Return the head, and take its tensors out of the adapter's.
+    """Return the head, and remove its tensors from the adapter's.
 
     Args:
         files: the adapter.
         kind: the kind of the task.
         copies: tensors that replace those of the wrapped model, by name; the head's are removed.
         backbone: the backbone.
-        asked: the pooling that the user gives.
+        asked: the pooling that the user has given, if any.
 
     Raises:
         InputError: if there is no head, or one that a bank cannot have.
@@ -109,12 +109,12 @@ def find_head(
     if weight is None or weight.ndim != 2 or weight.shape[1] != backbone.hidden_size:
         raise InputError(
             f"folder: it has no head for a task of kind {kind}. Put {HEAD} into it, with the tensors weight (outputs x "
-            f"{backbone.hidden_size}) and bias (outputs), which are applied to the pooled states; say how these are pooled "
-            "with --pooling."
+            f"{backbone.hidden_size}) and bias (outputs), which are applied to the pooled states; give their "
+            "pooling with --pooling."
         )
     if not head.keys() <= {"weight", "bias"} or (bias is not None and bias.shape != weight.shape[:1]):
         raise InputError(
-            f"folder: the head has the tensors {known_names(sorted(head))}; expected weight and bias that fit."
+            f"folder: the head has the tensors {known_names(sorted(head))}; expected weight and bias with matching shapes."
         )
     if pooling is not None and pooling not in _POOLINGS:
         raise InputError(f"pooling: got {pooling[:100]!r}; allowed: {', '.join(_POOLINGS)}.")
@@ -139,10 +139,10 @@ def _labels(files: AdapterFiles, kind: Kind) -> tuple[str, ...] | None:
 
 
 def resolve_labels(head: ImportedHead, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return the labels in the order of the head's outputs; transformers' LABEL_0, LABEL_1 and so on if nobody named them.
+    """Return the labels in the order of the head's outputs; LABEL_0, LABEL_1 and so on, as in transformers, if unnamed.
 
     Raises:
-        InputError: if their number is another one.
+        InputError: if their number is not the number of outputs.
     """
     if not head.tensors:
         return None
@@ -157,6 +157,6 @@ def resolve_labels(head: ImportedHead, asked: tuple[str, ...] | None) -> tuple[s
     if len(labels) != num_outputs or len(set(labels)) != num_outputs or num_outputs < 2:
         raise InputError(
             f"labels: got {len(labels)} ({known_names(labels, limit=5)}), but the adapter's head has {num_outputs} outputs: "
-            "give one different name for each, in their order; a head with one output is for kind regression."
+            "give a distinct name for each, in their order; a head with one output is for kind regression."
         )
     return labels

@@ -1,4 +1,4 @@
-"""An adapter, translated into a bank, and its comparison with what the library that wrote it computes."""
+"""An adapter translated into a bank, and its comparison with the outputs of the library that wrote it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from continual_petl.imports.head import ImportedHead
 
 @dataclass(frozen=True)
 class Imported:
-    """An adapter, translated."""
+    """A translated adapter."""
 
     draft: Draft
     head: ImportedHead
     base: str | None
-    """The base model that it names."""
+    """The base model that the adapter names."""
     revision: str | None
     format: Literal["peft", "adapters"]
     method: str
     stored: dict[str, Tensor]
     """Its tensors as they were read."""
     computes: Callable[..., Compute]
-    """From a task, and ``head``, its head's tensors, to the other library's arithmetic with the tensors as they were read."""
+    """Given a task, and its head's tensors as ``head``: the other library's arithmetic on the tensors as they were read."""
 
 
 def check_imported(imported: Imported, subject: Subject) -> float:

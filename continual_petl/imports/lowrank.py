@@ -1,8 +1,8 @@
 """LoRA and DoRA of `peft` as modifications of a bank: the reverse of `continual_petl.export.lowrank`.
 
-A bank has one rank and one set of layers for each kind of projection, and peft may have another one for every module.
-Smaller ranks are filled up with zeros, and projections that the adapter leaves alone get zero matrices: both add exact zeros.
-Factors that differ are the learned factors of a bank; with magnitudes, which have none, they are multiplied into B.
+A bank has one rank and one set of layers for each kind of projection, while peft may have different ones for every module.
+Smaller ranks are padded with zeros, and projections that the adapter does not change get zero matrices: both add exact
+zeros. Factors that differ become learned factors of the bank; with magnitudes, which have none, they are multiplied into B.
 
 In a fused module, such as GPT-2's queries, keys and values, every part gets the columns of B that are not zero for it, with
 their rows of A; a part without any is not changed.
@@ -53,12 +53,12 @@ def low_rank(
     Args:
         config: its options.
         changed: tensors by the path of their module in the backbone.
-        names: the name that peft has for each path.
+        names: peft's name for each path.
         model: the backbone.
         sites: its sites.
 
     Raises:
-        InputError: if a module is not a projection, or its tensors do not fit it.
+        InputError: if a module is not a projection, or its tensors have the wrong shape.
     """
     every = places(sites, LOW_RANK)
     check_known(changed, {place.path for place in every}, "low-rank changes of the projections in the layers")
@@ -88,7 +88,7 @@ def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place
     if parts.keys() != expected or parts[A].ndim != 2 or parts[B].ndim != 2 or parts[A].shape[0] != parts[B].shape[1]:
         raise InputError(
             f"adapter_model.safetensors: module {name!r} has {', '.join(sorted(parts))}; expected matrices "
-            f"{', '.join(sorted(expected))} of one rank. The file is damaged, or of another method."
+            f"{', '.join(sorted(expected))} of one rank. The file is damaged, or for another method."
         )
     module = model.get_submodule(place.path)
     weight_OI = rows_of(module.get_parameter("weight"), module, None)
@@ -97,8 +97,8 @@ def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place
     shapes = [up_OR.shape[0], down_RI.shape[1], *(() if magnitude_O is None else magnitude_O.shape)]
     if shapes != [*weight_OI.shape, *weight_OI.shape[:1]][: len(shapes)]:
         raise InputError(
-            f"adapter_model.safetensors: the tensors of module {name!r} are for {shapes[0]} outputs of {shapes[1]} inputs, "
-            f"but this backbone has {weight_OI.shape[0]} of {weight_OI.shape[1]}: the adapter belongs to another base model."
+            f"adapter_model.safetensors: the tensors of module {name!r} are for {shapes[0]} outputs and {shapes[1]} inputs, "
+            f"but this backbone has {weight_OI.shape[0]} and {weight_OI.shape[1]}: the adapter is for another base model."
         )
     if place.columns is None:
         return _Change(down_RI, up_OR, scale, magnitude_O)
@@ -106,7 +106,7 @@ def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place
     magnitude_O = None if magnitude_O is None else magnitude_O[place.columns]
     used = up_OR.any(dim=0)
     if not used.any():
-        # A magnitude that is the norm of the weights, up to rounding, changes nothing.
+        # A magnitude that equals the norm of the weights, up to rounding, changes nothing.
         norm_O = torch.linalg.vector_norm(weight_OI[place.columns].float(), dim=1).cpu()
         if magnitude_O is None or torch.allclose(magnitude_O, norm_O, rtol=1e-6, atol=0.0):
             return None
@@ -134,7 +134,7 @@ def _fill(delta: LowRank, change: _Change | None) -> None:
     if learned:
         delta.scale.fill_(1.0 if change is None else change.scale)
     if change is None:
-        return  # a fresh magnitude is the norm of the weights
+        return  # a fresh magnitude equals the norm of the weights
     rank = len(change.down_RI)
     folded = 1.0 if learned or delta.modification.scale == change.scale else change.scale
     put(delta.down.weight[:rank], change.down_RI, A)

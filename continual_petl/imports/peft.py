@@ -1,7 +1,7 @@
-"""An adapter of `peft` as a bank: what its files say, translated, and compared with peft's own arithmetic.
+"""An adapter of `peft` as a bank: its files are translated, and the bank is compared with peft's own arithmetic.
 
-The comparison uses `continual_petl.export.restated`, which reads the adapter's tensors as they are, so a mistake in the
-translation shows.
+The comparison uses `continual_petl.export.restated`, which reads the adapter's tensors as they are, so it detects
+mistakes in the translation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INSIDE = "ln_tuning_layers."
 
 
 def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
-    """Return the bank that an adapter of peft becomes.
+    """Translate an adapter of peft into a bank.
 
     Args:
         files: its files.
@@ -47,18 +47,18 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
     if config.peft_type in VIRTUAL:
         table = table_of(files.tensors, config)
         draft = (prefix if config.peft_type == "PREFIX_TUNING" else prompt)(config, table, backbone)
-        # Beside it, peft saves the head of the class.
+        # Besides the table, peft saves the head of the class.
         copies = {name.removeprefix("base_model."): t for name, t in files.tensors.items() if name != TABLE}
         stored = {TABLE: table, **copies}
         head = find_head(files, found, copies, backbone, pooling)
         if copies:
             raise InputError(
                 f"adapter_model.safetensors: tensor {min(copies)[:200]!r} is not of peft_type {config.peft_type}; the file "
-                "is damaged, or of another method."
+                "is damaged, or for another method."
             )
         if head.module is not None and head.pooling == "last" and config.peft_type != "PREFIX_TUNING":
             raise InputError(
-                f"folder: behind a prompt, the class of this adapter ({config.task_type}) reads the last position of a batch "
+                f"folder: after a prompt, the class of this adapter ({config.task_type}) reads the last position of a batch "
                 "even where that is padding, which no pooling of a bank does. Train the adapter on the base model "
                 "(FEATURE_EXTRACTION), with a linear head in head.safetensors."
             )
@@ -99,7 +99,7 @@ def _imported(
     names = Names("", config.task_type, head.module, start, backbone.sites.base, modules)
     known = config.model_dump()
     inner = [name for name in changed if matches(config.feedforward_modules, name)]
-    # What is targeted was checked; the comparison needs whole names.
+    # The targets were checked above; the comparison needs full names.
     known |= {"target_modules": sorted(changed), "feedforward_modules": inner}
     known["peft_type"] = "PROMPT_TUNING" if config.peft_type == "P_TUNING" else config.peft_type
     method = "DoRA" if config.use_dora else config.peft_type
@@ -119,13 +119,13 @@ def _computes(
 
 
 def _sorted(tensors: dict[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
-    """Return what peft adds, by module, and whole copies of parameters."""
+    """Return the tensors that peft adds, by module, and the complete copies of parameters."""
     changed: dict[str, dict[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         if not key.startswith(_START):
             raise InputError(
-                f"adapter_model.safetensors: tensor {key[:200]!r} is not named as peft names it ({_START}...); the adapter "
+                f"adapter_model.safetensors: tensor {key[:200]!r} does not follow peft's naming ({_START}...); the adapter "
                 "was written by another library."
             )
         name = key.removeprefix(_START)
@@ -137,7 +137,7 @@ def _sorted(tensors: dict[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], d
 
 
 def _base(backbone: Backbone, names: list[str]) -> str:
-    """Return where the base model is in the model that was wrapped, by the modules that the adapter names.
+    """Return the prefix of the base model in the wrapped model, from the modules that the adapter names.
 
     Raises:
         InputError: if a module is not in the backbone.
@@ -169,6 +169,6 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
     other = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]
     if other or not (changed or copies):
         raise InputError(
-            f"adapter_model.safetensors: {f'tensor {other[0][:200]!r} is' if other else 'there are no tensors, or none'} of "
-            f"peft_type {config.peft_type}; the file is damaged, or of another method."
+            f"adapter_model.safetensors: {f'tensor {other[0][:200]!r} is not' if other else 'no tensor is'} of "
+            f"peft_type {config.peft_type}; the file is damaged, or for another method."
         )

@@ -1,7 +1,7 @@
-"""The configuration of an adapter of `peft` 0.21: what can be expressed here, and what is refused by name.
+"""The configuration of an adapter of `peft` 0.21: options that a bank can express, and those refused by name.
 
-An option that peft has and this file does not know is refused unless it is off, so that nothing is ignored that changes what
-the adapter computes.
+An option of peft that this file does not know is refused unless it is off, so that nothing that changes what the adapter
+computes is ignored.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _WITHOUT_EFFECT = {
     *("encoder_reparameterization_type", "encoder_hidden_size", "encoder_num_layers", "encoder_dropout"),
     "prefix_projection",
 }
-"""Options that do not change what a saved adapter computes: how it was trained, or what its tensors show. A prompt or prefix
-that was trained through a network is saved without it."""
+"""Options that do not change what a saved adapter computes: they say how it was trained, or what its tensors show. A prompt
+or prefix that was trained through a network is saved without it."""
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of init_lora_weights that leave the base model's weights as they are."""
 _LITERAL = re.compile(r"\^?[A-Za-z0-9_.]+")
@@ -71,16 +71,16 @@ def read_peft_config(config: Mapping[str, Any]) -> PeftConfig:
     """Return the options of an adapter.
 
     Raises:
-        InputError: if a value is not allowed, or an option is on that cannot be expressed here.
+        InputError: if a value is not allowed, or an option is on that a bank cannot express.
     """
     kind = config.get("peft_type")
     if kind not in METHODS:
-        raise _refused("peft_type", kind, f"banks can be made of {', '.join(METHODS)}")
+        raise _refused("peft_type", kind, f"only these can be imported: {', '.join(METHODS)}")
     fields = PeftConfig.model_fields
     for key, value in config.items():
         off = value is None or value is False or value in ("", "none") or value in ({}, [])
         if key not in fields and key not in _WITHOUT_EFFECT and not off:
-            raise _refused(key, value, "it changes what the adapter computes, or is not known here")
+            raise _refused(key, value, "it changes what the adapter computes, or is unknown")
     try:
         made = PeftConfig.model_validate({key: value for key, value in config.items() if key in fields})
     except ValidationError as error:
@@ -88,12 +88,12 @@ def read_peft_config(config: Mapping[str, Any]) -> PeftConfig:
         where = ".".join(map(str, first["loc"]))[:200]
         raise InputError(f"adapter_config.json: key {where}: {first['msg']}; the file is damaged.") from error
     if made.init_lora_weights not in _PLAIN_STARTS:
-        why = "such an adapter belongs to changed weights of the base model; convert it with peft first"
+        why = "such an adapter belongs to modified weights of the base model; convert it with peft first"
         raise _refused("init_lora_weights", made.init_lora_weights, why)
     for name in ("rank_pattern", "alpha_pattern"):
         for pattern in getattr(made, name):
             if not _LITERAL.fullmatch(pattern):
-                raise _refused(name, pattern, "only names of modules, or ends of names, are read")
+                raise _refused(name, pattern, "only names of modules, or the ends of names, are supported")
     for name in ("target_modules", "exclude_modules"):
         value = getattr(made, name)
         if isinstance(value, str):
@@ -106,7 +106,7 @@ def _refused(key: str, value: object, why: str) -> InputError:
 
 
 def _check_expression(key: str, text: str) -> None:
-    """Refuse regular expressions that could take forever on a name."""
+    """Refuse regular expressions that could take forever to match a name."""
     harmless = len(_REPEATED.findall(text)) <= _MAX_REPEATED and not re.search(r"\)[*+{?]|\\[1-9]|\(\?P[=>]", text)
     try:
         harmless = harmless and len(text) <= 1000 and re.compile(text) is not None
@@ -114,12 +114,12 @@ def _check_expression(key: str, text: str) -> None:
         harmless = False
     if not harmless or text == "all-linear":
         raise _refused(
-            key, text, "only short regular expressions without nested repetition are run; give a list of names"
+            key, text, "only short regular expressions without nested repetition are supported; give a list of names"
         )
 
 
 def matches(wanted: str | Iterable[str] | None, name: str) -> bool:
-    """Return whether peft finds a module for names, ends of names, or a regular expression."""
+    """Return whether names, ends of names, or a regular expression match a module in peft."""
     if wanted is None:
         return False
     if isinstance(wanted, str):
@@ -142,7 +142,7 @@ def factor(config: PeftConfig, name: str, rank: int) -> float:
     """Return the factor of a module's low-rank change: ``alpha / r``, or ``alpha / sqrt(r)``.
 
     Raises:
-        InputError: if the configuration says another rank.
+        InputError: if the configuration specifies another rank.
     """
     expected = int(_by_pattern(config.rank_pattern, name, config.r))
     if expected != rank:

@@ -1,4 +1,4 @@
-"""Which library wrote an adapter, and the bank that it becomes."""
+"""Detects which library wrote an adapter, and translates it into a bank."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def read_adapter(folder: str | Path) -> AdapterFiles:
 
 
 def translate(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
-    """Return the bank that an adapter becomes; see `translate_peft` and `translate_hub`."""
+    """Translate an adapter into a bank; see `translate_peft` and `translate_hub`."""
     of_hub = {"model_type", "config"} <= files.config.keys()
     return (translate_hub if of_hub else translate_peft)(files, backbone, kind=kind, pooling=pooling)

@@ -48,8 +48,8 @@ def factors(
         if inner != (place.site == "ffn_inner"):
             what = "outputs" if inner else "inputs"
             raise InputError(
-                f"adapter_config.json: key feedforward_modules: a bank multiplies the {what} of {name!r}, and this adapter "
-                f"its {'inputs' if inner else 'outputs'}."
+                f"adapter_config.json: key feedforward_modules: a bank multiplies the {what} of {name!r}, but this adapter "
+                f"multiplies its {'inputs' if inner else 'outputs'}."
             )
         vector = parts[FACTOR].flatten()
         vector = vector if place.columns is None else vector[place.columns]
@@ -73,7 +73,7 @@ def factors(
 
 
 def with_norms(draft: Draft | None, norms: dict[str, Tensor], model: nn.Module, sites: Sites) -> Draft:
-    """Return a draft with LayerNorms of its own, or one of nothing else.
+    """Return a draft with its own LayerNorms added, or one that has nothing else.
 
     Args:
         draft: the other parts of the bank; None if there are none.
@@ -82,7 +82,7 @@ def with_norms(draft: Draft | None, norms: dict[str, Tensor], model: nn.Module, 
         sites: its sites.
 
     Raises:
-        InputError: if a parameter is not one of a LayerNorm in the layers.
+        InputError: if a parameter does not belong to a LayerNorm in the layers.
     """
     spec = BankSpec() if draft is None else draft.spec
     owners = norms_of(sites)

@@ -1,6 +1,6 @@
 """Prompts and prefixes of `peft` as modifications of a bank: the reverse of `continual_petl.export.virtual`.
 
-Keys of a prefix are turned back by its length, since here they have no distance to the text; that rounds.
+The keys of a prefix are rotated back by its length, since here they have no distance to the text; this causes rounding.
 
 Shape suffixes: L virtual tokens, W width of the embeddings, K width of all keys of an attention module, T layers.
 """
@@ -30,14 +30,14 @@ def table_of(tensors: dict[str, Tensor], config: PeftConfig) -> Tensor:
     """Return the tensor of a prompt or prefix.
 
     Raises:
-        InputError: if there is none, or its number of rows is another one.
+        InputError: if there is none, or it has the wrong number of rows.
     """
     table = tensors.get(TABLE)
     length, stacks = config.num_virtual_tokens, config.num_transformer_submodules or 1
     if table is None or table.ndim != 2 or length is None:
         raise InputError(
             f"adapter_model.safetensors: an adapter of type {config.peft_type} has one table {TABLE} and num_virtual_tokens; "
-            f"found {', '.join(sorted(tensors))[:200]}. The file is damaged, or of another method."
+            f"found {', '.join(sorted(tensors))[:200]}. The file is damaged, or for another method."
         )
     if len(table) != length * (1 if config.peft_type == "PREFIX_TUNING" else stacks):
         raise InputError(
@@ -57,7 +57,7 @@ def prompt(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     if place is None or place.norm is not None or place.positions is not None:
         raise InputError(
             f"folder: a prompt of peft ({config.peft_type}) on a model with absolute positions ({backbone.anatomy.family}) "
-            "gets positions there and moves those of the text, and a bank's prompt does not. Prompts can be imported for "
+            "takes positions and shifts those of the text, but a bank's prompt does not. Prompts can be imported for "
             "families with relative or rotary positions (t5, llama, qwen2, qwen3, modernbert)."
         )
     assert config.num_virtual_tokens is not None
@@ -67,7 +67,7 @@ def prompt(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
         part: Any = bank.modifications["0"]
         held = part[INPUT]
         assert isinstance(held, Prompt)
-        # The rows of an encoder-decoder's second half are never read.
+        # With an encoder-decoder, the second half of the rows is never read.
         put(held.table, table[: config.num_virtual_tokens], TABLE)
 
     return Draft(BankSpec.model_validate({"modifications": [row]}), fill)
@@ -82,7 +82,7 @@ def prefix(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     """
     if (why := why_no_prefix(backbone)) is not None:
         raise InputError(
-            f"folder: the prefixes of peft cannot be imported here: {why}. They can be for decoders with rotary positions "
+            f"folder: the prefixes of peft cannot be imported here: {why}. Decoders with rotary positions can have them "
             "(llama, qwen2, qwen3)."
         )
     length, model_config = len(table), backbone.model.config

@@ -83,8 +83,8 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
         return None
     if name == AUTO or isinstance(name, tuple):
         raise InputError(
-            f"task {plan.name!r}, bank.start_from: got {name}; with your own Trainer, allowed is the name of one task: "
-            "`continual_petl.learn` tries several starting points and learns the weights of an average."
+            f"task {plan.name!r}, bank.start_from: got {name}; with your own Trainer, it must be the name of one task: "
+            "only `continual_petl.learn` tries several starting points and learns the weights of an average."
         )
     _check_in_memory(learner, plan, name, "start_from")
     check_start(plan, learner.plans[name], learner.backbone)
@@ -115,7 +115,7 @@ def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> Non
         wrong.append(f"max_length {backbone.max_length}, less than {asked.max_length}")
     if wrong:
         raise InputError(
-            f"task {task.name!r}: the learner's backbone has {'; '.join(wrong)} as in the stream: load it with "
+            f"task {task.name!r}: the learner's backbone does not match the stream: it has {'; '.join(wrong)}. Load it with "
             "load_backbone(name, revision=..., precision=..., attention=..., max_length=...) and the stream's values."
         )
 

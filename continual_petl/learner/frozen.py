@@ -29,7 +29,7 @@ def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
             "its bank changes the lowest layer, so there are no frozen layers below it (use layers: top-3, for example)"
         )
     if plan.training.packing:
-        return "training.packing puts rows into other windows in every epoch, and states are cached row by row"
+        return "training.packing puts rows into different windows in every epoch, and states are cached row by row"
     if plan.training.backbone_dropout:
         return "training.backbone_dropout makes the states of the frozen layers random"
     return None

@@ -50,7 +50,7 @@ class Ends(NamedTuple):
 
 
 def ends_of(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat | None = None) -> Ends:
-    """Return the end token of a task's texts and the padding token; with a chat template, it decides the end."""
+    """Return the end token of a task's texts and the padding token; a chat template has its own end token."""
     return Ends(tokenizer.eos_token_id if chat is None else chat.end, padding_id(tokenizer))
 
 
@@ -119,8 +119,8 @@ def generate(
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], stop: Sequence[str] = ()) -> list[str]:
-    """Return the text of each row of token ids, without special tokens, up to the first stop string, and without outer
-    spaces.
+    """Return the text of each row of token ids, without special tokens, up to the first stop string, and without
+    leading or trailing spaces.
     """
     texts = (str(tokenizer.decode(list(row), skip_special_tokens=True)) for row in rows)
     return [before_stop(text, stop).strip() for text in texts]

@@ -24,7 +24,7 @@ from continual_petl.seeding import derive_seed
 class LearnerGuards(L.Callback):
     """Refuses to train anything but the active bank; every `ContinualLearner` adds one to its Trainer.
 
-    It runs after the user's callbacks, so it sees their effects. It also seeds every step.
+    It runs after the user's callbacks, so that it sees their effects. It also seeds every step.
 
     Args:
         plan: the task being learned.

@@ -1,4 +1,4 @@
-"""The LightningModule, which activates a bank and computes its loss and scores.
+"""The LightningModule that activates a bank and computes its loss and scores.
 
 The backbone is part of the module, so that Lightning moves it to the right device, but never part of a checkpoint.
 """
@@ -101,7 +101,7 @@ class ContinualLearner(L.LightningModule):
             tokenizer: the backbone's tokenizer; only generative tasks need it, to turn token ids into text.
 
         Raises:
-            ValueError: if the task already has a bank here, or ``reads`` does not fit its bank.
+            ValueError: if the task already has a bank here, or ``reads`` does not match its bank.
         """
         bank = build_bank(plan, self.backbone)
         if plan.training.packing:
@@ -172,7 +172,7 @@ class ContinualLearner(L.LightningModule):
         super().train(mode)
         self.model.train(False)
         if mode and self.active is not None and self.plan.training.backbone_dropout:
-            # Not only nn.Dropout: attention applies dropout as a function and takes the mode from the enclosing module.
+            # Not only nn.Dropout modules: attention applies dropout as a function, in the mode of the enclosing module.
             for module in self.model.modules():
                 module.training = not moves_in_training(module)
         return self

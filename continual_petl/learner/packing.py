@@ -1,8 +1,8 @@
 """Checks that a backbone computes the rows of a packed window as if each were alone; the families included here do.
 
-`transformers` recognises windows by their positions, but a model with its own code may not. What it gets wrong shows in short
-passes: a row must not change, bit for bit, when its neighbour in the window does, and must be what it is alone, up to
-rounding.
+`transformers` recognises windows by their positions, but a model with its own code may not. Its mistakes show in short
+passes: a row's states must not change by a single bit when its neighbour in the window changes, and must equal those of
+the row alone, up to rounding.
 """
 
 from __future__ import annotations

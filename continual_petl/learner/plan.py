@@ -111,7 +111,7 @@ def allowed_kinds(backbone: Backbone) -> tuple[Kind, ...]:
 
 
 def check_kind(task: TaskSpec, backbone: Backbone) -> None:
-    """Raise `InputError` if the backbone does not support this kind of task, listing the kinds that it does."""
+    """Raise `InputError` if the backbone does not support this kind of task, listing the kinds that it supports."""
     allowed = allowed_kinds(backbone)
     if task.kind in allowed:
         return
@@ -126,7 +126,7 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
     else:
         why = f"its language-modelling head is for tasks of kind {allowed[-1]!r}"
     raise InputError(
-        f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. Allowed on it are "
+        f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. It supports "
         f"{', '.join(allowed)}: change the task's kind, or put it into a stream on another backbone."
     )
 

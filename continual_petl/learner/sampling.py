@@ -1,9 +1,9 @@
-"""Sampling and stop strings, such that the text generated for a row does not depend on the other rows of its batch.
+"""Sampling and stop strings, such that the text of a row does not depend on the other rows of its batch.
 
 Sampling from softmax(z) is the argmax of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
-https://arxiv.org/abs/1411.0030). So the sample is the most likely token after noise is added, and the noise of each row has
-its own generator, seeded by the task's seed and the tokens of the row's source. transformers samples with one generator
-for a whole batch.
+https://arxiv.org/abs/1411.0030). So the sample is the most likely token after noise is added, and the noise of each
+row comes from its own generator, seeded by the task's seed and the tokens of the row's source. transformers samples
+with one generator for a whole batch.
 
 Shape suffixes: B rows, T tokens, V vocabulary.
 """
@@ -27,11 +27,12 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Tokens decoded per character of a stop string, plus this many extra: a character may take four byte-level tokens."""
+"""Tokens decoded per character of the longest stop string, and extra: a character may take four byte-level tokens."""
 
 
 class Sampler(LogitsProcessor):
-    """Add noise of its own to each row's scores, after temperature, top-k (Fan et al. 2018) and top-p (Holtzman et al. 2020).
+    """Add noise to the scores, for each row on its own, after temperature, top-k (Fan et al. 2018) and top-p (Holtzman et
+    al. 2020).
 
     Args:
         spec: provides temperature, top_k and top_p.
@@ -85,7 +86,7 @@ class Stops(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return generated tokens up to the one that completes a stop string; a row continues until all rows have ended."""
+        """Return generated tokens up to the one that completes a stop string; rows go on until all have ended."""
         return next((ids[:number] for number in range(1, len(ids)) if self._ends(ids[:number])), ids)
 
     def _ends(self, ids: list[int]) -> bool:

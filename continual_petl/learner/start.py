@@ -20,9 +20,9 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
     if folding is not None:
         trained = folding.config.trained_through(folding)
         raise InputError(
-            f"{where} cannot be started from: its {folding.form} was trained through {trained}, which is folded away when "
-            "a task is learned, so training cannot continue. Start from a bank that is stored in the form it was trained in "
-            "(reparametrise: none), or remove start_from."
+            f"{where} cannot be started from: its {folding.form} was trained through {trained}, which is folded away "
+            "once a task is learned, so training cannot continue. Start from a bank that is stored in the form it was "
+            "trained in (reparametrise: none), or remove start_from."
         )
     mine, other = (build_bank(each, backbone).body() for each in (plan, parent))
     for name in sorted(mine.keys() | other.keys()):

@@ -1,10 +1,10 @@
 """Passes on the text of one row while it is generated, in pieces that join to exactly the text that `decode` returns.
 
 transformers' `TextStreamer` passes on complete words of one text without stop strings or stripping. Here a piece is passed on
-once no later token can change it, so these are held back:
+once no later token can change it, so the following are held back:
 
 * spaces at the end, which `decode` strips if nothing follows;
-* an end of the text that may be the beginning of a stop string;
+* the end of the text, if it may be the beginning of a stop string;
 * the first bytes of a character whose other bytes are in later tokens, which are decoded as U+FFFD until then; and with
   byte fallback (SentencePiece), whole runs of bytes, which are decoded together;
 * the last characters if the tokenizer removes spaces before punctuation afterwards.
@@ -39,7 +39,8 @@ class Pieces(BaseStreamer):
         tokenizer: converts tokens to text.
         end: the end token.
         stop: stop strings.
-        put: called after every token, with an empty text if nothing is settled; what it raises ends the generation.
+        put: called after every token, with an empty text if no more text is settled; an exception that it raises ends
+            the generation.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, end: int | None, stop: Sequence[str], put: Put) -> None:
@@ -66,7 +67,7 @@ class Pieces(BaseStreamer):
         """Pass on the rest of the complete text.
 
         Raises:
-            InputError: if it does not begin with the pieces.
+            InputError: if it does not begin with the pieces already passed on.
         """
         if not text.startswith(self._given):
             raise InputError(

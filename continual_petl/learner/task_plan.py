@@ -40,7 +40,7 @@ class PlanFields(FrozenModel):
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
     """Maximum number of target tokens in training; None for kinds whose targets are not text."""
     chat: ResolvedChat | None = None
-    """How conversations become text; None for tasks on texts."""
+    """How conversations become text; None for tasks on plain texts."""
     normalise: Normalise | None = None
     """How the scores of options are normalised; None for tasks without options."""
 

@@ -1,6 +1,6 @@
 """Arguments and return values of all metrics, validated in one place.
 
-Metrics compute in numpy, so that a report needs no torch; for tensors they return a tensor. numpy adds up the same sum in
+Metrics compute in numpy, so that a report needs no torch; for tensors they return a tensor. numpy adds the same values in
 the same order on every machine; torch does not guarantee this, since its order depends on the processor's vector width.
 
 A score is finite, or NaN for "never measured". Infinities are refused because ``inf - inf`` would turn a mistake into
@@ -31,8 +31,8 @@ def matrix(R_TT: Tensor | Array) -> Array:
     """
     if R_TT.ndim != 2 or R_TT.shape[0] != R_TT.shape[1] or R_TT.shape[0] == 0:
         raise ValueError(
-            f"R_TT has shape {tuple(R_TT.shape)}; a result matrix is (T, T) with T >= 1, R_TT[i, j] the score on task "
-            "j after learning task i; after k of T tasks pass R_TT[:k, :k]"
+            f"R_TT has shape {tuple(R_TT.shape)}; a result matrix is (T, T) with T >= 1, where R_TT[i, j] is the score "
+            "on task j after learning task i; after k of T tasks, pass R_TT[:k, :k]"
         )
     return _finite(R_TT, "R_TT")
 
@@ -50,10 +50,10 @@ def vector(values_T: Tensor | Array, name: str, length: int | None = None) -> Ar
 
 
 def check_positive(values: Array, name: str, *, zero: bool = False) -> None:
-    """Refuse negative numbers, and zeros unless ``zero``; NaN passes.
+    """Refuse negative numbers, and zeros unless ``zero`` is true; NaN passes.
 
     Raises:
-        ValueError: naming the first number outside the range.
+        ValueError: if there is one; the message names the first.
     """
     wrong = values < 0 if zero else values <= 0
     if wrong.any():
@@ -82,5 +82,5 @@ def _finite(values: Tensor | Array, name: str) -> Array:
         array = values.detach().cpu().numpy()
     if np.isinf(array).any():
         where = np.argwhere(np.isinf(array))[0].tolist()
-        raise ValueError(f"{name}{where} is infinite; values are finite, or NaN where nothing was measured")
+        raise ValueError(f"{name}{where} is infinite; values must be finite, or NaN where nothing was measured")
     return array

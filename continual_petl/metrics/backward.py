@@ -30,7 +30,7 @@ def bwt_gem(R_TT: Scores) -> Scores:
     """Backward transfer: ``1/(T-1) sum_{i<T} (R[T, i] - R[i, i])`` (GEM paper).
 
     Args:
-        R_TT: result matrix; the last row and the diagonal are used, without their common cell.
+        R_TT: result matrix; the last row and the diagonal are used, except for the cell that they share.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
@@ -53,7 +53,7 @@ def bwt_gem_code(R_TT: Scores) -> Scores:
     It is smaller than ``bwt_gem`` by the factor (T-1)/T. For one task the code prints 0; here it is NaN, as in all metrics.
 
     Args:
-        R_TT: result matrix; the last row and the diagonal are used, without their common cell.
+        R_TT: result matrix; the last row and the diagonal are used, except for the cell that they share.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
@@ -138,7 +138,7 @@ def forgetting_max(R_TT: Scores) -> Scores:
     data arrives with the task. The formula as printed also includes earlier rows: ``forgetting_max_all_rows``.
 
     Args:
-        R_TT: result matrix; the lower triangle with the diagonal is used, without its last cell.
+        R_TT: result matrix; the lower triangle with the diagonal is used, except for the last cell of the diagonal.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1; negative if scores rose.
@@ -189,7 +189,7 @@ def forgetting_first(R_TT: Scores) -> Scores:
     The negative of ``bwt_gem``; it misses gains after learning that were lost again.
 
     Args:
-        R_TT: result matrix; the last row and the diagonal are used, without their common cell.
+        R_TT: result matrix; the last row and the diagonal are used, except for the cell that they share.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.

@@ -1,6 +1,6 @@
 """Cost of the learner: the efficiency criteria of Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166).
 
-Each is 1 at best. The ``min(1, .)`` in the formulas is from the paper: a learner that shrinks gains nothing.
+The best value of each is 1. The ``min(1, .)`` in the formulas is from the paper: shrinking the model gains nothing.
 
 Shape suffixes: T tasks, C criteria. All arguments are float64; a NaN makes the result NaN.
 """
@@ -82,7 +82,9 @@ def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
     """
     pass_T, learn_T = vector(pass_ops_T, "pass_ops_T"), vector(learn_ops_T, "learn_ops_T")
     if len(pass_T) != len(learn_T):
-        raise ValueError(f"learn_ops_T has shape {tuple(learn_ops_T.shape)}; pass_ops_T has {tuple(pass_ops_T.shape)}")
+        raise ValueError(
+            f"learn_ops_T has shape {tuple(learn_ops_T.shape)}, but pass_ops_T has {tuple(pass_ops_T.shape)}"
+        )
     check_positive(pass_T, "pass_ops_T", zero=True)
     check_positive(learn_T, "learn_ops_T", zero=True)
     if not epsilon > 0:

@@ -2,11 +2,11 @@
 
 "Forward transfer" names three different things in the literature; each has its own name here:
 
-* help before learning, against an untrained model: ``fwt_gem`` and, as its authors' code divides, ``fwt_gem_code``
+* help before learning, compared with an untrained model: ``fwt_gem`` and, as its authors' code divides, ``fwt_gem_code``
   (Lopez-Paz & Ranzato 2017, GEM, https://arxiv.org/abs/1706.08840);
 * the plain zero-shot score: ``fwt_tri`` (Diaz-Rodriguez et al. 2018, https://arxiv.org/abs/1810.13166);
-* the gain just after learning, against learning the task alone: ``fwt_plasticity`` (Wu et al. 2022 and most papers on
-  language models since).
+* the gain just after learning, compared with learning the task alone: ``fwt_plasticity`` (Wu et al. 2022 and most papers
+  on language models since).
 
 Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112) measure a loss instead of this gain: ``intransigence``.
 
@@ -70,7 +70,7 @@ def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
 def fwt_tri(R_TT: Scores) -> Scores:
     """Average zero-shot score over the whole run: ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
 
-    Nothing is subtracted, so it says as much about the tasks as about the learner.
+    No baseline is subtracted, so the value says as much about the tasks as about the learner.
 
     Args:
         R_TT: result matrix; the upper triangle without the diagonal is used.
@@ -114,7 +114,7 @@ def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
 
 
 def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
-    """Loss of the newest task from being learned last: ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
+    """What the newest task loses by being learned last: ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
 
     Lower is better; a negative value means that the stream helped. For ``I_k`` pass ``R_TT[:k, :k]`` and ``reference_T[:k]``.
 

@@ -1,8 +1,8 @@
 """Group tasks whose rows can share batches, and divide the rows into batches.
 
-Tasks share a group if their backbones have the same precision and their banks can share a forward pass (`banks.sharing`).
-Each generative task, and each bank that cannot share with any other, is a group of its own. Kinds, poolings and lengths may
-differ.
+Tasks share a group if their certificates name the same attention, their backbones have the same precision and their banks can
+share a forward pass (`banks.mixed.sharing`). Each generative task, and each task whose bank cannot share a pass with any
+other, forms a group of its own. Within a group, kinds, poolings and lengths may differ.
 
 Shape suffixes: N rows of all tasks of a group.
 """
@@ -34,7 +34,7 @@ def groups(
     Args:
         manifests: manifests by task.
         backbone_of: returns the backbone in the precision in which a task predicts.
-        max_bytes: maximum bytes of banks in memory at once.
+        max_bytes: maximum size, in bytes, of the banks in memory at once.
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
     by_lane: dict[Hashable, list[str]] = {}
@@ -45,12 +45,14 @@ def groups(
             alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
             seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
         shared = None if manifest.kind in GENERATIVE else seen[spec]
-        by_lane.setdefault(task if shared is None else shared, []).append(task)
+        key = task if shared is None else (shared, manifest.environment.attention)
+        by_lane.setdefault(key, []).append(task)
     return [part for lane in by_lane.values() for part in _parts(lane, manifests, max_bytes)]
 
 
 def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
-    """Return groups of tasks that encode the same rows identically for the same backbone; each generative task is alone.
+    """Return groups of tasks that encode the same rows identically for the same backbone with the same attention; each
+    generative task is alone.
 
     Args:
         manifests: manifests by task.
@@ -60,7 +62,7 @@ def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbon
     groups: dict[Hashable, list[str]] = {}
     for task, manifest in manifests.items():
         words = manifest.kind == "token-classification"
-        key: Hashable = (backbone_of(task).precision, manifest.max_length, words)
+        key: Hashable = (backbone_of(task).precision, manifest.environment.attention, manifest.max_length, words)
         groups.setdefault(task if manifest.kind in GENERATIVE else key, []).append(task)
     return [part for group in groups.values() for part in _parts(group, manifests, max_bytes)]
 
@@ -83,7 +85,7 @@ def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
     first = parts[0]
     types = [part.token_types for part in parts if part.token_types is not None]
     pixels = [part.pixels for part in parts if part.pixels is not None]
-    assert len(types) in (0, len(parts)), "all were encoded by one tokenizer"
+    assert len(types) in (0, len(parts)), "all rows were encoded by one tokenizer"
     lengths = np.concatenate([part.lengths for part in parts])
     return replace(
         first,
@@ -106,11 +108,11 @@ def batches(
     Args:
         lengths_N: tokens of each row.
         task_N: index of each row's task.
-        kinds: the kind of each task's bank; banks of one kind are computed by one matrix product.
+        kinds: a number for the kind of each task's bank; banks of the same kind are computed by one matrix product.
         batch_size: rows per batch.
 
     Returns:
-        Row indices, and pairs of a task and its number of rows in the batch, one task after the other.
+        For each batch, its row indices, grouped by task, and a pair of index and number of rows for each task.
     """
     for rows in evaluation_batches(lengths_N, batch_size):
         counts = Counter(task_N[rows].tolist())

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Row = Any
-"""A text, or a pair of texts; for a task of conversations a text or a list of messages; for token-classification a list of
-words, or a text that is split at its spaces; for image-classification any image that its data may
-hold: a path, a PIL image, an array, or bytes in a mapping."""
+"""A text, or a pair of texts; for a task on conversations, a text or a list of messages; for token-classification, a list of
+words, or a text that is split at its spaces; for image-classification, an image in any form that the task's data may have: a
+path, a PIL image, an array, or bytes in a mapping."""
 
 
 class PillowImage(Protocol):
@@ -35,8 +35,8 @@ OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
 """A single row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
 
 OneOrSeveral: TypeAlias = "tuple[str, str] | list[dict[str, str]] | NDArray[Any]"
-"""Decided by the task: two strings are one pair for a task on pairs, otherwise two rows; an array may be one image; a list of
-messages is one conversation."""
+"""One row or several, depending on the task: two strings are one pair for a task on pairs, otherwise two rows; an array may
+be one image; a list of messages is one conversation."""
 
 
 def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple[list[Any], bool]:
@@ -44,13 +44,14 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
 
     Args:
         rows: one row, or several of them in a list, a tuple, an array or anything else that can be iterated over.
-        manifests: returns the manifests of the tasks that all rows are for, called only if needed; returns none if each
-            row has its own task, which means that there are several rows.
+        manifests: returns the manifests of the tasks that all rows are for, and is called only if needed; the mapping is
+            empty if each row has its own task, which means that there are several rows.
 
     Raises:
-        InputError: if ``rows`` is neither, or two strings are one row for some of the tasks and two rows for other tasks.
+        InputError: if ``rows`` is neither one row nor several, or two strings are one row for some of the tasks and two rows
+            for others.
     """
-    import numpy as np  # not needed for types alone
+    import numpy as np  # imported here, since the type aliases above do not need it
 
     if isinstance(rows, list | tuple) and rows and all(map(is_message, rows)):
         return [list(rows)], True  # no task takes a single message as a row

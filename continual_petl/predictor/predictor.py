@@ -68,7 +68,7 @@ class Predictor:
             A single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task is not learned, or a row is not of the type that the task expects.
+            InputError: if a task has not been learned, or a row is not of the type that the task expects.
         """
         if isinstance(task, str):
             self._check_learned([task])
@@ -79,13 +79,13 @@ class Predictor:
         rows, one = as_rows(rows, dict)
         if one:
             raise InputError(
-                f"a single row was given, but a list of {counted(len(tasks), 'task')}: give the name of one task as a "
-                "string, or use predict_all for several tasks on the same row"
+                f"a single row was given together with a list of {counted(len(tasks), 'task')}: give the name of one task as "
+                "a string, or use predict_all for several tasks on the same row"
             )
         if len(tasks) != len(rows):
             raise InputError(
-                f"{counted(len(rows), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same order, "
-                "or one name for all"
+                f"got {counted(len(rows), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same "
+                "order, or a single task for all rows"
             )
         numbers: dict[str, list[int]] = {}
         for number, name in enumerate(tasks):
@@ -112,11 +112,11 @@ class Predictor:
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
         """Return the predictions of several tasks for the same rows, by task, in the order of the rows.
 
-        The frozen layers below the banks are computed once for all tasks: with banks in upper layers only, that is most of
+        The frozen layers below the banks are computed once for all tasks: with banks in upper layers only, those are most of
         the backbone. Each prediction equals that of the task alone, up to rounding (1e-6 in fp32).
 
         Args:
-            rows: inputs of the kind that all tasks were learned on, or a single row; see `predict`.
+            rows: inputs of the type that all tasks were learned on, or a single row; see `predict`.
             tasks: learned tasks, or the name of one.
             batch_size: rows per batch, or rows times tasks if there are few rows.
 
@@ -124,8 +124,8 @@ class Predictor:
             By task: a single prediction for a single row, otherwise a list with one prediction per row.
 
         Raises:
-            InputError: if a task is not learned, or a row is not of the type that the task expects; if ``rows`` is a tuple
-                of two texts, and some of the tasks, but not all, were learned on pairs of texts.
+            InputError: if a task has not been learned, or a row is not of the type that the task expects; if ``rows`` is a
+                tuple of two texts, and some of the tasks, but not all, were learned on pairs of texts.
         """
         store, models = self._models.store, self._models
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)
@@ -148,7 +148,7 @@ class Predictor:
     def resume(
         self, rows: Sequence[Row], tasks: Mapping[int, str], below: Below | None, *, batch_size: int = 32
     ) -> dict[int, Answer]:
-        """Return the predictions for some rows, whose lower layers may have been computed already, by row index.
+        """Return the predictions for some rows, by row index; the rows' lower layers may have been computed already.
 
         Each prediction equals that of `predict`, up to rounding (1e-6 in fp32).
 
@@ -181,7 +181,7 @@ class Predictor:
         tasks = [Task(each.plan, each.bank) for each in held]
         found: dict[str, dict[int, Answer]] = {each.manifest.task: {} for each in asked}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
-            with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
                 outputs_of_tasks = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
             positions = batch["index"].tolist()
@@ -195,7 +195,7 @@ class Predictor:
         unknown = [task for task in tasks if not isinstance(task, str) or not store.has(task)]
         if unknown:
             known = known_names(store.tasks, unknown[0])
-            more = f" (nor {counted(len(unknown) - 1, 'other is', 'others are')})" if len(unknown) > 1 else ""
+            more = f" (the same goes for {counted(len(unknown) - 1, 'other')})" if len(unknown) > 1 else ""
             raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
     def _alone(
@@ -212,7 +212,7 @@ class Predictor:
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
             positions = batch["index"].tolist()
-            with oom_reported(task, batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(task, batch, f"batch_size (it is {batch_size})"), held.attending():
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
                 with resumed(held.backbone, [held], tensors, below, [numbers[position] for position in positions]):
                     outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
@@ -252,7 +252,7 @@ class Predictor:
             batch = collate(together, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
             shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
             own_rows = [asked[task].numbers[row] for task, row in zip(task_N[rows], rows - first_N[rows], strict=True)]
-            with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"), held[0].attending():
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
                 with resumed(backbone, [held[task] for task, _ in whose], tensors, below, own_rows):
                     outputs_of_parts = respond_together(backbone, shares, tensors, models.stacks)
@@ -268,7 +268,7 @@ class Predictor:
         return {asked.numbers[position]: word for position, word in zip(positions, words, strict=True)}
 
     def _held(self, asked: Request) -> CachedBank:
-        """Return a task's bank, ensuring that it is the bank that the rows were prepared for."""
+        """Return a task's bank, after checking that it is the bank that the rows were prepared for."""
         store, task = self._models.store, asked.manifest.task
         now, held = store.consistently(lambda: (store.manifest(task), self._models.held(task)), task)
         if now.seal != asked.manifest.seal:

@@ -10,14 +10,14 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.of_kind import COLUMNS
 
 if TYPE_CHECKING:
-    from continual_petl.predictor.routed import RoutedAnswer  # with torch
+    from continual_petl.predictor.routed import RoutedAnswer  # imports torch
 
 Record = dict[str, Any]
 ANSWER, SHARES = "answer", "probabilities"
 
 
 def standard_columns(manifest: Manifest) -> tuple[str, ...]:
-    """Return the standard column names of a kind: the keys of ``columns`` in a stream file."""
+    """Return the standard column names of a task's kind: the keys of ``columns`` in a stream file."""
     if manifest.chat is not None:
         return ("messages",)
     return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
@@ -30,7 +30,7 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
         row: the row.
         answer: the prediction; None if there is none.
         manifest: manifest of the task.
-        given: the row with all its columns; by default, the row with the standard column names.
+        given: the row with all its columns; None means the row with the standard column names.
     """
     if given is None:
         given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
@@ -41,7 +41,7 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
 
 
 def route_of(answer: RoutedAnswer) -> Record:
-    """Return what a record says about the task that was found for a row."""
+    """Return the part of a record that describes the task found for a row."""
     return {
         "task": answer.task,
         "task_probability": answer.task_probability,

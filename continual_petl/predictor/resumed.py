@@ -19,11 +19,11 @@ from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.model_cache import ModelCache
 
 MAX_BYTES = 2**29
-"""Maximum number of bytes of states that are kept; for more rows, nothing is kept, and banks start at the embeddings."""
+"""Maximum size of the kept states in bytes; if they would take more, none are kept, and banks start at the embeddings."""
 
 
 def below_banks(models: ModelCache, finder: TaskFinder, num_rows: int) -> dict[Encoding, Below] | None:
-    """Return where the states of rows are to be kept, by encoding, or None if no bank could resume from them.
+    """Return, for each encoding, an object to keep the rows' states in; None if no bank could resume from them.
 
     Args:
         models: the run's backbone and banks.
@@ -40,8 +40,8 @@ def chosen_states(finder: TaskFinder, kept: Mapping[Encoding, Below] | None, tas
     """Return the kept states of rows, each encoded as its task encodes it.
 
     Args:
-        finder: has found the tasks.
-        kept: the states by encoding.
+        finder: the finder that found the tasks.
+        kept: the kept states, by encoding; None if there are none.
         tasks: the task of each row, by row index.
     """
     if not kept:
@@ -55,24 +55,25 @@ def resumed(
     backbone: Backbone, held: Sequence[CachedBank], batch: dict[str, Tensor], below: Below | None, rows: Sequence[int]
 ) -> AbstractContextManager[None]:
     """Return a context in which a pass of the batch resumes from the states of its rows, or starts at the embeddings if
-    there are none that all banks can resume from.
+    there are no states that all banks can resume from.
 
     Args:
         backbone: the backbone.
         held: the banks.
         batch: an evaluation batch, padded on the right.
         below: the states, by row; None if there are none.
-        rows: the row of each row of the batch.
+        rows: the row index, as in ``below``, of each row of the batch.
     """
     if (
         below is None
+        or any(each.manifest.environment.attention != backbone.attention for each in held)
         or any(each.plan.kind in GENERATIVE or lowest_layer(each.bank) < below.layer for each in held)
         or not can_cut(backbone, below.layer, batch)
     ):
         return nullcontext()
     states = [below.states[row] for row in rows]
     if "attention_mask" in batch and batch["attention_mask"].sum(1).tolist() != list(map(len, states)):
-        return nullcontext()  # a task was replaced meanwhile, and encodes its rows differently
+        return nullcontext()  # a task was replaced in the meantime, and now encodes its rows differently
     width = batch["input_ids"].shape[1] if "input_ids" in batch else len(states[0])
     states_BTH = torch.stack([pad(each_TH, (0, 0, 0, width - len(each_TH))) for each_TH in states])
     return resumed_at(backbone.model, backbone.sites, below.layer, states_BTH)

@@ -28,7 +28,7 @@ class RoutedAnswer:
     task_probability: float
     """Probability of the most probable task, among all tasks that take such rows."""
     runners_up: Mapping[str, float]
-    """The next most probable tasks; for a row without a prediction, the most probable one too."""
+    """The next most probable tasks; for a row without a prediction, the most probable task is included."""
     answer: Answer | None
     """The prediction; None if the task is unknown."""
 
@@ -36,7 +36,7 @@ class RoutedAnswer:
 def predict_routed(
     models: ModelCache, rows: Row | Sequence[Row], *, batch_size: int = 32, unknown: Unknown = "reject"
 ) -> RoutedAnswer | list[RoutedAnswer]:
-    """Predict one row, or several in their order, each with the bank of the task that the router finds for it.
+    """Predict one row or several, each with the bank of the task that the router finds for it.
 
     Args:
         models: the run's backbone and banks.
@@ -46,14 +46,15 @@ def predict_routed(
             probable task predicts it.
 
     Raises:
-        InputError: if the run cannot find tasks by itself, no task takes a row of this type, or ``unknown`` is neither.
+        InputError: if the run cannot find tasks by itself, no task takes a row of this type, or ``unknown`` is not one of
+            these two values.
         StoreError: if the stored sums are not those that were certified.
     """
     if unknown not in ("reject", "nearest"):
         raise InputError(f"unknown: got {unknown!r}; allowed are 'reject' and 'nearest'")
     finder = task_finder(models)
     manifests = finder.manifests
-    # If some tasks take pairs and other tasks do not, a tuple of two strings is a pair; two rows are given as a list.
+    # If only some tasks take pairs, a tuple of two strings is a pair; two rows have to be given as a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
     listed, one = as_rows(rows, lambda: pairs or manifests)
     if not listed:

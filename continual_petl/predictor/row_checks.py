@@ -30,8 +30,12 @@ class Request:
     inputs: list[Any]
     pairs: list[str] | None
 
-    def encoded(self, models: ModelCache) -> TokenisedRows:
-        """Encode the rows exactly as when the task was learned and measured, padding included.
+    def encoded(self, models: ModelCache, *, options: bool = True) -> TokenisedRows:
+        """Encode the rows, including padding, exactly as when the task was learned and measured.
+
+        Args:
+            models: the run's tokenizer and image processing.
+            options: whether the options of the task are encoded with each row; finding its task does not need them.
 
         Raises:
             InputError: if a row cannot be used.
@@ -46,7 +50,7 @@ class Request:
             max_target_length=manifest.max_target_length,
             images=models.images,
             chat=manifest.chat,
-            options=manifest.options,
+            options=manifest.options if options else None,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
@@ -54,13 +58,13 @@ class Request:
         return encoded
 
     def _check_all_seen(self, rows: TokenisedRows) -> None:
-        """Reject a row that the backbone does not see completely: the remaining words would silently have no tag."""
+        """Reject a row that the backbone does not see completely: the remaining words would silently get no tag."""
         for position, words in enumerate(self.inputs):
             seen = len(places_of_words(rows, position))
             if seen < len(words):
                 raise InputError(
                     f"task {self.manifest.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
-                    f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; divide the row, "
+                    f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; split the row, "
                     "so that every word gets a tag"
                 )
 
@@ -69,7 +73,7 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
     """Return the encoded rows of each request; texts that are encoded alike go to the tokenizer in one call.
 
     Raises:
-        InputError: as `Request.encoded`.
+        InputError: as in `Request.encoded`.
     """
     alike: dict[tuple[bool, int], list[int]] = {}
     for number, each in enumerate(asked):
@@ -93,7 +97,7 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
 
 
 def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifest) -> Request:
-    """Return the rows of a task, or raise `InputError` naming the first one of a type that the task was not learned on.
+    """Return the rows of a task, or raise `InputError` naming the first row of a type that the task was not learned on.
 
     Args:
         rows: all rows that were given.
@@ -139,7 +143,7 @@ def in_words(
     Args:
         outputs: the outputs of `respond`.
         manifest: manifest of the task.
-        models: provides the tokenizer.
+        models: the run's backbone and banks, which provide the tokenizer.
         encoded: all rows of the task.
         positions: indices of the predicted rows among them.
     """
@@ -162,7 +166,7 @@ def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
     except ValueError as error:
         raise InputError(
             f"task {manifest.task!r}: row {number + 1} is {_shown(row)}: {error}; each row of this task is the text of a "
-            "user message, or a list of messages {role, content} that ends with one"
+            "user message, or a list of messages {role, content} that ends with a user message"
         ) from error
 
 

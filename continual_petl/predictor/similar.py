@@ -1,4 +1,4 @@
-"""The learned tasks whose rows are most like those of a task, or like given rows, from stored sums alone."""
+"""Find the learned tasks whose rows are most similar to those of a task, or to given rows, using stored sums alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from continual_petl.store.model_cache import ModelCache
 
 
 def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, float]:
-    """Return the distance of each learned task, nearest first; see `continual_petl.router.similarity`.
+    """Return the distance of each learned task from the target, nearest first; see `continual_petl.router.similarity`.
 
     Args:
         models: the run's backbone and banks.
         target: a learned task, which is left out of the result, or rows of one type.
 
     Raises:
-        InputError: if no task, or not this one, stored sums; or no task takes rows of this type.
+        InputError: if no task stored sums, the target is a task that did not, or no task takes rows of this type.
     """
     finder = task_finder(models)
     if isinstance(target, str):
@@ -37,8 +37,8 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
     group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in target)), None)
     if not target or group is None:
         raise InputError(
-            f"rows: got {len(target)} rows; needed: at least one, all of a type that one learned task takes (texts, pairs of "
-            "texts, lists of words, or images)"
+            f"rows: got {len(target)} rows; give at least one, and only rows of a type that one of the learned tasks takes "
+            "(texts, pairs of texts, lists of words, or images)"
         )
     states_NF = np.stack(list(finder.states(models, target)[group].values()))
     return distances(finder.totals, np.array([len(states_NF)]), states_NF.mean(0, keepdims=True))

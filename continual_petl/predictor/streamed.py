@@ -1,4 +1,4 @@
-"""The text that a task generates for one row, in pieces, while it is generated."""
+"""Streams the text that a task generates for one row, piece by piece, while it is generated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from continual_petl.streams.batches.loaders import EvaluationLoader
 
 
 def check_streams(manifest: Manifest) -> None:
-    """Raise `InputError` unless a task generates texts from beginning to end."""
+    """Raise `InputError` unless a task generates its texts from beginning to end, so that they can be streamed."""
     if manifest.generation is None:
         what = f"is a {manifest.kind} task, which" if manifest.options is None else "chooses among its options, and"
         raise InputError(
@@ -28,13 +28,13 @@ def check_streams(manifest: Manifest) -> None:
         )
     if manifest.generation.num_beams > 1:
         raise InputError(
-            f"stream: task {manifest.task!r} generates with {manifest.generation.num_beams} beams, and which of them is the "
-            "text is known only at the end: predict without streaming, or learn the task with num_beams: 1"
+            f"stream: task {manifest.task!r} generates with {manifest.generation.num_beams} beams, and only at the end is it "
+            "known which one becomes the text: predict without streaming, or learn the task with num_beams: 1"
         )
 
 
 def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], None]:
-    """Check and encode a row, and load the bank; return the function that generates.
+    """Check and encode a row, load the bank, and return the function that generates the text.
 
     Args:
         models: the run's backbone and banks.
@@ -42,8 +42,8 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
         task: a learned task.
 
     Returns:
-        A function that calls its argument after every token with the next piece, which may be empty; what the argument
-        raises ends the generation.
+        A function that calls its argument after every token with the next piece, which may be empty; an exception raised by
+        the argument ends the generation.
 
     Raises:
         InputError: if the row cannot be used, or the task's texts cannot be streamed.
@@ -54,7 +54,7 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
         check_streams(manifest)
         rows, one = as_rows(row, lambda: {task: manifest})
         if not one:
-            raise InputError(f"stream: got {counted(len(rows), 'row')} in a list; give a single row, not in a list")
+            raise InputError(f"stream: got {counted(len(rows), 'row')} in a list; give a single row without a list")
         return check_request(rows, [0], manifest), models.held(task)
 
     asked, held = models.store.consistently(checked, task)
@@ -64,7 +64,7 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
 
     def generated(put: Put) -> None:
         held.backbone.model.train(False)
-        with oom_reported(task, batch, "max_new_tokens, or shorten the row"):
+        with oom_reported(task, batch, "max_new_tokens, or shorten the row"), held.attending():
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
             generate_pieces(held.backbone, held.bank, held.plan, tensors, tokenizer, put)
 
@@ -72,12 +72,12 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
 
 
 def stream(models: ModelCache, row: Row, task: str) -> Iterator[str]:
-    """Return an iterator over the pieces of a text; see `continual_petl.engine.predictions.Predictions.stream`."""
+    """Return an iterator over the pieces of the text; see `continual_petl.engine.predictions.Predictions.stream`."""
     return _pieces(generation_of(models, row, task))
 
 
 class _Closed(Exception):
-    """Nobody reads the pieces any more."""
+    """The pieces are no longer read."""
 
 
 def _pieces(generated: Callable[[Put], None]) -> Iterator[str]:

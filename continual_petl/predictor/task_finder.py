@@ -1,6 +1,6 @@
-"""Find the task of rows that name none: the router over the tasks of a run, and how rows are encoded for it.
+"""Find the task of rows that do not name one: the router over the tasks of a run, and how rows are encoded for it.
 
-Shape suffixes: N rows, T tasks, F numbers that the router reads from a row.
+Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUM_RUNNERS_UP = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The tasks of one row."""
+    """The tasks that one row may belong to."""
 
     task: str
     """The most probable task."""
@@ -43,9 +43,10 @@ class Route:
 
 
 Encoding = tuple[object, ...]
-"""Equal for tasks that encode a row in the same way, on the backbone in the same precision."""
+"""Equal for tasks that encode a row in the same way and use the backbone in the same precision."""
 States = Mapping[Encoding, Mapping[int, Array]]
-"""The numbers that the router reads from each row, ``(F,)``, by encoding and row index; without rows that no task takes."""
+"""The features that the router reads from each row, ``(F,)``, by encoding and row index; rows that no task takes are left
+out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class TaskFinder:
     """Finds the task of rows, among the tasks of a run that stored sums."""
 
     totals: Totals
-    """The sums of all learned tasks when this was created."""
+    """The sums of all tasks that had been learned when this was created."""
     router: Router
     groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
     """For each encoding, the manifest of one of its tasks, and the names of all its tasks."""
@@ -66,7 +67,7 @@ class TaskFinder:
         return {manifest.task: manifest for manifest, _ in self.groups.values()}
 
     def cut(self, models: ModelCache) -> int:
-        """Return the number of the lowest layer that any bank may change; below it, all passes are the same."""
+        """Return the number of the lowest layer that any bank may change; below it, the passes of all banks are the same."""
         backbone = models.backbone_of(next(iter(self.manifests)))
         if len(backbone.anatomy.stacks) > 1:
             return 0
@@ -81,14 +82,14 @@ class TaskFinder:
         known: States | None = None,
         below: Mapping[Encoding, Below] | None = None,
     ) -> States:
-        """Return the numbers that the router reads from rows; the backbone is frozen, so they are the same after every task.
+        """Return the features that the router reads from rows; the backbone is frozen, so they are the same after every task.
 
         Args:
             models: the run's backbone and banks.
             rows: the rows.
             batch_size: rows per batch.
             known: the result for the same rows and fewer tasks; only encodings that it lacks are computed.
-            below: for each encoding, gets the token states of the rows by their index.
+            below: where to store the token states of the rows, by encoding and row index; None stores none.
         """
         found = dict(known or {})
         for encoding, (manifest, _) in self.groups.items():
@@ -97,7 +98,7 @@ class TaskFinder:
             indices = [index for index, row in enumerate(rows) if accepts(row, manifest)]
             found[encoding] = {}
             if indices:
-                encoded = check_request(rows, indices, manifest).encoded(models)
+                encoded = check_request(rows, indices, manifest).encoded(models, options=False)
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
                 own = None if below is None else Below(layer=below[encoding].layer)
@@ -127,8 +128,8 @@ class TaskFinder:
                 scores_NT[np.ix_(list(own), columns)] = router.scores(np.stack(list(own.values())))[:, columns]
         for index in np.flatnonzero(np.isneginf(scores_NT).all(1)).tolist():
             raise InputError(
-                f"row {index + 1} is {rows[index]!r:.80}, and no task that can be found without its name takes such "
-                "rows: name the task"
+                f"row {index + 1} is {rows[index]!r:.80}, and none of the tasks that can be found without their name takes "
+                "such rows: name the task"
             )
         return self._ranked(scores_NT, states)
 
@@ -159,7 +160,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
     """Return the finder over all learned tasks that have sums; only tasks that were learned since the last call are read.
 
     Raises:
-        InputError: if no task stored sums, or tasks stored sums of different layers.
+        InputError: if no task stored sums, or tasks stored sums from different layers.
         StoreError: if the stored sums are not those that were certified.
     """
     store = models.store
@@ -167,7 +168,7 @@ def task_finder(models: ModelCache) -> TaskFinder:
     if before is not None and before.totals.seals == {link.task: link.seal for link in store.links()}:
         return before
     check_can_route(store)
-    _finders.pop(models, None)  # its totals are changed
+    _finders.pop(models, None)  # its totals are modified below
     totals = totals_of(store, None if before is None else before.totals)
     groups: dict[Encoding, tuple[Manifest, tuple[str, ...]]] = {}
     layers = set()

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from continual_petl._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from continual_petl.report.ablation import Ablation as Ablation
     from continual_petl.report.growth import GrowthRow as GrowthRow
     from continual_petl.report.results import Results as Results
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "Ablation": "continual_petl.report.ablation",
         "GrowthRow": "continual_petl.report.growth",
         "Results": "continual_petl.report.results",
     },

@@ -1,4 +1,4 @@
-"""Compare two runs task by task: plain values, read only from manifests."""
+"""Compares two runs task by task: returns plain values, read only from manifests."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Signatures = tuple[tuple[str, Signature], ...]
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Read a run; while it is in progress, everything committed so far.
+    """Read a run; if it is in progress, everything committed so far.
 
     Every digest is checked. Damage is reported in the facts, and everything else is read anyway.
 
@@ -65,7 +65,7 @@ class Reader:
         return self._store.consistently(self._read)
 
     def state(self) -> object:
-        """Return a value that stays equal as long as `read` would return the same; nothing is opened."""
+        """Return a value that stays equal as long as `read` would return the same; no file is opened."""
         store = self._store
         files = [signature_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
         listings = listing(store.tombstone_folder, signature_of), listing(store.banks, _signatures)

@@ -1,4 +1,4 @@
-"""The cost of each task: parameters trained and stored, bytes on disk, against a full copy of the backbone per task."""
+"""The cost of each task: parameters trained and stored, bytes on disk, versus a full copy of the backbone per task."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
 
 
 def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
-    """Return rows extended by those of further tasks.
+    """Return the rows, with those of further tasks appended.
 
     Args:
         rows: the rows of the earlier tasks.

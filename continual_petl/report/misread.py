@@ -22,7 +22,7 @@ class MisreadRow:
     given: tuple[str, ...]
     """The value in each column; for an image, its path."""
     correct: str
-    """The label, labels or number; for tagged words, only the words with a wrong tag, each with its correct one."""
+    """The label, labels or number; for tagged words, only the words with a wrong tag, each with its correct tag."""
     predicted: str
     probability: float | None
     """Probability of the predicted label; None for several labels, numbers and tags."""

@@ -26,7 +26,7 @@ class NewestRow:
 
 
 def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
-    """Return the newest rows as a table that fits into a width.
+    """Return the newest rows as a table that fits a given width.
 
     Args:
         rows: the rows in the order of learning, oldest first; as many of the last tasks as fit become columns.

@@ -37,7 +37,7 @@ class ResultRow:
     values: NDArray[np.float64]
     """The score in each of these columns; NaN if it is unknown or undefined."""
     status: tuple[Status, ...]
-    """How each score is known."""
+    """How each score was obtained."""
 
     @property
     def certified(self) -> list[int]:
@@ -50,7 +50,7 @@ class Results:
     """Scores of every task after every task.
 
     ``R[i, j]`` is the score on task ``j`` after learning task ``i``; NaN if it is unknown. ``status[i][j]`` says
-    how it is known: measured, certified (digests and probe unchanged, the value carried over), or not measured.
+    how it was obtained: measured, certified (digests and probe unchanged, the value carried over), or not measured.
     """
 
     tasks: tuple[str, ...]
@@ -64,13 +64,13 @@ class Results:
     """Seconds by task: data, training, evaluation, commit and verification."""
     gains: dict[str, float] = field(default_factory=dict)
     """By task, the gain over a fresh bank: validation score of the starting point that ``start_from: auto`` took, minus that
-    of a fresh bank, after equally many steps. Only tasks that tried several."""
+    of a fresh bank, after the same number of steps. Only for tasks that tried several starting points."""
     routed_rows: tuple[RoutedRow, ...] = ()
-    """The measurements after each task with no task named; see `routed`."""
+    """The measurements after each task for rows without a task name; see `routed`."""
 
     @cached_property
     def routed(self) -> RoutedResults | None:
-        """R-routed: the scores of rows that name no task; None if no task can be found without its name."""
+        """R-routed: the scores of rows without a task name; None if no task can be found without its name."""
         return routed_results(self.tasks, self.routed_rows) if self.routed_rows else None
 
     @cached_property
@@ -87,7 +87,7 @@ class Results:
 
     @cached_property
     def status(self) -> tuple[tuple[Status, ...], ...]:
-        """How each cell of R is known."""
+        """How each cell of R was obtained."""
         after: Status = "not measured"
         return tuple((*self.row_status(i), *[after] * (len(self.tasks) - i - 1)) for i in range(len(self.tasks)))
 
@@ -98,7 +98,7 @@ class Results:
         return values
 
     def row_status(self, i: int) -> list[Status]:
-        """Return how each score of row ``i`` is known; see `row`."""
+        """Return how each score of row ``i`` was obtained; see `row`."""
         status: list[Status] = ["not measured"] * (i + 1)
         for column, how in zip(self.rows[i].columns.tolist(), self.rows[i].status, strict=True):
             status[column] = how
@@ -189,7 +189,7 @@ class Results:
 
     @cached_property
     def _num_complete(self) -> int:
-        """Number of rows, from the first one on, in which every score is known."""
+        """Number of leading rows in which every score is known."""
         known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
         return next((i for i, complete in enumerate(known) if not complete), len(self.rows))
 

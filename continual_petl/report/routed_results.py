@@ -1,4 +1,4 @@
-"""R-routed: how the rows of each task were predicted, after each task, when no task was named.
+"""R-routed: how the rows of each task were predicted, after each task, without a task name.
 
 Predictions for rows with a named task cannot change. Without a named task they can, if a new task resembles an earlier one.
 This loss is caused by the router, and is reported separately from forgetting.
@@ -27,9 +27,9 @@ SCORES = {
     "routing_accuracy": "mean share of rows that are routed to their task",
     "within_task_accuracy": "share of correct predictions among the rows that are routed to their task",
     "unknown": "mean share of rows that do not resemble the rows of any task",
-    "routing_loss": "mean drop of the share of rows routed to their task from its best earlier value",
+    "routing_loss": "mean drop in the share of rows routed to their task, from its best earlier value",
 }
-"""The scores of rows that name no task, and their meaning."""
+"""The scores of rows without a task name, and their meaning."""
 Row = Mapping[str, RoutedCell]
 """The measurements after one task, by the task that the rows belong to."""
 
@@ -55,7 +55,7 @@ class RoutedResults:
 
     @property
     def confusion(self) -> NDArray[np.float64]:
-        """``confusion[i, j]``: share of the rows of task ``i`` that are taken for task ``j`` at the end, ``(T, T)``."""
+        """``confusion[i, j]``: share of the rows of task ``i`` that are routed to task ``j`` at the end, ``(T, T)``."""
         shares_TT = np.full((len(self.tasks), len(self.tasks)), np.nan)
         for i, task in enumerate(self.tasks):
             if (cell := self.rows[-1].get(task)) is not None:

@@ -69,9 +69,9 @@ class Server:
         folder: the report.
         port: 0 means any free one.
         again: called periodically to redraw the page if the run has changed. If the run cannot be read at the moment, or
-            the page cannot be written, this is reported once, and tried again; the page stays unchanged.
+            the page cannot be written, the failure is reported once, and the call retried; the page stays unchanged.
         on_failure: called with a description of the failure.
-        seconds: between two calls.
+        seconds: time between two calls.
 
     Raises:
         InputError: if the port cannot be used; the message names a free one.

@@ -37,7 +37,7 @@ _MAX_TASKS, _MAX_LINES, _LONGEST = 40, 12, 160
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return one row per task, from the result of `continual_petl.report.inventory.listed`; fits into 80 columns."""
+    """Return one row per task, from the result of `continual_petl.report.inventory.listed`; fits in 80 columns."""
     rows = [_cells(task) for task in tasks]
     return _Rows(rows) if len(rows) > _LAID_OUT else _laid_out(rows)
 
@@ -199,7 +199,7 @@ def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> d
 
 
 def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
-    """Return the result of `continual_petl.report.differences.differences` as lines."""
+    """Format the result of `continual_petl.report.differences.differences` as lines."""
     lines = (
         [f"on each line, values of {names[0]} are left of |, those of {names[1]} right of it"]
         if not found["same"]

@@ -33,7 +33,7 @@ def _shown(text: str) -> str:
 
 
 def result_table(results: Results) -> Table:
-    """Return R: a row after each task, a column for each task; if there are many, the newest, and a mean of earlier ones."""
+    """Return R: one row after each task, one column per task; for many tasks, the newest and a mean of earlier ones."""
     count = len(results.tasks)
     first = 0 if count <= WHOLE_UP_TO else count - NEWEST
     table = Table()
@@ -89,7 +89,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
             "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates"
         )
     elif math.isnan(results.forgetting):
-        lines.append("n/a: forgetting needs every score of the rows before the last one, and some are unknown")
+        lines.append("n/a: forgetting needs every score of the rows before the last one, but some are unknown")
     if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     lines += results.footnotes
@@ -100,7 +100,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     if checks is not None:
         good = [check for check in checks if check.ok]
         ways = sorted({check.how for check in good})
-        count = sum(not check.task.startswith("(") for check in checks)  # the other checks are of files of the run
+        count = sum(not check.task.startswith("(") for check in checks)  # the other checks are for files of the run
         verdict = f"verified    {len(good)} of {count} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
         lines.append(verdict)
         if count < len(results.tasks):
@@ -113,7 +113,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 
 
 def _routed(results: Results) -> list[str]:
-    """Return the lines about rows that name no task; nothing if no task can be found without its name."""
+    """Return the lines about rows without a task name; nothing if no task can be found without its name."""
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []
@@ -132,11 +132,11 @@ def _routed(results: Results) -> list[str]:
 
 
 def routing_tables(results: Results) -> list[RenderableType]:
-    """Return which tasks the rows of each task are taken for; nothing if fewer than two can be found, or too many."""
+    """Return which tasks the rows of each task are routed to; nothing if fewer than two can be found, or too many."""
     routed = results.routed
     if routed is None or not 2 <= len(routed.tasks) <= WHOLE_UP_TO:
         return []
-    title = Text("Without a task's name: share of each task's rows (row) taken for each task (column)", style="italic")
+    title = Text("Without a task's name: share of each task's rows (row) routed to each task (column)", style="italic")
     table = Table()
     table.add_column("rows of")
     for task in routed.tasks:

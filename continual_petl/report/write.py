@@ -17,6 +17,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from continual_petl._version import VERSION
+from continual_petl.report.figures.style import plotly_js
 from continual_petl.report.page import compared
 from continual_petl.report.page.details import first_line, script_of
 from continual_petl.report.page.environment import templates
@@ -106,10 +107,8 @@ def _begins_with(path: Path, line: str) -> bool:
 
 
 def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequence[RunFacts], *, live: bool) -> Path:
-    from plotly.offline import get_plotlyjs  # reads four megabytes
-
     _remove_unfinished(folder)
-    script, plotly = folder / PLOTLY, get_plotlyjs().encode()
+    script, plotly = folder / PLOTLY, plotly_js().encode()
     if not script.is_file() or script.read_bytes() != plotly:
         write_file(script, plotly)
     page = (
@@ -128,7 +127,7 @@ def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequen
         )
     )
     stamp = hashlib.sha256(page.encode()).hexdigest()[:16]
-    # Replace only the first occurrence: what precedes it from the run is the title, which contains no quotation marks.
+    # Replace only the first occurrence: the only text of the run before it is the title, which has no quotation marks.
     page = page.replace(f'data-stamp="{_NO_STAMP}"', f'data-stamp="{stamp}"', 1)
     write_file(folder / PAGE, page.encode())
     write_file(folder / STAMP, stamp.encode())

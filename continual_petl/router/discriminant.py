@@ -1,16 +1,16 @@
 """The router: two linear discriminants, one over the means of all labels and one over the means of all tasks.
 
-Rows are taken to be distributed normally around their mean m, with one covariance S for all means. The log-density of a row
-is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and Statistical Pattern
-Recognition, section 3.1). Over labels, a task is the mixture of its labels, weighed by their numbers of rows, and S is the
-covariance around the means of labels; over tasks, S is the covariance around the means of tasks. The score of a task is the
-mean of both log-densities: labels are better where tasks share their texts, such as parts of one data set, and tasks where
-each has its own texts. All tasks have the same prior probability.
+Rows are assumed to be normally distributed around their mean m, with one covariance S for all means. The log-density of a
+row is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and Statistical Pattern
+Recognition, section 3.1). Over labels, a task is the mixture of its labels, weighted by their numbers of rows, and S is the
+covariance around the label means; over tasks, S is the covariance around the task means. The score of a task is the mean of
+both log-densities: the one over labels is better where tasks share their texts, as parts of one data set do, and the one
+over tasks is better where each task has its own texts. All tasks have the same prior probability.
 
-S is mixed with a scaled identity. Its weight falls with the square of the number of rows, a rule that was chosen on
-validation rows: ``(F / N)^2 / 2``, within `SHRINKAGES`.
+S is mixed with a scaled identity. The weight of the identity falls with the square of the number of rows, a rule that was
+chosen on validation rows: ``(F / N)^2 / 2``, within `SHRINKAGES`.
 
-Shape suffixes: N rows, F numbers of a row, T tasks, M means of labels.
+Shape suffixes: N rows, F features per row, T tasks, M label means.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from continual_petl.router.totals import Totals
 SHRINKAGES = (0.001, 0.3)
 """Smallest and largest weight of the scaled identity in a shared covariance."""
 KNOWN = 0.99
-"""Share of a task's validation rows that are nearer than its threshold; a row farther away is unknown."""
+"""Share of a task's validation rows that are nearer to it than its threshold; a row farther away is unknown."""
 MAX_PRECISIONS = 32
 """Number of tasks whose inverse covariances are kept in memory."""
 
 
 class Router:
-    """Scores rows for each of some tasks.
+    """Scores rows for each task of a set.
 
     Args:
         totals: the sums of the tasks, added together; they must cover at least one task with sums.
@@ -67,7 +67,7 @@ class Router:
         return found_NT
 
     def is_unknown(self, states_NF: Array, task: str) -> list[bool]:
-        """Return for each row whether it is farther from a task than the task's validation rows were.
+        """Return, for each row, whether it is farther from a task than the task's validation rows were.
 
         Raises:
             StoreError: if the task's sums are not those that were certified.
@@ -84,7 +84,7 @@ class Router:
 
 
 def shrinkage(num_rows: int, width: int) -> float:
-    """Return the weight of the scaled identity in a covariance of so many rows.
+    """Return the weight of the scaled identity in a covariance of ``num_rows`` rows.
 
     Example:
         >>> shrinkage(2_304, 1_152), shrinkage(1_000_000, 1_152), shrinkage(100, 1_152)
@@ -95,7 +95,7 @@ def shrinkage(num_rows: int, width: int) -> float:
 
 
 def probabilities(scores_NT: Array) -> Array:
-    """Return the probability of each task: a softmax."""
+    """Return the probability of each task: a softmax over the tasks' scores."""
     shifted_NT = np.exp(scores_NT - scores_NT.max(1, keepdims=True))
     whole_NT: Array = shifted_NT / shifted_NT.sum(1, keepdims=True)
     return whole_NT

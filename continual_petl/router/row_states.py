@@ -1,11 +1,11 @@
-"""What the router reads from a row: mean states of some layers of the frozen backbone, with no bank attached.
+"""What the router reads from a row: the mean states of some layers of the frozen backbone, with no bank attached.
 
 The mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
-rows and layers with large states do not dominate. In encoder-decoders, the encoder is read. The pass ends at the highest
-layer that is read.
+rows and layers with large states do not dominate. In encoder-decoders, the encoder is read. The forward pass stops at the
+highest layer that is read.
 
-The covariance of a task grows with the square of the width. Wider states than `MAX_WIDTH` are therefore projected by a fixed
-random matrix, which keeps their distances within a few percent (Johnson and Lindenstrauss 1984).
+The size of a task's covariance grows with the square of the width. States wider than `MAX_WIDTH` are therefore projected by
+a fixed random matrix, which preserves their distances within a few percent (Johnson and Lindenstrauss 1984).
 
 Shape suffixes: N rows, B rows of a batch, T tokens, K layers read, H width of the backbone, D = min(H, MAX_WIDTH), F = K * D.
 """
@@ -37,7 +37,7 @@ MAX_WIDTH = 384
 
 @dataclass(frozen=True, kw_only=True)
 class Below:
-    """The states below the layer where banks begin, kept from the router's pass so that the banks resume from there."""
+    """The states below the layer where banks begin, kept from the router's pass so that the banks can resume from there."""
 
     layer: int
     """Number of the layer, 0-based, as in `continual_petl.banks.layer_cut`."""
@@ -46,7 +46,7 @@ class Below:
 
 
 def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
-    """Return the numbers of the layers whose outputs are read, 1-based: the middle of each of ``num_read`` parts.
+    """Return the 1-based numbers of the layers whose outputs are read: the middle of each of ``num_read`` parts of the stack.
 
     Example:
         >>> layers_to_read(6, 3), layers_to_read(12, 3), layers_to_read(6, 1)
@@ -81,7 +81,7 @@ def row_states(
         pad_token_id: the token that pads short rows.
         numbers: indices of the rows to read; None means all.
         batch_size: rows per batch.
-        below: gets the token states of each row, by its position in ``numbers``.
+        below: where to store the token states of each row, by its position in ``numbers``; None stores none.
 
     Shape:
         ``(N, K * D)`` in the order of ``numbers``; the D-vector of each layer has length one.
@@ -110,13 +110,13 @@ def _projection(width: int) -> NDArray[np.float64]:
 
 
 class _LastLayerRead(Exception):
-    """Ends a pass of the backbone above the highest layer that is read."""
+    """Stops a pass of the backbone after the highest layer that is read."""
 
 
 def _read(
     backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], cut: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what is read, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut``, unless that is 0."""
+    """Return the states to read, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut`` (None for 0)."""
     found: list[Tensor] = []
     states: list[Tensor] = []
     last = max(*layers, cut)

@@ -1,10 +1,10 @@
-"""How near the rows of one task are to those of others, from stored sums alone.
+"""Measures how near the rows of one task are to those of others, using stored sums alone.
 
-The distance of a task A from a task B is the Mahalanobis distance of each of A's label means from the nearest of B's, in the
-covariance that all tasks share, averaged over A's rows. It is one matrix product over the means of all tasks, however many
-there are; no task's own covariance is read.
+The distance of a task A from a task B is the Mahalanobis distance of each of A's label means from the nearest of B's, under
+the covariance that all tasks share, averaged over A's rows. All distances take a single matrix product over the means of all
+tasks, however many tasks there are; no task's own covariance is read.
 
-Shape suffixes: F numbers per row, M means of all tasks, C means of the new task.
+Shape suffixes: F features per row, M means of all tasks, C means of the new task.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from continual_petl.router.totals import Totals
 
 
 def distances(totals: Totals, counts_C: NDArray[np.int64], means_CF: Array) -> dict[str, float]:
-    """Return the distance of a task from every task with sums, nearest first; nothing if there are none.
+    """Return the distance of a task from every task with sums, nearest first; an empty dictionary if there are none.
 
     Args:
         totals: the sums of the learned tasks, which may include the task itself.
-        counts_C: its number of rows of each mean.
-        means_CF: its means, in the same layers.
+        counts_C: the number of the task's rows behind each of its means.
+        means_CF: the task's means, from the same layers.
     """
     if totals.total_U is None:
         return {}

@@ -3,9 +3,9 @@
 A task without labels, or with too few rows of a label, stores the mean of all its rows instead.
 
 A task's sums depend on its own rows alone and never change. The covariance is stored in fixed point, as integers that count
-multiples of 2^-30. The router weighs covariances by the number of rows and adds them as integers, which is exact in any
+multiples of 2^-30. The router weights covariances by the number of rows and adds them as integers, which is exact in any
 order: the total is the same, bit for bit, in whatever order the tasks were learned, and a forgotten task leaves nothing
-    behind.
+behind.
 
 A covariance is symmetric; only its upper triangle is stored.
 
@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 ONE = 2**30
-"""Fixed-point value of 1; states have length one in each layer, so no covariance exceeds it."""
+"""The number 1 in fixed point; states have length one in each layer, so no covariance exceeds it."""
 QUANTILES = np.linspace(0.0, 1.0, 201)
 """Quantile levels at which the distances of validation rows are stored; the threshold for unknown rows is read from them."""
 OWN_SHRINKAGE = 0.2
 """Weight of the scaled identity in a task's own covariance."""
 MIN_ROWS_PER_LABEL = 10
-"""With fewer rows per label, a mean would reveal too much about single rows and represent the label poorly."""
+"""Minimum number of rows per label: the mean of fewer would reveal too much about single rows and represent the label
+poorly."""
 _DTYPES = {
     "layers_K": np.int64,
     "counts_C": np.int64,
@@ -46,7 +47,7 @@ class TaskSums:
     layers: tuple[int, ...]
     """1-based numbers of the layers that were read."""
     counts_C: NDArray[np.int64]
-    """Number of rows of each mean."""
+    """Number of rows behind each mean."""
     means_CF: Array
     """One mean for each label, or a single mean of all rows."""
     covariance_U: NDArray[np.int32]
@@ -57,13 +58,13 @@ class TaskSums:
     def __post_init__(self) -> None:
         num_means, width = self.means_CF.shape
         if not self.layers or width % len(self.layers) or not num_means or (self.counts_C < 1).any():
-            raise ValueError(f"{num_means} means of {width} numbers, {len(self.layers)} layers, rows {self.counts_C}")
+            raise ValueError(f"{num_means} means of {width} values, {len(self.layers)} layers, counts {self.counts_C}")
         if self.covariance_U.shape != (width * (width + 1) // 2,) or self.distances_Q.shape != QUANTILES.shape:
-            raise ValueError(f"covariance {self.covariance_U.shape} or quantiles {self.distances_Q.shape} do not fit")
+            raise ValueError(f"wrong shapes: covariance {self.covariance_U.shape}, quantiles {self.distances_Q.shape}")
         if self.counts_C.shape != (num_means,):
-            raise ValueError(f"{num_means} means, but numbers of rows for {len(self.counts_C)}")
+            raise ValueError(f"got {num_means} means, but row counts for {len(self.counts_C)} means")
         if not (np.isfinite(self.means_CF).all() and np.isfinite(self.distances_Q).all()):
-            raise ValueError("a number is not finite")
+            raise ValueError("a value is not finite")
 
     @property
     def count(self) -> int:
@@ -85,7 +86,7 @@ class TaskSums:
         return found
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything as named arrays, as they are stored."""
+        """Return everything as named arrays, in the form in which they are stored."""
         values = {
             "layers_K": self.layers,
             "counts_C": self.counts_C,
@@ -123,9 +124,9 @@ def sums_of(
     """Return the sums of a task's rows.
 
     Args:
-        states_NF: states of its training rows, see `row_states`.
+        states_NF: states of the task's training rows; see `row_states`.
         layers: 1-based numbers of the layers that were read.
-        held_out_NF: states of its validation rows; only quantiles of their distances are kept.
+        held_out_NF: states of the task's validation rows; only quantiles of their distances are kept.
         labels_N: the label of each training row; None for a task that does not have one label per row.
     """
     which_N = _means(labels_N, len(states_NF))
@@ -145,7 +146,7 @@ def sums_of(
 
 
 def _means(labels_N: NDArray[np.int64] | None, num_rows: int) -> NDArray[np.intp]:
-    """Return the index of each row's mean."""
+    """Return, for each row, the index of the mean that it belongs to."""
     if labels_N is not None:
         _, which_N = np.unique(labels_N, return_inverse=True)
         if np.bincount(which_N).min() >= MIN_ROWS_PER_LABEL:
@@ -154,7 +155,7 @@ def _means(labels_N: NDArray[np.int64] | None, num_rows: int) -> NDArray[np.intp
 
 
 def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the symmetric matrix of an upper triangle."""
+    """Return the symmetric matrix with the given upper triangle."""
     width = int(np.sqrt(2 * len(upper_U)))
     whole_FF = np.zeros((width, width), dtype=upper_U.dtype)
     whole_FF[np.triu_indices(width)] = upper_U
@@ -162,7 +163,7 @@ def square(upper_U: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shrunk(covariance_FF: Array, weight: float) -> Array:
-    """Return a covariance mixed with the identity, which is scaled to the mean variance (Ledoit and Wolf 2004)."""
+    """Return a covariance mixed with the identity scaled to the mean variance (Ledoit and Wolf 2004)."""
     width = len(covariance_FF)
     # If all rows are the same, any positive number will do.
     scale = np.trace(covariance_FF) / width or 1.0

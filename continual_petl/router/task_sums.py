@@ -40,7 +40,7 @@ def task_sums(
         routing: the setting of the stream.
         pad_token_id: the token that pads short rows.
         seed: the task's seed.
-        has_labels: whether each row has one label, whose mean is stored if it has enough rows.
+        has_labels: whether each row has one label; the mean of each label with enough rows is then stored.
     """
     layers = layers_to_read(num_layers_of(backbone), NUM_LAYERS[routing])
     drawn = drawn_rows(len(train), seed)
@@ -52,7 +52,7 @@ def task_sums(
 
 
 def drawn_rows(num_rows: int, seed: int, most: int | None = None) -> Sequence[int]:
-    """Return the indices of the rows of a split that are read, in ascending order: at most `MAX_ROWS`, or ``most``."""
+    """Return the indices of the rows of a split that are read, ascending: at most ``most``, by default `MAX_ROWS`."""
     most = MAX_ROWS if most is None else most
     if num_rows <= most:
         return range(num_rows)

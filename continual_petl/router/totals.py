@@ -1,11 +1,12 @@
 """The sums of all tasks of a run: the total of their covariances, and every mean.
 
 Opening a run with many tasks would take long if each task's covariance were read. Their total is therefore kept in a hidden
-file, which is written again whenever it lacks a sixteenth of the tasks, so that a commit costs the same however many there
-are. It is only a cache: it names the certificate of each task that it holds, and if one has changed, or the file is missing
-or damaged, the certified sums are read instead. The total is an integer, so it is the same either way, bit for bit.
+file, which is rewritten whenever it lacks a sixteenth of the tasks, so that the cost of a commit does not grow with the
+number of tasks. The file is only a cache: it names the certificate of each task that it covers, and if one has changed, or
+the file is missing or damaged, the certified sums are read instead. The total consists of integers, so it is the same either
+way, bit for bit.
 
-Shape suffixes: F numbers per row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
+Shape suffixes: F features per row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_BYTES = 2**31
 MIN_NEW = 16
 """Minimum number of tasks for which writing the file is worthwhile."""
 _COUNT_BYTES, _DIGEST_BYTES = 8, 32
-"""The file begins with the number of tasks, for a quick look, and a digest of that and everything after it."""
+"""The file begins with the number of tasks, for a quick look, and a digest of that number and everything after it."""
 _DTYPES = {
     "total_U": np.int64,
     "num_rows": np.int64,
@@ -47,14 +48,14 @@ _DTYPES = {
 
 
 class Totals:
-    """The total of the sums of some tasks; tasks can be added in any order."""
+    """The total of the sums of several tasks; tasks can be added in any order."""
 
     def __init__(self) -> None:
         self.seals: dict[str, str] = {}
         """Seal of the certificate of each task, including tasks without sums."""
         self.layers: tuple[int, ...] = ()
         self.total_U: NDArray[np.int64] | None = None
-        """Sum over tasks of the number of rows times the fixed-point covariance; None without a task with sums."""
+        """Sum over tasks of the number of rows times the fixed-point covariance; None if no task has sums."""
         self.num_rows = 0
         self.means: dict[str, tuple[NDArray[np.int64], Array]] = {}
         """Numbers of rows and means of each task with sums."""
@@ -68,7 +69,7 @@ class Totals:
             sums: its sums; None if it stored none.
 
         Raises:
-            InputError: if its sums are of other layers than the sums of earlier tasks.
+            InputError: if its sums are from different layers than the sums of earlier tasks.
         """
         self.seals[task] = seal
         if sums is None:
@@ -78,15 +79,15 @@ class Totals:
         if self.layers != sums.layers or self.total_U.shape != sums.covariance_U.shape:
             raise InputError(
                 "task: none was named, and the tasks were learned with different settings of routing (layers read: "
-                f"{next(iter(self.means))} {list(self.layers)}, {task} {list(sums.layers)}): name the task, or learn them "
-                "again with one setting."
+                f"{next(iter(self.means))} {list(self.layers)}, {task} {list(sums.layers)}): name the task, or learn the "
+                "tasks again with the same setting."
             )
         self.total_U += np.int64(sums.count) * sums.covariance_U
         self.num_rows += sums.count
         self.means[task] = (sums.counts_C, sums.means_CF)
 
     def to_bytes(self) -> bytes:
-        """Return everything in one piece, with a digest."""
+        """Return everything as one byte string, with a digest."""
         tasks = sorted(self.seals)
         with_sums = [task for task in tasks if task in self.means]
         width = self.means[with_sums[0]][1].shape[1] if with_sums else 0
@@ -118,12 +119,12 @@ class Totals:
             arrays: Mapping[str, NDArray[Any]] = load(content)
         except SafetensorError as error:
             raise ValueError(str(error)) from error
-        except (KeyError, TypeError) as error:  # a dtype that numpy lacks
+        except (KeyError, TypeError) as error:  # a dtype that numpy does not have
             raise ValueError(f"an array that cannot be read: {error}") from error
         if {name: array.dtype for name, array in arrays.items()} != {
             name: np.dtype(own) for name, own in _DTYPES.items()
         }:
-            raise ValueError("other arrays than this release writes")
+            raise ValueError("the file contains other arrays than this release writes")
         _check(arrays)
         totals, ends_T = cls(), np.cumsum(arrays["num_means_T"])
         tasks = json.loads(arrays["tasks"].tobytes())
@@ -141,14 +142,14 @@ class Totals:
 
 
 def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ValueError` unless the shapes of the arrays fit together."""
+    """Raise `ValueError` unless the shapes of the arrays match."""
     numbers_T, means_MF = arrays["num_means_T"], arrays["means_MF"]
     if numbers_T.ndim != 1 or means_MF.ndim != 2 or arrays["num_rows"].shape != (1,) or arrays["layers_K"].ndim != 1:
-        raise ValueError("an array has another number of dimensions than this release writes")
+        raise ValueError("an array has a different number of dimensions than this release writes")
     num_means, width = means_MF.shape
     fits = arrays["counts_M"].shape == (num_means,) and arrays["total_U"].shape == (width * (width + 1) // 2,)
     if not fits or (numbers_T < 0).any() or numbers_T.sum() != num_means:
-        raise ValueError("the shapes of the arrays do not fit together")
+        raise ValueError("the shapes of the arrays do not match")
     if num_means and not (
         (arrays["counts_M"] > 0).all() and (arrays["num_rows"] > 0).all() and np.isfinite(means_MF).all()
     ):
@@ -159,7 +160,7 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
     """Return a task's certified sums; None if it stored none.
 
     Raises:
-        StoreError: if they are not those that were certified, or do not fit this release.
+        StoreError: if they are not those that were certified, or this release cannot read them.
     """
     stored = store.router_sums(task)
     if stored is None:
@@ -167,7 +168,7 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
     try:
         return TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
     except ValueError as error:
-        raise StoreError(f"task {task!r}: {ROUTER} does not fit this release: {error}") from error
+        raise StoreError(f"task {task!r}: {ROUTER} cannot be read by this release: {error}") from error
 
 
 def totals_of(store: Store, known: Totals | None = None) -> Totals:
@@ -178,7 +179,7 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
         known: earlier totals of this run, to which only new tasks are added.
 
     Raises:
-        InputError: if tasks stored sums of different layers.
+        InputError: if tasks stored sums from different layers.
         StoreError: if sums that are read are not those that were certified.
     """
     seals = {link.task: link.seal for link in store.links()}
@@ -190,10 +191,10 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
 
 
 def keep_totals(store: Store) -> None:
-    """Write the totals to the run folder if the file lacks many tasks; a failed write is harmless.
+    """Write the totals to the run folder if the file there lacks many tasks; a failed write is harmless.
 
     Args:
-        store: the run; its lock is held.
+        store: the run, whose lock the caller holds.
     """
     with suppress(InputError, StoreError):
         seals = {link.task: link.seal for link in store.links()}
@@ -207,7 +208,7 @@ def keep_totals(store: Store) -> None:
 
 
 def _num_kept(path: Path) -> int:
-    """Return the number of tasks that the file says it holds, without reading it: a commit looks at it every time."""
+    """Return the number of tasks that the file claims to cover, without reading the rest: every commit checks this."""
     if path.is_symlink() or not path.is_file():
         return 0
     with suppress(OSError), path.open("rb") as file:
@@ -216,7 +217,7 @@ def _num_kept(path: Path) -> int:
 
 
 def _kept(store: Store, seals: Mapping[str, str]) -> Totals:
-    """Return the totals in the file; nothing if one of its tasks is no longer there, or it cannot be used."""
+    """Return the totals in the file; empty ones if one of its tasks is no longer in the run, or the file cannot be used."""
     with suppress(OSError, StoreError, ValueError):
         totals = Totals.from_bytes(read_file(_file(store), MAX_BYTES))
         if totals.seals.items() <= seals.items():

@@ -1,4 +1,4 @@
-"""A run as an HTTP endpoint: rows of all tasks in shared batches, while new tasks join. Needs the extra ``serve``."""
+"""Serves a run as an HTTP endpoint: rows of all tasks share batches, and new tasks can join. Needs the extra ``serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application: paths, errors and who may ask. See `continual_petl.serve.start` for the server around it."""
+"""The ASGI application: paths, errors and access. See `continual_petl.serve.start` for the server that runs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from continual_petl.errors import StoreError
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.middleware import BodyLimit, Observed, problem_response
+from continual_petl.serve.middleware import BodyLimit, Observed, UniqueKeysRoute, problem_response
 from continual_petl.serve.problems import Problem, timed_out
 from continual_petl.serve.rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
@@ -35,8 +35,8 @@ from continual_petl.serve.streaming import Pieces, event, streamed
 
 _T = TypeVar("_T")
 _log = logging.getLogger("continual_petl.serve")
-_ABOUT = """Predictions of all tasks of one run, each by the bank of its task. The fields of a row and its prediction are
-those that `continual-petl predict --json` prints."""
+_ABOUT = """Predictions for all tasks of one run, each made by the bank of its task. A row and its prediction have the same
+fields as in the output of `continual-petl predict --json`."""
 
 
 def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engine: Engine | None = None) -> FastAPI:
@@ -44,8 +44,8 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
 
     Args:
         folder: the run folder.
-        settings: how it is served; host and port are the server's business.
-        engine: what computes; by default, this process.
+        settings: how the run is served; host and port are left to the server.
+        engine: computes the predictions; by default, in this process.
 
     Raises:
         InputError: if the folder holds no run, or the token cannot be read.
@@ -80,7 +80,7 @@ class _Endpoint:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Start the engine and watch the folder; at the end, answer what was accepted."""
+        """Start the engine and watch the folder; on shutdown, answer the requests that were accepted."""
         await self._engine.start(self._metrics.seen)
         self._why_not_ready = None
         watching = asyncio.create_task(self._watch())
@@ -96,32 +96,33 @@ class _Endpoint:
             await asyncio.sleep(self._settings.watch_s)
             try:
                 before = self._catalog.seals
-                if await asyncio.to_thread(self._catalog.look):  # with many tasks it takes a while
+                if await asyncio.to_thread(self._catalog.look):  # takes a while with many tasks
                     now = self._catalog.seals
                     new = sorted(task for task, seal in now.items() if before.get(task) != seal)
-                    _log.info("tasks changed: new %s, gone %s", new, sorted(set(before).difference(now)))
+                    _log.info("tasks changed: added %s, removed %s", new, sorted(set(before).difference(now)))
                 self._why_not_ready = None
             except (StoreError, OSError) as error:
                 self._why_not_ready = "the run folder is damaged: see the log"
                 _log.error("the run folder cannot be read: %s", error)
 
     def add_to(self, app: FastAPI) -> None:
-        """Add paths, errors and limits to an application."""
+        """Add paths, error handlers and limits to an application."""
         app.add_exception_handler(Problem, lambda request, error: problem_response(_as_problem(error)))
         app.add_exception_handler(RequestValidationError, lambda request, error: problem_response(_as_problem(error)))
         app.add_exception_handler(HTTPException, lambda request, error: problem_response(_as_problem(error)))
         app.add_exception_handler(Exception, lambda request, error: problem_response(_as_problem(error)))
-        # The last one is the outermost.
+        # The middleware that is added last is the outermost.
         app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes)
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=self._settings.hosts, www_redirect=False)
         app.add_middleware(Observed, metrics=self._metrics)
+        app.router.route_class = UniqueKeysRoute
         allowed = [Depends(self._allowed())]
         app.post("/v1/predict", dependencies=allowed, response_model=None, summary="Predict rows")(self._predict)
         app.get("/v1/tasks", dependencies=allowed, response_model=None, summary="All learned tasks")(self._tasks)
         app.get("/v1/tasks/{task}", dependencies=allowed, response_model=None, summary="One task")(self._task)
         app.get("/metrics", dependencies=allowed, response_model=None, summary="Metrics for Prometheus")(self._counted)
-        app.get("/health/live", response_model=None, summary="Whether the process runs")(self._live)
-        app.get("/health/ready", response_model=None, summary="Whether requests get predictions")(self._ready)
+        app.get("/health/live", response_model=None, summary="Whether the process is running")(self._live)
+        app.get("/health/ready", response_model=None, summary="Whether the endpoint is ready to predict")(self._ready)
         app.get("/", include_in_schema=False, response_class=HTMLResponse)(_page)
 
     def _allowed(self) -> Callable[..., Any]:
@@ -153,7 +154,7 @@ class _Endpoint:
         return _json({"predictions": predictions})
 
     async def _events(self, asked: Asked, request: Request) -> AsyncGenerator[bytes]:
-        """Yield the pieces of a text as events, then its record, or the problem if there is one after the first event."""
+        """Yield the pieces of a text as events, then its record, or the problem if one occurs after the first event."""
         pieces, until = Pieces(), time.monotonic() + self._settings.timeout_s
         answer = asyncio.ensure_future(self._engine.answer(replace(asked, put=pieces), self._catalog))
         answer.add_done_callback(lambda _: pieces.found.put_nowait(None))
@@ -175,11 +176,11 @@ class _Endpoint:
                 raise
             yield event(_as_problem(error).to_json(), "error")
         finally:
-            pieces.gone = True  # ends the generation
+            pieces.gone = True  # stops the generation
             answer.cancel()
 
     async def _unless_gone(self, answer: asyncio.Future[_T], request: Request, seconds: float) -> _T:
-        """Return the predictions; if the client leaves, or time is up, the rows leave the queue."""
+        """Return the predictions; if the client disconnects or time runs out, remove the rows from the queue."""
         gone = asyncio.ensure_future(_gone(request))
         either: set[asyncio.Future[Any]] = {answer, gone}
         try:
@@ -227,21 +228,21 @@ async def _page() -> HTMLResponse:
 
 
 def _as_problem(error: Exception) -> Problem:
-    """Return what a client may know of an error: neither paths nor tracebacks."""
+    """Return what a client may learn about an error: neither paths nor tracebacks."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if isinstance(error.body, bytes):
             return Problem(
-                422, "bad_request", "the body is not read as JSON: send the header Content-Type: application/json"
+                422, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
             )
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may hold")
+        return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may contain")
     if isinstance(error, HTTPException):
         if isinstance(error.__cause__, Problem):
             return error.__cause__  # raised while the body was read
         codes = {404: "unknown_path", 405: "wrong_method"}
         return Problem(error.status_code, codes.get(error.status_code, "bad_request"), str(error.detail))
     _log.error("a request failed", exc_info=error)
-    return Problem(500, "internal", "an internal error of continual-petl: see the endpoint's log")
+    return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")

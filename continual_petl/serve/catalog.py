@@ -1,4 +1,4 @@
-"""The learned tasks of a run folder, as of the last look at it. Looking costs two system calls while nothing changes."""
+"""The learned tasks of a run folder, as of the last look at it. A look costs two system calls if nothing has changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
 
 _MAX_MANIFESTS = 20_000
-"""Manifests that are kept in memory, at about 50 kB each."""
+"""Maximum number of manifests kept in memory, at about 50 kB each."""
 
 
 class Catalog:
-    """The tasks of a run folder. Use one per thread; only `look` may be called from another one.
+    """The tasks of a run folder. Use one instance per thread; only `look` may be called from other threads.
 
     Args:
         folder: the run folder.
@@ -52,7 +52,7 @@ class Catalog:
             stamp = self._live.stamp()
             if stamp == self._stamp:
                 return False
-            if not self._live.stream_file.is_file():  # such as a disk that is no longer mounted
+            if not self._live.stream_file.is_file():  # for instance, the disk is no longer mounted
                 raise StoreError(f"{self._live.folder}: the run is no longer there")
             self._live.check_complete()
             store = self._live.snapshot()
@@ -66,13 +66,13 @@ class Catalog:
         """Return a learned task's manifest.
 
         Raises:
-            Problem: if the task was forgotten (410), or is not learned (404).
+            Problem: if the task was forgotten (410), or has not been learned (404).
         """
         if task in self.seals:
             try:
                 return self.store.manifest(task)
             except StoreError as error:
-                self.look()  # it may have been forgotten in this moment
+                self.look()  # it may have been forgotten a moment ago
                 if task in self.seals:
                     raise Problem(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log") from error
         if task in self.forgotten:
@@ -80,7 +80,7 @@ class Catalog:
                 410, "forgotten", f"task {task!r} was forgotten on purpose: no bank predicts its rows any more"
             )
         known = known_names(list(self.seals), task)
-        raise Problem(404, "unknown_task", f"task {task!r} is not learned here; learned tasks: {known}")
+        raise Problem(404, "unknown_task", f"task {task!r} has not been learned; learned tasks: {known}")
 
     def entry(self, task: str) -> dict[str, Any]:
         """Return a task's kind, labels, score, size and seal.

@@ -1,4 +1,4 @@
-"""A client of an endpoint, with httpx2."""
+"""A client for an endpoint, based on httpx2."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from continual_petl.predictor.records import Record
 
 
 class EndpointError(RuntimeError):
-    """The endpoint gave no predictions.
+    """The endpoint returned an error.
 
     Args:
         status: the HTTP status.
         code: one word, such as ``unknown_task``, ``busy`` or ``bad_row``.
         message: one paragraph.
-        row: number of the row that it is about, from 1; None if it is about the whole request.
-        retry_after: seconds after which the same request may work.
+        row: 1-based number of the row that the error is about; None if it is about the whole request.
+        retry_after: seconds after which the same request may succeed.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class EndpointError(RuntimeError):
 
 
 class Client:
-    """Asks an endpoint for predictions.
+    """Requests predictions from an endpoint.
 
     Args:
         url: its address.
         token: its token, if it requires one.
         timeout: seconds to wait for a response.
-        transport: for tests: what sends requests.
+        transport: sends the requests; for tests.
 
     Example::
 
@@ -70,13 +70,13 @@ class Client:
         *,
         unknown: Literal["reject", "nearest"] | None = None,
     ) -> Any:
-        """Return the record of one row, or a list with the record of each row.
+        """Return the record of one row, or a list with one record per row.
 
         Args:
             inputs: a text, or an object such as ``{"text": ..., "text_pair": ...}``, is one row; a list holds several. A pair
-                may be a list of two texts, an image is ``{"image": BASE64}``.
-            task: the task of all rows, or one per row; None: the endpoint finds the task of a row.
-            unknown: what happens to rows that resemble no task's rows; None: as the endpoint is set.
+                may be a list of two texts; an image is ``{"image": BASE64}``.
+            task: the task of all rows, or one per row; None: the endpoint finds the task of each row.
+            unknown: what happens to rows that resemble no task's rows; None: the endpoint's setting.
 
         Raises:
             EndpointError: if the endpoint refuses the request.
@@ -87,14 +87,14 @@ class Client:
         return found[0] if isinstance(inputs, str | Mapping) else found
 
     def stream(self, row: Any, task: str) -> Iterator[str]:
-        """Yield the text that a task generates for one row, in pieces, while it is generated.
+        """Yield the text that a task generates for one row, in pieces, as it is generated.
 
         Args:
             row: one row; see `predict`.
-            task: a task that generates text without beams.
+            task: a task that generates text without beam search.
 
         Raises:
-            EndpointError: if the endpoint refuses the request, or the text breaks off.
+            EndpointError: if the endpoint refuses the request, or the text is cut off.
             httpx2.TransportError: if it cannot be reached.
         """
         body = {"inputs": [row], "task": task, "stream": True}
@@ -110,7 +110,7 @@ class Client:
                     error = data["error"]
                     raise EndpointError(200, error["code"], error["message"], row=error.get("row"))
                 yield data["text"]
-        raise EndpointError(200, "cut_off", "the connection ended before the text did: send the request again")
+        raise EndpointError(200, "cut_off", "the connection was closed before the text ended: send the request again")
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the learned tasks: name, kind, labels, metric, score, size and seal of each.
@@ -125,7 +125,7 @@ class Client:
         """Return one task with its certificate.
 
         Raises:
-            EndpointError: if the task is not learned, or was forgotten.
+            EndpointError: if the task has not been learned, or was forgotten.
         """
         found: dict[str, Any] = self._answer(self._http.get(f"/v1/tasks/{name}"))
         return found

@@ -1,7 +1,7 @@
 """One lane of an endpoint: requests wait in a bounded queue, share batches, and are computed by one thread.
 
-A batch starts when `batch_rows` rows wait, or `window_ms` after the first of them arrived. While a batch is computed, the
-next one fills, so a busy endpoint never waits for the window.
+A batch starts when `batch_rows` rows are waiting, or `window_ms` after the first of them arrived. While one batch is
+computed, the next one fills up, so a busy endpoint never waits for the window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_WAIT = 60
 
 
 class Sized(Protocol):
-    """What a lane computes: some rows of one request."""
+    """A job for a lane: some rows of one request."""
 
     @property
     def num_rows(self) -> int:
@@ -32,7 +32,7 @@ class Sized(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether it shares no batch."""
+        """Whether it must run in a batch of its own."""
 
 
 @dataclass(eq=False)
@@ -43,14 +43,14 @@ class _Waiting(Generic[_J, _T]):
 
 
 class Lane(Generic[_J, _T]):
-    """Computes jobs together, in the order of their arrival.
+    """Computes jobs in shared batches, in the order of their arrival.
 
     Args:
-        name: for messages.
+        name: the lane's name.
         compute: returns an outcome or a `Problem` for each of several jobs; called in the lane's own thread.
         batch_rows: maximum number of rows that are computed together.
         window_ms: how long the first row waits for others, in milliseconds.
-        max_waiting: maximum number of rows that wait.
+        max_waiting: maximum number of waiting rows.
         seen: called with the number of rows of each batch.
     """
 
@@ -68,7 +68,7 @@ class Lane(Generic[_J, _T]):
         self._batch_rows, self._window_s, self._max_waiting = batch_rows, window_ms / 1000, max_waiting
         self._queue: deque[_Waiting[_J, _T]] = deque()
         self.num_waiting = 0
-        """Number of rows in the queue, without those that are being computed."""
+        """Number of rows in the queue, not counting those that are being computed."""
         self._rows_per_s = 0.0
         self._some, self._full = asyncio.Event(), asyncio.Event()
         self._closing = False
@@ -76,11 +76,11 @@ class Lane(Generic[_J, _T]):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to compute; called in a running event loop."""
+        """Start computing; must be called in a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """Compute everything that waits, then stop."""
+        """Compute all waiting jobs, then stop."""
         self._closing = True
         self._some.set()
         self._full.set()
@@ -89,10 +89,10 @@ class Lane(Generic[_J, _T]):
         self._thread.shutdown()
 
     def check_room(self, num_rows: int) -> None:
-        """Refuse rows for which there is no room.
+        """Refuse rows if there is no room for them in the queue.
 
         Raises:
-            Problem: 429 with the seconds after which there should be room; 503 if the lane stops.
+            Problem: 429, with the number of seconds after which there should be room; 503 if the lane is stopping.
         """
         if self._closing:
             raise stopping()
@@ -101,15 +101,15 @@ class Lane(Generic[_J, _T]):
             raise Problem(
                 429,
                 "busy",
-                f"{self.num_waiting:,} rows are waiting; at most {self._max_waiting:,} may: try again later",
+                f"{self.num_waiting:,} rows are waiting; at most {self._max_waiting:,} are allowed: try again later",
                 retry_after=max(1, min(seconds, _LONGEST_WAIT)),
             )
 
     async def answer(self, jobs: Sequence[_J]) -> list[_T]:
-        """Return the outcomes of the parts of one request. If the caller is cancelled, what still waits leaves the queue.
+        """Return the outcomes for the parts of one request. If the caller is cancelled, waiting parts leave the queue.
 
         Raises:
-            Problem: if there is no room, or a part has a problem.
+            Problem: if there is no room, or the problem with one of the parts.
         """
         self.check_room(sum(job.num_rows for job in jobs))
         loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class Lane(Generic[_J, _T]):
                 if not each.answer.done():
                     each.answer.cancel()
                 elif not each.answer.cancelled():
-                    each.answer.exception()  # marks it as seen: the first problem is the one that is reported
+                    each.answer.exception()  # marks it as retrieved: only the first problem is reported
             self._drop_cancelled()
 
     def _drop_cancelled(self) -> None:
@@ -162,7 +162,7 @@ class Lane(Generic[_J, _T]):
                     each.answer.set_result(outcome)
 
     async def _fill(self) -> None:
-        """Wait until the batch is full, or its first row has waited for the window."""
+        """Wait until the batch is full, or its first row has waited for the whole window."""
         self._full.clear()
         if self.num_waiting >= self._batch_rows or self._closing:
             return
@@ -187,10 +187,10 @@ class Lane(Generic[_J, _T]):
         return batch
 
     def _computed(self, jobs: Sequence[_J]) -> Sequence[_T | Exception]:
-        """Return the outcomes; a fault ends neither the lane nor the other jobs of its batch."""
+        """Return the outcomes; a job that fails stops neither the lane nor the other jobs of its batch."""
         try:
             return self._compute(jobs)
-        except BaseException as error:  # with those of the tokenizer's library, which are no Exception
+        except BaseException as error:  # the tokenizer's library raises some that are no Exception
             if len(jobs) > 1:
                 return [outcome for job in jobs for outcome in self._computed([job])]
             return [error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")]

@@ -1,4 +1,4 @@
-"""Computes an endpoint's rows in this process: one lane for labels, and one for texts if any task generates them.
+"""Predicts an endpoint's rows in this process: one lane for labels, and another for texts if any task generates them.
 
 Each lane has its own copy of the backbone, because banks are attached to it while they predict.
 """
@@ -27,14 +27,14 @@ class Engine(Protocol):
 
     @property
     def num_waiting(self) -> dict[str, int]:
-        """Number of rows that wait, by lane."""
+        """Number of waiting rows, by lane."""
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their bytes."""
+        """Number of banks in memory, and their size in bytes."""
 
     def load(self) -> None:
-        """Load what is needed to predict, unless that was done before.
+        """Load what is needed to predict, unless it is already loaded.
 
         Raises:
             InputError: if the backbone cannot be loaded.
@@ -42,7 +42,7 @@ class Engine(Protocol):
         """
 
     async def start(self, seen: Seen) -> None:
-        """Load, and begin to answer.
+        """Load, and start answering requests.
 
         Args:
             seen: called with the name of a lane and the number of rows of each of its batches.
@@ -52,19 +52,19 @@ class Engine(Protocol):
         """Return a record for each row of a request.
 
         Raises:
-            Problem: if the request gets no predictions.
+            Problem: why the request gets no predictions.
         """
 
     async def stop(self) -> None:
-        """Answer everything that was accepted, then stop."""
+        """Answer all accepted requests, then stop."""
 
 
 class LocalEngine:
-    """The engine in this process.
+    """The engine that predicts in this process.
 
     Args:
         folder: the run folder.
-        settings: how it is served.
+        settings: how the run is served.
     """
 
     def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
@@ -75,12 +75,12 @@ class LocalEngine:
 
     @property
     def num_waiting(self) -> dict[str, int]:
-        """Number of rows that wait, by lane."""
+        """Number of waiting rows, by lane."""
         return {name: lane.num_waiting for name, lane in self._lanes.items()}
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their bytes."""
+        """Number of banks in memory, and their size in bytes."""
         held = [run.num_held for run in self._runs.values()]
         return sum(banks for banks, _ in held), sum(size for _, size in held)
 
@@ -91,13 +91,13 @@ class LocalEngine:
             self._runs["labels"].load()
 
     async def start(self, seen: Seen) -> None:
-        """Load the backbone, and begin to answer; see `Engine.start`."""
+        """Load the backbone, and start answering requests; see `Engine.start`."""
         self._seen = seen
         await asyncio.to_thread(self.load)
         self._lane("labels")
 
     async def stop(self) -> None:
-        """Answer everything that was accepted, then stop."""
+        """Answer all accepted requests, then stop."""
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
 
     def _lane(self, name: str) -> Lane[Asked, Outcomes]:
@@ -124,14 +124,14 @@ class LocalEngine:
             texts = task is not None and catalog.manifest(task).generation is not None
             lanes.setdefault("texts" if texts else "labels", []).append(index)
         for name, own in lanes.items():
-            self._lane(name).check_room(len(own))  # before any part waits
+            self._lane(name).check_room(len(own))  # before any part is queued
         found: dict[int, Record] = {}
         parts = [asyncio.ensure_future(self._in_lane(name, asked, own, found, catalog)) for name, own in lanes.items()]
         try:
             await asyncio.gather(*parts)
         finally:
             for part in parts:
-                part.cancel()  # what still waits leaves the queue
+                part.cancel()  # waiting parts leave the queue
         return [found[index] for index in range(len(asked.rows))]
 
     async def _in_lane(

@@ -1,4 +1,4 @@
-"""The log of an endpoint: one JSON object per line on standard error. Texts are left out unless they are asked for."""
+"""The log of an endpoint: one JSON object per line on standard error. Texts are left out unless requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from continual_petl.errors import printable
 
 EXTRA = "request"
-"""Attribute of a log record with the fields of a request."""
+"""Attribute of a log record that holds the fields of a request."""
 
 
 class JsonLines(logging.Formatter):

@@ -1,4 +1,4 @@
-"""What an endpoint counts, for Prometheus."""
+"""The metrics of an endpoint, for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Metrics:
         self.seconds = Histogram(
             name("request_seconds"), "Seconds per request", ("path",), buckets=_SECONDS, registry=self.registry
         )
-        self.rows = Counter(name("rows"), "Rows that were computed, by lane", ("lane",), registry=self.registry)
+        self.rows = Counter(name("rows"), "Computed rows, by lane", ("lane",), registry=self.registry)
         self.batch_rows = Histogram(
             name("batch_rows"), "Rows per batch, by lane", ("lane",), buckets=_ROWS, registry=self.registry
         )
@@ -38,7 +38,7 @@ class Metrics:
         self.batch_rows.labels(lane).observe(rows)
 
     def watch(self, engine: Engine, catalog: Catalog) -> None:
-        """Add what is read from engine and catalog whenever the metrics are asked for."""
+        """Add the values that are read from engine and catalog whenever the metrics are requested."""
         self.registry.register(_State(engine, catalog))
 
     def text(self) -> bytes:
@@ -51,7 +51,7 @@ class _State(Collector):
         self._engine, self._catalog = engine, catalog
 
     def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("continual_petl_waiting_rows", "Rows that wait, by lane", labels=("lane",))
+        waiting = GaugeMetricFamily("continual_petl_waiting_rows", "Waiting rows, by lane", labels=("lane",))
         for lane, rows in self._engine.num_waiting.items():
             waiting.add_metric((lane,), rows)
         yield waiting

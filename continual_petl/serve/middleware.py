@@ -1,12 +1,16 @@
-"""Around every request: the limit on its body, one log line, and its metrics."""
+"""Middleware around every request: limits on its body, one log line, and its metrics."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from pydantic_core import to_json
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from continual_petl.serve.logs import EXTRA
@@ -28,7 +32,7 @@ class BodyLimit:
         self._app, self._max_bytes = app, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and stop reading it where the limit is reached."""
+        """Pass a request on, and stop reading its body once the limit is reached."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -55,12 +59,39 @@ class BodyLimit:
         )
 
 
+class UniqueKeysRoute(APIRoute):
+    """A path whose JSON body may not have the same key twice in one object; Python would keep the last one silently."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests with such a body."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_UniqueKeysRequest(request.scope, request.receive))
+
+        return strict
+
+
+class _UniqueKeysRequest(Request):
+    async def json(self) -> Any:
+        return json.loads(await self.body(), object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Problem(422, "bad_request", f"the body has the key {key!r:.80} twice in one object: give it once")
+        found[key] = value
+    return found
+
+
 class Observed:
     """Logs and counts every request.
 
     Args:
         app: the application.
-        metrics: what counts.
+        metrics: counts the requests.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -71,7 +102,7 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # if the client is gone before there is a response
+        started, status = time.perf_counter(), 499  # if the client disconnects before there is a response
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -84,7 +115,7 @@ class Observed:
         try:
             await self._app(scope, receive, observed)
         except Exception:
-            status = 500  # the response is sent around this
+            status = 500  # an outer middleware sends the response
             raise
         finally:
             seconds = time.perf_counter() - started
@@ -97,5 +128,5 @@ class Observed:
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the response of a request that gets no predictions."""
+    """Return the response to a request that gets no predictions."""
     return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")

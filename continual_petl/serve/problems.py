@@ -1,4 +1,4 @@
-"""Why a request is refused: a status, a word for programs, and one paragraph."""
+"""Why a request is refused: an HTTP status, a one-word code for programs, and a message of one paragraph."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from continual_petl.errors import InputError
 
 
 class Problem(Exception):
-    """A request that gets no predictions.
+    """The reason why a request gets no predictions.
 
     Args:
         status: the HTTP status.
-        code: one word for programs.
+        code: a one-word code for programs.
         message: one paragraph: what was found, what is allowed, what to do.
-        row: number of the row that it is about, from 1.
-        retry_after: seconds after which the same request may work.
+        row: 1-based number of the row that the problem is about.
+        retry_after: seconds after which the same request may succeed.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Problem(Exception):
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how another process makes the same problem; replicas send theirs."""
+        """Return how another process recreates this problem, since replicas send theirs."""
         return _again, (self.status, self.code, self.message, self.row, self.retry_after)
 
     def to_json(self) -> dict[str, Any]:
@@ -45,23 +45,23 @@ def _again(status: int, code: str, message: str, row: int | None, retry_after: i
 
 
 def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_row") -> Problem:
-    """Return the problem of one row, numbered from 1."""
+    """Return a problem with one row, given its 1-based number."""
     return Problem(status, code, f"row {number}: {message}", row=number)
 
 
 def unusable(error: InputError, number: int) -> Problem:
-    """Return the problem of the row with this number, which was predicted alone: the error calls it the first one."""
+    """Return the problem with a row that was predicted alone: the error calls it the first row, whatever its number."""
     message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
     return Problem(422, "bad_row", message, row=number)
 
 
 def timed_out(seconds: float) -> Problem:
-    """Return the problem of a request that waited too long."""
+    """Return the problem for a request that waited too long."""
     return Problem(
-        504, "timed_out", f"no prediction within {seconds:g} s: send fewer rows, or try again when there is less to do"
+        504, "timed_out", f"no prediction within {seconds:g} s: send fewer rows, or try again when the load is lower"
     )
 
 
 def stopping() -> Problem:
-    """Return the problem of a request that arrives while the endpoint stops."""
+    """Return the problem for a request that arrives while the endpoint is stopping."""
     return Problem(503, "stopping", "the endpoint is stopping: send the request to another one", retry_after=5)

@@ -1,7 +1,7 @@
-"""Computes an endpoint's rows by replicas on Ray Serve. Each has its own backbone and banks; Ray distributes requests and
+"""Predicts an endpoint's rows in replicas on Ray Serve. Each has its own backbone and banks; Ray distributes requests and
 forms the batches. HTTP, tokens and limits stay in this process. Needs the extra ``serve-ray``.
 
-Not ``serve.multiplexed``, which loads a model per request group: here rows of all tasks share one model's batches.
+It does not use ``serve.multiplexed``, which loads a model per request group: here, rows of all tasks share batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RayEngine:
 
     Args:
         folder: the run folder, at the same path on every node.
-        settings: how it is served.
+        settings: how the run is served.
     """
 
     def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
@@ -39,16 +39,16 @@ class RayEngine:
 
     @property
     def num_waiting(self) -> dict[str, int]:
-        """Number of rows that wait or are computed, in all replicas."""
+        """Number of rows that are waiting or being computed, in all replicas."""
         return {"ray": self._num_waiting}
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their bytes: none in this process."""
+        """Number of banks in memory, and their size in bytes: none in this process."""
         return 0, 0
 
     def load(self) -> None:
-        """Start the replicas, unless that was done before; see `Engine.load`."""
+        """Start the replicas, unless they are already running; see `Engine.load`."""
         if self._handle is not None:
             return
         try:
@@ -84,14 +84,14 @@ class RayEngine:
 
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:
         """Return a record for each row of a request; see `Engine.answer`."""
-        from ray.serve.exceptions import BackPressureError
-
         if asked.put is not None:
             raise Problem(
                 422,
                 "no_stream",
                 "stream: texts are not streamed from replicas on Ray Serve: send the request without it",
             )
+        from ray.serve.exceptions import BackPressureError
+
         size = self._settings.batch_rows
         parts = [
             asked.part(range(start, min(start + size, asked.num_rows))) for start in range(0, asked.num_rows, size)
@@ -118,7 +118,7 @@ class RayEngine:
 
 
 def _replica(settings: ServeSettings) -> type:
-    """Return the class of a replica; how it forms batches has to be known when the class is made."""
+    """Return the class of a replica; its batch settings have to be known when the class is created."""
     from ray import serve
 
     class Replica:

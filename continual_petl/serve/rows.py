@@ -1,4 +1,4 @@
-"""From the JSON of a request to rows: which forms a row may have, and limits on it."""
+"""Turns the JSON of a request into rows: the forms that a row may have, and its limits."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _FORMS = {
     ("messages",): "a text, or an object with the key messages, a list of {role, content}",
 }
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Only what browsers and cameras write: some of Pillow's other formats start programs."""
+"""Only what browsers and cameras write: Pillow starts other programs to read some of the other formats."""
 _MAX_PIXELS = 2**25
-"""A few bytes of a file can stand for gigabytes of pixels; these take about 400 MB while they are resized."""
+"""A file of a few bytes can expand to gigabytes of pixels; this many take about 400 MB while they are resized."""
 _UNNAMED = (
     "a text, a list of two texts, or an object with keys text, text and text_pair, source, tokens, image, or messages"
 )
@@ -54,7 +54,7 @@ class PredictRequest(BaseModel):
     )
     task: str | list[str | None] | None = Field(
         default=None,
-        description="The task of all rows, or a list with one per row; null: the run finds the task of a row.",
+        description="The task of all rows, or a list with one per row; null: the run finds the task of each row.",
     )
     unknown: Literal["reject", "nearest"] | None = Field(
         default=None,
@@ -68,15 +68,15 @@ class PredictRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Asked:
-    """Rows of one request, each with its task; None if it has to be found."""
+    """Rows of one request, each with its task; None if the task has to be found."""
 
     rows: Sequence[Row]
     tasks: Sequence[str | None]
     unknown: Unknown
     numbers: Sequence[int]
-    """Number of each row in the request, from 1."""
+    """1-based number of each row in the request."""
     put: Callable[[str], None] | None = None
-    """For one row of a task that generates: gets the pieces of its text; what it raises ends the generation."""
+    """For one row of a task that generates text: called with each piece; an exception that it raises ends the generation."""
 
     @property
     def num_rows(self) -> int:
@@ -85,7 +85,7 @@ class Asked:
 
     @property
     def alone(self) -> bool:
-        """Whether it shares no batch with other requests."""
+        """Whether it must run in a batch of its own."""
         return self.put is not None
 
     def part(self, indices: Sequence[int]) -> Asked:
@@ -100,10 +100,10 @@ class Asked:
 
 
 def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings) -> Asked:
-    """Return the rows of a request, all of them checked.
+    """Return the rows of a request, after checking all of them.
 
     Raises:
-        Problem: if there are too many rows, a task is not learned, or a row is too long or not of the task's form.
+        Problem: if there are too many rows, a task has not been learned, or a row is too long or has the wrong form.
     """
     values = request.inputs if isinstance(request.inputs, list) else [request.inputs]
     if not values:
@@ -112,13 +112,14 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         raise Problem(
             413,
             "too_many_rows",
-            f"inputs: {len(values):,} rows; allowed are {settings.max_rows:,}: send several requests",
+            f"inputs: {len(values):,} rows; at most {settings.max_rows:,} are allowed: send several requests",
         )
     tasks = request.task if isinstance(request.task, list) else [request.task] * len(values)
     if len(tasks) != len(values):
         raise Problem(
             422, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
         )
+    _check_options(tasks, catalog, settings.max_rows)
     rows = []
     numbers: dict[str, list[int]] = {}
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
@@ -140,6 +141,21 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
 
 
+def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
+    """Refuse several rows if, with each row once per option of its task, they are more than a request may have."""
+    if len(tasks) == 1:
+        return
+    num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
+    total = sum(1 if task is None else num_options[task] for task in tasks)
+    if total > max_rows:
+        raise Problem(
+            413,
+            "too_many_rows",
+            f"inputs: {len(tasks):,} rows, which are {total:,} with each row once per option of its task; at most "
+            f"{max_rows:,} are allowed: send several requests",
+        )
+
+
 def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
     if len(tasks) != 1 or tasks[0] is None:
         raise Problem(
@@ -152,29 +168,29 @@ def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
 
 
 def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
-    """Return one row in the form that `Run.predict` takes; the bank's own checks follow."""
+    """Return one row in the form that `Run.predict` takes; the bank's own checks come later."""
     names = None if manifest is None else standard_columns(manifest)
     form = _UNNAMED if names is None else _FORMS[names]
     given: tuple[str, ...] = ()
     if isinstance(value, dict):
         given = tuple(sorted(value))
         if given not in _FORMS or (names is not None and given != names):
-            raise bad_row(number, f"it has the keys {', '.join(map(repr, given)) or 'none'}; each row is {form}")
+            raise bad_row(number, f"it has the keys {', '.join(map(repr, given)) or 'none'}; each row must be {form}")
         value = [value["text"], value["text_pair"]] if len(given) == 2 else value[given[0]]
         if given == ("image",):
             return _image(value, number)
         if given in (("tokens",), ("messages",)):
             names = given
         elif given != ("text", "text_pair") and not isinstance(value, str):
-            raise bad_row(number, f"{given[0]}: it is no text; each row is {form}")
+            raise bad_row(number, f"{given[0]}: it is not a text; each row must be {form}")
     elif names == ("image",):
-        # A text would be a path on the machine that serves.
-        raise bad_row(number, f"each row is {form}")
+        # A text would be read as a path on the server.
+        raise bad_row(number, f"each row must be {form}")
     if names == ("messages",):
         try:
             messages_of(value)
         except ValueError as error:
-            raise bad_row(number, f"{error}; each row is {form}") from error
+            raise bad_row(number, f"{error}; each row must be {form}") from error
         return value
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
         if names == ("tokens",):
@@ -183,7 +199,7 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
             first, second = value
             return (first, second)
     if not isinstance(value, str):
-        raise bad_row(number, f"it is a {_JSON.get(type(value), 'value')}; each row is {form}")
+        raise bad_row(number, f"it is a {_JSON.get(type(value), 'value')}; each row must be {form}")
     return value
 
 
@@ -198,12 +214,12 @@ def _image(value: Any, number: int) -> Row:
     try:
         with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
             width, height = opened.size
-    except Exception as error:  # Pillow has many for broken files
-        raise bad_row(number, f"image: it cannot be read; allowed are {', '.join(_IMAGE_FORMATS)}") from error
+    except Exception as error:  # Pillow raises many kinds for broken files
+        raise bad_row(number, f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}") from error
     if width * height > _MAX_PIXELS:
         raise bad_row(
             number,
-            f"image: it has {width:,} x {height:,} pixels; allowed are {_MAX_PIXELS:,}: make it smaller",
+            f"image: it has {width:,} x {height:,} pixels; at most {_MAX_PIXELS:,} are allowed: make it smaller",
             status=413,
             code="too_many_pixels",
         )
@@ -217,7 +233,10 @@ def _check_texts(row: Row, number: int, most: int) -> None:
     length = sum(map(len, texts))
     if length > most:
         raise bad_row(
-            number, f"{length:,} characters; allowed are {most:,}: shorten it", status=413, code="too_many_characters"
+            number,
+            f"{length:,} characters; at most {most:,} allowed: shorten it",
+            status=413,
+            code="too_many_characters",
         )
     if not any(text.strip() for text in texts) and not isinstance(row, dict):
         raise bad_row(number, "it is empty; every row needs a text")

@@ -1,19 +1,18 @@
 """A run that predicts for an endpoint: only with verified banks, and always from the newest certificates.
 
-Used by one thread at a time, since banks are attached to the backbone while they predict. What changed in the folder is read
-between two batches, never inside one.
+Used by one thread at a time, since banks are attached to the backbone while they predict. Changes in the folder are read
+between two batches, never during one.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from continual_petl.engine.session import Session
-from continual_petl.engine.verify.checker import Checker
 from continual_petl.errors import InputError, MemoryRanOutError, StoreError
 from continual_petl.heads.words import Answer
 from continual_petl.learner.streaming import Put
@@ -22,17 +21,19 @@ from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.records import Record, record_of, route_of
 from continual_petl.predictor.routed import routed_answer
 from continual_petl.predictor.streamed import generation_of
-from continual_petl.predictor.task_finder import Route, task_finder
+from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.found_tasks import FoundTasks, find_tasks
 from continual_petl.serve.problems import Problem, unusable
-from continual_petl.serve.rows import IMAGE_FORM, Asked
+from continual_petl.serve.rows import Asked
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.serve.verified import VerifiedTasks
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger("continual_petl.serve")
 _LOADING = threading.Lock()
-"""transformers changes its classes while it loads a model: two at a time would leave them changed."""
+"""transformers changes its classes while it loads a model: loading two at once would leave the classes changed."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class ServedRun:
 
     Args:
         folder: the run folder.
-        settings: how it is served.
-        generates: whether it also generates the texts of rows whose task it finds; otherwise these are left for `Later`.
+        settings: how the run is served.
+        generates: whether it also generates the texts of rows whose task it finds; otherwise it returns `Later` for them.
 
     Raises:
         InputError: if the folder holds no run.
@@ -69,12 +70,11 @@ class ServedRun:
             consent=settings.remote_code,
             resident_bytes=bytes_,
         )
-        self._verified: dict[str, str] = {}
-        self._checker: Checker | None = None
+        self._verified = VerifiedTasks(self._session)
 
     @property
     def num_held(self) -> tuple[int, int]:
-        """Number of banks in memory, and their bytes."""
+        """Number of banks in memory, and their size in bytes."""
         held = self._session.models.held_banks
         return len(held), held.num_bytes
 
@@ -93,7 +93,7 @@ class ServedRun:
         """Predict the rows of several requests in shared batches.
 
         Returns:
-            For each request: a record per row, or why it gets none. One request's problem is never another's.
+            For each request: a record per row, or the problem with it. A problem with one request never affects others.
         """
         try:
             self._look()
@@ -106,7 +106,7 @@ class ServedRun:
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
 
     def _streamed(self, job: Asked, put: Put) -> Outcomes:
-        """Pass on the text of one row in pieces; a lane gives such a job no company."""
+        """Pass on the text of one row in pieces; a lane runs such a job in a batch of its own."""
         (row,), (task,) = job.rows, job.tasks
         assert task is not None
         self._verify([task])
@@ -140,10 +140,10 @@ class ServedRun:
         except StoreError as error:
             raise Problem(503, "broken_chain", "the run folder is damaged: see the endpoint's log") from error
         self._session.store = self._session.models.store = self._catalog.store
-        self._checker = None
+        self._verified.refresh()
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
-            self._session.models.evict_all()  # with all copies: what was forgotten does not stay in memory
+            self._session.models.evict_all()  # including all copies: a forgotten bank must not stay in memory
 
     def _problem(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
@@ -155,29 +155,18 @@ class ServedRun:
         """Verify the certificates of tasks that are used for the first time.
 
         Raises:
-            Problem: if a task is not learned, or what was learned has changed.
+            Problem: if a task has not been learned, or what was learned has changed.
         """
         if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
-            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its body predicts for all of them
+            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its bank predicts for all of them
         self._load(tasks)
-        for task in dict.fromkeys(tasks):
-            seal = self._catalog.manifest(task).seal
-            if self._verified.get(task) == seal:
-                continue
-            self._checker = self._checker or Checker(self._session, indexed=True, data=False)
-            check = self._checker.check(task)
-            if not check.ok:
-                _log.error("task %s is not served: %s", task, " ".join(check.problems))
-                raise Problem(
-                    503, "not_verified", f"task {task!r} is not what its certificate says and gives no predictions"
-                )
-            self._verified[task] = seal
+        self._verified.check(tasks)
 
     def _load(self, tasks: Iterable[str]) -> None:
         """Load the backbone in the precisions of these tasks.
 
         Raises:
-            Problem: if it cannot be loaded; the reason names files, so that only the log has it.
+            Problem: if it cannot be loaded; the reason contains file names, so it is only written to the log.
         """
         for task in tasks:
             self._catalog.manifest(task)
@@ -193,20 +182,21 @@ class ServedRun:
     def _together(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
         rows = [row for job in jobs for row in job.rows]
         tasks = [task for job in jobs for task in job.tasks]
-        routes = self._routes(rows, tasks)
+        found = find_tasks(self._session.models, rows, tasks, self._settings.batch_rows, self._load)
+        routes = found.routes
         unknown = [job.unknown for job in jobs for _ in job.rows]
-        chosen: list[tuple[int, str]] = []
+        chosen: dict[int, str] = {}
         later: set[int] = set()
         for index, task in enumerate(tasks):
             if task is not None:
-                chosen.append((index, task))
+                chosen[index] = task
             elif not routes[index].unknown or unknown[index] == "nearest":
                 name = routes[index].task
                 if not self._generates and self._catalog.manifest(name).generation is not None:
                     later.add(index)
                 else:
-                    chosen.append((index, name))
-        answers = self._predict(rows, chosen)
+                    chosen[index] = name
+        answers = self._predict(rows, chosen, found)
         outcomes = iter(
             Later(routes[index])
             if index in later
@@ -215,43 +205,29 @@ class ServedRun:
         )
         return [[next(outcomes) for _ in job.rows] for job in jobs]
 
-    def _routes(self, rows: Sequence[Row], tasks: Sequence[str | None]) -> dict[int, Route]:
-        unnamed = [index for index, task in enumerate(tasks) if task is None]
-        if not unnamed:
-            return {}
-        models, own = self._session.models, [rows[index] for index in unnamed]
-        try:
-            finder = task_finder(models)
-        except InputError as error:
-            _log.error("tasks cannot be found: %s", error)
-            raise Problem(
-                422, "no_routing", "this run cannot find the task of a row: name the task of every row"
-            ) from error
-        self._load(finder.manifests)
-        if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
-            for row in own:
-                if not isinstance(row, dict):  # a text would be a path on the machine that serves
-                    raise InputError(f"row 1: each row is {IMAGE_FORM}")
-        routes = finder.routes(own, finder.states(models, own, self._settings.batch_rows))
-        return dict(zip(unnamed, routes, strict=True))
-
-    def _predict(self, rows: Sequence[Row], chosen: Sequence[tuple[int, str]]) -> dict[int, Answer]:
+    def _predict(self, rows: Sequence[Row], chosen: Mapping[int, str], found: FoundTasks) -> dict[int, Answer]:
+        """Predict rows; those whose task was found resume from the pass that found it, if the banks allow it."""
         if not chosen:
             return {}
-        tasks = [task for _, task in chosen]
-        self._verify(tasks)
-        own = [rows[index] for index, _ in chosen]
-        answers = Predictor(self._session.models).predict(own, tasks, batch_size=self._settings.batch_rows)
-        return {index: answer for (index, _), answer in zip(chosen, answers, strict=True)}
+        self._verify(list(chosen.values()))
+        predictor, size = Predictor(self._session.models), self._settings.batch_rows
+        routed = {index: task for index, task in chosen.items() if index in found.routes}
+        below = found.states(routed)
+        if below is None:
+            return predictor.resume(rows, chosen, None, batch_size=size)
+        named = {index: task for index, task in chosen.items() if index not in routed}
+        return predictor.resume(rows, named, None, batch_size=size) | predictor.resume(
+            rows, routed, below, batch_size=size
+        )
 
 
 def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, answer: Answer | None) -> Record:
-    """Return one row's record, as ``predict --json`` has it; images are left out.
+    """Return one row's record, in the format of ``predict --json``; images are left out.
 
     Args:
         catalog: the learned tasks.
         row: the row.
-        task: its task, if that was named.
+        task: its task, if one was named.
         route: otherwise, the tasks that were found for it.
         answer: the prediction; None if the task is unknown.
     """

@@ -1,4 +1,4 @@
-"""The settings of an endpoint: where it listens, who may ask, how rows share batches, and its limits."""
+"""The settings of an endpoint: where it listens, who may use it, how rows share batches, and its limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Unknown = Literal["reject", "nearest"]
 ENGINES = ("local", "ray")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MIN_TOKEN = 16
-"""Characters of a token; a shorter one can be guessed."""
+"""Minimum number of characters of a token; a shorter one could be guessed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,10 @@ class ServeSettings:
     port: int = 8000
     """Port to listen on; 0 means any free one."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names in the Host header that requests may have. On a loopback address, the loopback names are always allowed; on other
-    addresses, at least one name is needed."""
+    """Names that requests may have in their Host header. On a loopback address, the loopback names are always allowed; on
+    other addresses, at least one name has to be given."""
     token_file: Path | None = None
-    """File with the token that requests need; None: none is needed."""
+    """File with the token that requests need; None: no token is needed."""
     window_ms: float = 5.0
     """How long the first row of a batch waits for others, in milliseconds."""
     batch_rows: int = 64
@@ -44,42 +44,42 @@ class ServeSettings:
     max_body_bytes: int = 8 * 2**20
     """Maximum size of a request's body in bytes."""
     max_waiting: int = 2048
-    """Maximum number of rows that wait; requests beyond that are refused with status 429."""
+    """Maximum number of waiting rows; requests beyond that are refused with status 429."""
     timeout_s: float = 30.0
-    """Seconds after which a request is given up with status 504."""
+    """Seconds after which a request fails with status 504."""
     resident_bytes: int | None = None
     """Memory limit for all banks together, in bytes; None means 1 GiB. See `Run`."""
     unknown: Unknown = "reject"
     """What happens to rows that resemble no task's rows, unless a request says otherwise. See `Run.predict`."""
     watch_s: float = 1.0
-    """Seconds between two looks at the run folder, for tasks that other processes learn or forget."""
+    """Seconds between two looks at the run folder, for tasks that other processes have learned or forgotten."""
     log_texts: bool = False
-    """Whether the log holds the texts of rows and predictions."""
+    """Whether the log contains the texts of rows and predictions."""
     remote_code: bool = False
     """Whether Python code that comes with the backbone may be executed. See `Run`."""
     engine: str = "local"
-    """``local``: this process computes; ``ray``: replicas on Ray Serve do."""
+    """``local``: rows are predicted in this process; ``ray``: in replicas on Ray Serve."""
     replicas: int = 1
     """Number of replicas on Ray Serve."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise InputError(f"port: got {self.port}; allowed are whole numbers from 0 (any free port) to 65535")
+            raise InputError(f"port: got {self.port}; must be an integer from 0 (any free port) to 65535")
         for name in ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name}: got {getattr(self, name)}; allowed are whole numbers from 1")
+                raise InputError(f"{name}: got {getattr(self, name)}; must be an integer from 1")
         if self.resident_bytes is not None and self.resident_bytes < 0:
-            raise InputError(f"resident_bytes: got {self.resident_bytes}; allowed are whole numbers from 0 (one bank)")
+            raise InputError(f"resident_bytes: got {self.resident_bytes}; must be an integer from 0 (one bank)")
         for name in self.allowed_hosts:
             if not name or "*" in name.removeprefix("*."):
                 raise InputError(
-                    f"allowed_hosts: got {name!r}; give a name such as models.example.org, or *.example.org for all below it"
+                    f"allowed_hosts: got {name!r}; give a name such as models.example.org, or *.example.org for subdomains"
                 )
         for name in ("timeout_s", "watch_s"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name}: got {getattr(self, name)}; allowed are seconds above 0")
+                raise InputError(f"{name}: got {getattr(self, name)}; must be a number of seconds above 0")
         if not 0 <= self.window_ms <= 60_000:
-            raise InputError(f"window_ms: got {self.window_ms}; allowed are milliseconds from 0 to 60000")
+            raise InputError(f"window_ms: got {self.window_ms}; must be a number of milliseconds from 0 to 60000")
         if self.max_waiting < self.max_rows:
             raise InputError(
                 f"max_waiting: got {self.max_waiting}, but a request may have {self.max_rows} rows, which would always be "
@@ -88,10 +88,10 @@ class ServeSettings:
         if self.engine not in ENGINES:
             raise InputError(f"engine: got {self.engine!r}; allowed are {', '.join(ENGINES)}")
         if self.replicas > 1 and self.engine != "ray":
-            raise InputError(f"replicas: got {self.replicas}, but only engine ray has replicas; pass engine ray")
+            raise InputError(f"replicas: got {self.replicas}, but only engine ray has replicas; use engine ray")
         if not self.loopback and not self.allowed_hosts:
             raise InputError(
-                f"host: {self.host} can be reached from other machines, so the names that requests may use have to be given, "
+                f"host: {self.host} can be reached from other machines, so the host names of requests must be given, "
                 "for instance --allowed-host models.example.org; it is also wise to require a token (--token-file)"
             )
 
@@ -123,7 +123,7 @@ class ServeSettings:
             raise InputError(f"token_file: {self.token_file} cannot be read as ASCII text: {error}") from error
         if len(text) < _MIN_TOKEN or len(text.split()) != 1:
             raise InputError(
-                f"token_file: {self.token_file} has to hold one token of at least {_MIN_TOKEN} characters without spaces; "
+                f"token_file: {self.token_file} must contain one token of at least {_MIN_TOKEN} characters without spaces; "
                 'create one with: python -c "import secrets; print(secrets.token_urlsafe())"'
             )
         return text

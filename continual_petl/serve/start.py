@@ -1,4 +1,4 @@
-"""Runs the endpoint until it is stopped: uvicorn, one worker, JSON lines as its log."""
+"""Runs the endpoint until it is stopped: uvicorn with one worker, and a log of JSON lines."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from continual_petl.serve.settings import ServeSettings
 def serve(
     folder: str | Path, settings: ServeSettings | None = None, *, ready: Callable[[str], None] = lambda address: None
 ) -> None:
-    """Serve a run over HTTP until Ctrl-C or SIGTERM; requests that were accepted are then still answered.
+    """Serve a run over HTTP until Ctrl-C or SIGTERM; requests accepted by then are still answered.
 
     Args:
         folder: the run folder.
-        settings: how it is served.
-        ready: called with the endpoint's address once it listens.
+        settings: how the run is served.
+        ready: called with the endpoint's address once it is listening.
 
     Raises:
         InputError: if the folder holds no run, the backbone cannot be loaded, or the address cannot be used.
@@ -36,7 +36,7 @@ def serve(
     settings = settings or ServeSettings()
     engine = _engine(folder, settings)
     app = make_app(folder, settings, engine=engine)
-    engine.load()  # here, so that errors are raised as they are
+    engine.load()  # here, so that its errors are raised unchanged
     listener = _listener(settings)
     config = uvicorn.Config(
         app,
@@ -44,7 +44,7 @@ def serve(
         log_config=log_config(),
         server_header=False,
         timeout_keep_alive=30,
-        # A client that never ends its request, or does not read the response, must not keep the process.
+        # A client that never ends its request, or does not read the response, must not keep the process running.
         timeout_graceful_shutdown=math.ceil(settings.timeout_s) + 5,
         lifespan="on",
     )
@@ -54,7 +54,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens."""
+    """A server that reports when it is listening."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -69,7 +69,7 @@ class _Server(uvicorn.Server):
 
 def _engine(folder: str | Path, settings: ServeSettings) -> Engine:
     if settings.engine == "ray":
-        from continual_petl.serve.ray_engine import RayEngine  # with Ray
+        from continual_petl.serve.ray_engine import RayEngine  # imports Ray
 
         return RayEngine(folder, settings)
     return LocalEngine(folder, settings)
@@ -85,7 +85,7 @@ def _listener(settings: ServeSettings) -> socket.socket:
         listener.close()
         raise InputError(
             f"host, port: {settings.host}, port {settings.port}, cannot be used ({error.strerror}); give another --port, or "
-            "stop what listens there"
+            "stop the program that listens there"
         ) from error
     return listener
 
@@ -97,7 +97,7 @@ def _address(settings: ServeSettings, listener: socket.socket) -> str:
 
 @contextmanager
 def _handled_signals() -> Iterator[None]:
-    """Let the process go on after the signal that stopped the server, which uvicorn raises again at the end."""
+    """Let the process continue after the signal that stopped the server, which uvicorn raises again at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""A text in pieces, as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+"""Streams a text in pieces, as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 
 Events without a name hold ``{"text": PIECE}``; the last one is ``end``, with the predictions as in any other response, or
 ``error``, with the problem.
@@ -17,20 +17,20 @@ from continual_petl.serve.problems import Problem
 
 
 class Pieces:
-    """Takes pieces from the thread that generates them to the event loop in which this is created."""
+    """Passes pieces from the thread that generates them to the event loop in which this object was created."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.found: asyncio.Queue[str | None] = asyncio.Queue()
         """The pieces; None after the last one."""
         self.gone = False
-        """Whether nobody reads them any more."""
+        """Whether the pieces are no longer read."""
 
     def __call__(self, piece: str) -> None:
         """Pass on a piece, unless it is empty.
 
         Raises:
-            Problem: if nobody reads the pieces any more.
+            Problem: if the pieces are no longer read.
         """
         if self.gone:
             raise Problem(499, "gone", "the client closed the connection")
@@ -39,7 +39,7 @@ class Pieces:
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    r"""Return one event; its data is JSON in ASCII, so that it is one line for every client.
+    r"""Return one event; its data is JSON in ASCII, so it is a single line for every client.
 
     Example:
         >>> event({"text": "a b"}, "end")
@@ -50,7 +50,7 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 async def streamed(events: AsyncGenerator[bytes]) -> StreamingResponse:
-    """Return the response that sends events; what is raised before the first one is raised here."""
+    """Return the response that sends events; errors before the first event are raised here."""
     first = await anext(events)
 
     async def all_events() -> AsyncGenerator[bytes]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.attach import turn_of
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.manifest import Manifest
 
 RESIDENT_BYTES = 2**30
-"""Default memory limit for banks: about 500 banks of MiniLM with bottlenecks of 48."""
+"""Default memory limit for banks: about 500 banks of MiniLM with bottleneck size 48."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,12 @@ class CachedBank:
     seals: tuple[str, ...]
     """Seals of the certificates of the bank and, if it uses another bank's shared body, of that bank."""
     num_bytes: int
+
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        """Use the attention named in the bank's certificate inside the block; other threads wait for their turn."""
+        with turn_of(self.backbone.model), attending(self.backbone, self.manifest.environment.attention):
+            yield
 
 
 class BankCache:
@@ -54,7 +63,8 @@ class BankCache:
         """Set the memory limit for all banks together, and evict banks that no longer fit."""
         if max_bytes < 0:
             raise ValueError(
-                f"resident_bytes: got {max_bytes}; give the number of bytes that banks in memory may take; 0 keeps one bank"
+                f"resident_bytes: got {max_bytes}; it must be 0 or more: the number of bytes that banks may take up in "
+                "memory; 0 keeps one bank"
             )
         self.max_bytes = max_bytes
         if self._by_name:

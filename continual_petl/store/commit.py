@@ -51,6 +51,8 @@ class Evidence:
     preparation: str
     history: History
     """Learning curves and a summary of the bank's predictions; for display."""
+    training_attention: str | None = None
+    """Attention implementation used for training; None if the bank was not trained here."""
     parent: Parent | None = None
     start: Start | None = None
     origin: Origin | None = None
@@ -84,8 +86,8 @@ def commit_task(
 
     Raises:
         IsolationError: if the backbone is in training mode.
-        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing, whose
-            position could then be taken twice; or if writing fails.
+        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing,
+            since its position could then be taken twice; or if writing fails.
     """
     check_modes(plan.name, backbone.model, dropout=False)
     store.check_complete()
@@ -133,6 +135,7 @@ def _manifest(
     files: Mapping[str, str],
     certified: Mapping[str, Tensor],
 ) -> Manifest:
+    trained_as = evidence.training_attention
     return Manifest(
         task=plan.name,
         index=0 if newest is None else newest.index + 1,
@@ -154,6 +157,7 @@ def _manifest(
         notices=evidence.notices,
         parameters=bank.count(),
         environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
+        training_attention=None if trained_as == backbone.attention else trained_as,
     )
 
 

@@ -81,7 +81,7 @@ class BackboneInputs:
             return []
         what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
-            f"task {task!r} was learned with a {what} whose digest is {then[:12]}, but that of backbone "
+            f"task {task!r}: the {what} that it was learned with has the digest {then[:12]}, but that of backbone "
             f"{self._spec.name!r} has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
         ]
 

@@ -7,7 +7,7 @@ here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +23,7 @@ from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.store import Store
 
 _T = TypeVar("_T")
+OTHER_SEED = "it has seed {}, but tasks were learned with a different seed"
 
 
 class Inspection:
@@ -98,6 +99,14 @@ class Inspection:
             check = replace(check, how=how)
         return check
 
+    def was_dropped(self, link: Link) -> bool:
+        """Return whether a task was forgotten or replaced after the inspection."""
+        try:
+            gone = not self._store.bank_folder(link.task).exists()
+            return gone and link.seal in {stone.removed.seal for stone in self._store.tombstones()}
+        except StoreError:
+            return False
+
     @property
     def out_of_place(self) -> set[str]:
         """Tasks whose certificate or tombstone does not continue the chain, or differs from the one in the results."""
@@ -132,6 +141,13 @@ class Inspection:
             missing = f"{self._store.pin_file}: missing; it records which backbone the run was learned on"
             wrong.append(failed_check("(backbone.json)", missing))
         return pin, wrong
+
+    def with_seed(self, wrong: Sequence[TaskCheck], seed: int, *, differs: bool) -> list[TaskCheck]:
+        """Return failed checks, including one of the stream if its seed differs from that of the certificates."""
+        if not differs or any(check.task == "(stream.yaml)" for check in wrong):
+            return list(wrong)
+        problem = f"{self._store.stream_file}: {OTHER_SEED.format(seed)}. Restore it from a copy."
+        return [*wrong, failed_check("(stream.yaml)", problem)]
 
 
 def failed_check(task: str, problem: str) -> TaskCheck:

@@ -6,12 +6,14 @@ learner; `resident` loads a bank into a learner so that Lightning can evaluate i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.backbones.attention_switch import attend_as
+from continual_petl.backbones.attention_switch import attend_as, switchable
+from continual_petl.backbones.auto_defaults import fastest
+from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
@@ -94,7 +96,7 @@ class ModelCache:
         return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
 
     def backbone(self, precision: Precision) -> Backbone:
-        """Return the backbone in one precision; it is loaded only once.
+        """Return the backbone in one precision, with the attention that new banks predict with; it is loaded only once.
 
         Raises:
             InputError: if it cannot be loaded.
@@ -115,6 +117,10 @@ class ModelCache:
                     remote_code=b.remote_code,
                     quantize=b.quantize,
                 )
+            except MissingBackboneError as error:
+                if pin is None or pin.name == b.name:
+                    raise
+                raise error.in_run(pin.name) from error
             except InputError as error:
                 # transformers rarely names the damaged file in its message.
                 changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
@@ -123,18 +129,32 @@ class ModelCache:
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)
-            # The fastest attention may differ on this machine, or may have changed since; outputs would differ by rounding.
-            self.backbones[precision] = attend_as(backbone, self._learned_attention() or backbone.attention)
+            self.backbones[precision] = attend_as(backbone, self._attention(backbone))
         return self.backbones[precision]
 
-    def _learned_attention(self) -> str | None:
-        """Return the attention from the run's certificates if the stream says auto: a run keeps using the same one."""
-        for name in self.store.names() if self.spec.attention == "auto" else []:
+    def _attention(self, backbone: Backbone) -> str:
+        if self.spec.attention != "auto":
+            return backbone.attention
+        # The fastest attention may differ on this machine, or may have changed since: a run keeps using the same one.
+        first = next(self._manifests(), None)
+        return fastest().attention if first is None else first.environment.attention
+
+    def training_attention(self, backbone: Backbone) -> str:
+        """Return the attention that new banks are trained with; with ``auto``, a run keeps using the same one."""
+        if self.spec.attention != "auto":
+            return backbone.attention
+        # An imported bank was trained elsewhere.
+        first = next((each for each in self._manifests() if each.origin is None), None)
+        if first is None:
+            return switchable(backbone, fastest().training_attention)
+        return switchable(backbone, first.training_attention or first.environment.attention)
+
+    def _manifests(self) -> Iterator[Manifest]:
+        for name in self.store.names():
             try:
-                return self.store.manifest(name).environment.attention
+                yield self.store.manifest(name)
             except StoreError:
                 continue  # reported when this task is used
-        return None
 
     def backbone_of(self, task: str) -> Backbone:
         """Return the backbone in a learned task's precision."""
@@ -175,7 +195,7 @@ class ModelCache:
         """Return everything needed to predict with several learned tasks, in order, all in memory at once.
 
         Raises:
-            InputError: if their banks exceed the memory limit; nothing is held beyond it.
+            InputError: if their banks exceed the memory limit; no bank beyond the limit is loaded.
             StoreError: if a bank, backbone or tokenizer differs from the one the task was learned with.
         """
         wanted, total = dict.fromkeys(tasks), 0
@@ -184,9 +204,9 @@ class ModelCache:
             total += self._size(task)
             if total > self.held_banks.max_bytes and len(wanted) > 1:
                 raise InputError(
-                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take {total} bytes, but banks in "
-                    f"memory may take {self.held_banks.max_bytes}. Ask for fewer tasks at a time, or allow more: "
-                    "Run(folder, resident_bytes=...)."
+                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take up {total} bytes, but the limit "
+                    f"for banks in memory is {self.held_banks.max_bytes}. Ask for fewer tasks at a time, or raise the "
+                    "limit: Run(folder, resident_bytes=...)."
                 )
             found[task] = self._hold(task, False, keep=wanted)
         return [found[task] for task in tasks]
@@ -200,7 +220,7 @@ class ModelCache:
             return 0  # an unsupported dtype, which loading reports
 
     def _num_bytes(self, manifest: Manifest) -> int:
-        """Return the bytes of a bank in memory, with those of the banks that it reads."""
+        """Return the size in bytes of a bank in memory, including the banks that it reads."""
         read = read_manifests(self.store, manifest.task, manifest.bank, manifest.reads)
         return sum(num_bytes(each.tensors) for each in (manifest, *read))
 
@@ -242,7 +262,7 @@ class ModelCache:
         )
 
     def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
-        """Return a learner in which a learned task's bank is the only one loaded, and active; see `held`."""
+        """Return a learner in which a learned task's bank is active and is the only one loaded; see `held`."""
         held = self.held(task, as_committed=as_committed)
         learner = self.learner(held.backbone.precision)
         if learner.active != task or learner.bank(task) is not held.bank:

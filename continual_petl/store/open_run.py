@@ -1,4 +1,4 @@
-"""Open a run folder and look up tasks; errors name the runs or tasks that exist instead.
+"""Open a run folder and look up tasks; if one does not exist, the error names those that do.
 
 Nothing here imports torch, so that commands that do not need the model respond quickly.
 """
@@ -23,7 +23,7 @@ def is_on_hub(run: str | Path) -> bool:
 
 
 def check_local(run: str | Path) -> None:
-    """Raise `InputError` if what has to be a folder on this machine is an address on the Hub."""
+    """Raise `InputError` if a run that must be a folder on this machine is given by its address on the Hub."""
     if is_on_hub(run):
         repo = str(run).removeprefix("hf:").strip("/").partition("@")[0]
         raise InputError(
@@ -72,10 +72,10 @@ def check_learned(store: Store, task: str) -> None:
 
 
 def check_can_route(store: Store) -> None:
-    """Raise `InputError` unless the router can find at least one learned task."""
+    """Raise `InputError` unless rows can be routed to at least one learned task."""
     if not any(ROUTER in store.manifest(task).files for task in store.tasks):
         raise InputError(
-            f"task: none was named, and no task of {store.folder} was learned with routing, so the task of a row cannot be "
-            "found: name the task (on the command line: --task or --task-column). With `routing: full` in the stream file, "
-            "tasks learned from then on can be found without their names."
+            f"task: none was given, and no task of {store.folder} was learned with routing, so rows cannot be routed to a "
+            "task: name the task (on the command line: --task or --task-column). With `routing: full` in the stream file, "
+            "rows can be routed to the tasks that are learned from then on."
         )

@@ -12,7 +12,7 @@ from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import Parent
 
-# Commands that answer without the model do not import torch.
+# Commands that do not need the model do not import torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -47,7 +47,7 @@ def readers(store: Banks, task: str) -> list[str]:
 def check_parents(store: Banks, task: str) -> None:
     """Raise `StoreError` if a bank that a fused bank reads is missing, or is not the one that was certified.
 
-    The banks that a task started from may be forgotten or replaced later; one that is still there must be the same.
+    The banks that a task started from may be forgotten or replaced later; one that is still there must be unchanged.
     """
     manifest = store.manifest(task)
     read_manifests(store, task, manifest.bank, manifest.reads)
@@ -77,7 +77,7 @@ def read_manifests(store: Banks, task: str, bank: BankSpec, reads: Sequence[Pare
                 "predict differently. Restore it from a copy of the folder."
             )
         if (manifest.bank.modifications, manifest.bank.layers) != (bank.modifications, bank.layers):
-            raise StoreError(f"{where}, which has other modifications or layers; the two do not belong together.")
+            raise StoreError(f"{where}, whose modifications or layers differ; the two do not belong together.")
         found.append(manifest)
     return found
 

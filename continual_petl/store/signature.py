@@ -39,7 +39,7 @@ class Signature(FrozenModel):
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
     """In hexadecimal digits."""
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """The key that belongs to the one it was signed with, for display; only a key from elsewhere proves anything."""
+    """The public key of the one it was signed with, for display; only a key from another source proves anything."""
 
 
 def sign(store: Store, key: Path) -> Signature:
@@ -47,16 +47,17 @@ def sign(store: Store, key: Path) -> Signature:
 
     Args:
         store: the run; its lock is held.
-        key: a private Ed25519 key as a PEM file, outside the run folder. For an encrypted one, the password is asked for.
+        key: a private Ed25519 key as a PEM file, outside the run folder. If it is encrypted, the user is asked for the
+            password.
 
     Raises:
-        InputError: if the key cannot be used, or nothing is learned yet.
+        InputError: if the key cannot be used, or nothing has been learned yet.
         StoreError: if an entry of the chain is missing or damaged.
     """
     store.check_complete()
     newest = store.head()
     if newest is None:
-        raise InputError(f"{store.folder}: nothing is learned yet, so there is nothing to sign")
+        raise InputError(f"{store.folder}: nothing has been learned yet, so there is nothing to sign")
     if key.resolve().is_relative_to(store.folder.resolve()):
         raise InputError(
             f"--key {key}: it is inside the run folder, and everyone who gets the run would get it too: move it elsewhere"
@@ -74,7 +75,7 @@ def sign(store: Store, key: Path) -> Signature:
 
 
 def check_signature(store: Store, public_key: Path) -> TaskCheck:
-    """Check a run's signature against a public key that you have from elsewhere.
+    """Check a run's signature against a public key that was obtained from another source.
 
     Args:
         store: the run.
@@ -101,7 +102,7 @@ def check_signature(store: Store, public_key: Path) -> TaskCheck:
             "rewritten after it was signed. Restore the run from a copy."
         )
     later = newest.index - made.index
-    return _check(how=f"signed: the chain up to entry {made.index}" + (f"; {later} later not signed" if later else ""))
+    return _check(how=f"signed: the chain up to entry {made.index}" + (f"; {later} later, not signed" if later else ""))
 
 
 def _check(problem: str | None = None, how: str = "") -> TaskCheck:
@@ -110,7 +111,7 @@ def _check(problem: str | None = None, how: str = "") -> TaskCheck:
 
 
 def _message(index: int, seal: str) -> bytes:
-    """Return what is signed; the words keep a signature from being valid for anything else."""
+    """Return the bytes to sign; their wording keeps a signature from being valid for anything else."""
     return f"continual-petl run, chain entry {index}, seal {seal}".encode()
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 MAX_ROUTER_BYTES = 2**30
-"""Limit on the sums of one task, checked before they are read."""
+"""Size limit for one task's router sums, checked before they are read."""
 _MAX_LISTED = 5
 """Number of problems that one error lists in full."""
 
@@ -61,13 +61,13 @@ class _View:
 class Store(BankFolders):
     """A run folder. Reading never blocks; writing needs the `lock`.
 
-    Readers check every manifest's path each time that all tasks are listed. The holder of the lock does so once, and again
-    when another process added, removed or replaced a bank or tombstone, so the cost of a task does not grow with the
-    number of tasks before it.
+    Readers check every manifest's path each time all tasks are listed. The holder of the lock does so once, and again
+    only if another process has added, removed or replaced a bank or tombstone, so the cost of a task does not grow with
+    the number of tasks before it.
 
     Args:
         folder: the run folder, created when something is first written.
-        max_manifests: number of manifests that are kept in memory, besides those that others hold, as cached banks do.
+        max_manifests: number of manifests that are kept in memory, besides those in use elsewhere, as by cached banks.
         indexed: whether the index may be used; see `continual_petl.store.folder.index`.
     """
 
@@ -130,7 +130,7 @@ class Store(BankFolders):
         return view.missing or []
 
     def _missing(self) -> list[Missing]:
-        # First: they cannot name a task that is committed in the meantime.
+        # Read them first, so that they cannot name a task that is committed in the meantime.
         lines = self.results() if self._taken is not None else results_file.read_without_cells(self.results_file)
         return missing(self.chain(), self.tombstones(), lines)
 
@@ -141,7 +141,7 @@ class Store(BankFolders):
     def check_complete(self) -> None:
         """Raise `StoreError` if the chain is broken, or if anything that it or ``results.jsonl`` names is missing.
 
-        The holder of the lock pays for it once, and again only if other processes added or removed something.
+        The holder of the lock checks this once, and again only if other processes have added or removed something.
         """
         if problems := self.problems():
             more = f" (and {len(problems) - _MAX_LISTED} more: `continual-petl verify` lists them)"
@@ -180,7 +180,7 @@ class Store(BankFolders):
         self._view = None
 
     def snapshot(self) -> Store:
-        """Return the store as it is now, for readers that look several times while a run may continue."""
+        """Return the store as it is now, for callers that read it several times while a run may continue."""
         taken = Store(self.folder, max_manifests=self._max_manifests)
         taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
         taken._in_use = self._in_use.copy()
@@ -248,8 +248,8 @@ class Store(BankFolders):
             run: the store with the banks that a fused bank reads; None means this store.
 
         Raises:
-            StoreError: if the bank belongs to another backbone, was changed, or does not fit its specification, or if a bank
-                that it reads is missing or is not the one that was certified.
+            StoreError: if the bank belongs to another backbone, was changed, or does not match its specification, or if
+                a bank that it reads is missing or is not the one that was certified.
         """
         return self.consistently(lambda: self._load(task, backbone, run or self), task)
 

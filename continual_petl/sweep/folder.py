@@ -37,10 +37,10 @@ _MAX_LISTED = 8
 
 
 def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
-    """Write the settings of a new sweep; if the folder already holds a sweep, compare them with those it was started with.
+    """Write the settings of a new sweep, or, if the folder already holds a sweep, compare them with its original settings.
 
     Raises:
-        InputError: if it was started with different settings; the message lists them.
+        InputError: if that sweep was started with different settings; the message lists them.
         StoreError: if the folder cannot be written or read.
     """
     text = dump_stream(settled(spec.anchored()))
@@ -77,7 +77,7 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
 
 
 def _changes(path: tuple[str, ...], before: Any, now: Any) -> Iterator[str]:
-    """Yield a sentence for each difference between two trees of plain data."""
+    """Yield a description of each difference between two trees of plain data."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             yield from _changes((*path, str(key)), before.get(key), now.get(key))
@@ -108,7 +108,7 @@ def write_result(result: SweepResult) -> None:
     if not lines:
         (result.folder / CHOSEN).unlink(missing_ok=True)
         return
-    left = f" So far: {counted(result.num_left, 'trial')} left." if result.num_left else ""
+    left = f" Unfinished: {counted(result.num_left, 'trial')} left." if result.num_left else ""
     head = f"# Chosen on validation by continual-petl sweep; see {SUMMARY}.{left}\n"
-    lines += [f"# {name}: never swept; the stream's own settings\n" for name in result.never_swept]
+    lines += [f"# {name}: never swept; keeps the stream's own settings\n" for name in result.never_swept]
     write_file(result.folder / CHOSEN, (head + "".join(lines) + dump_stream(result.chosen)).encode())

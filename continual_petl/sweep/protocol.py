@@ -1,6 +1,6 @@
-"""A sweep: for each task of a stream, settings are tried on its validation split, and the best are learned with more seeds.
+"""A sweep: for each task of a stream, try settings on its validation split, then learn the best with more seeds.
 
-The selection protocol of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.1 and 3.2. Tasks are swept
+The selection protocol of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), sections 3.1 and 3.2. Tasks are swept
 separately: a bank depends only on its task, so the choice for one task does not affect another. The paper chooses size,
 learning rate and epochs from a grid; other samplers and pruning are additions.
 """
@@ -51,18 +51,18 @@ def sweep(
 
     Args:
         stream: the tasks.
-        spec: which settings are tried, and how.
+        spec: which settings to try, and how.
         folder: the sweep folder; created if it does not exist.
         tasks: names of the tasks to sweep; all tasks if empty.
         jobs: number of concurrent trials, each in a process with its own backbone and its share of the cores; None: one
             after another in this process, or with Ray, as many as its cluster has room for.
-        executor: runs concurrent trials: ``processes`` on this machine, or ``ray``.
-        minutes: no trial starts after this time; the remaining trials are reported.
+        executor: where concurrent trials run: in ``processes`` on this machine, or on ``ray``.
+        minutes: time limit, after which no trial starts; the remaining trials are reported.
         keep: whether the run folders of this call's trials, with their banks, are kept below ``trials``.
         on_trial: called with each trial when it starts and when it has ended.
 
     Returns:
-        The choices of this call and of earlier calls for other tasks; they are also written to ``chosen.yaml`` and
+        The settings chosen by this call, and by earlier calls for other tasks; they are also written to ``chosen.yaml`` and
         ``summary.json``.
 
     Raises:
@@ -109,8 +109,8 @@ def _check(spec: StreamSpec, sweep: SweepSpec, tasks: Sequence[TaskSpec]) -> Non
     world_size = num_processes(spec)
     if world_size > 1:
         raise InputError(
-            f"trainer: {world_size} processes for each trial (trainer: devices); a sweep learns each trial in one process, "
-            "and many at once with --jobs. Write trainer: {devices: 1}."
+            f"trainer: its devices give each trial {world_size} processes, but a sweep runs each trial in a single process; "
+            "use --jobs to run several in parallel. Set trainer: {devices: 1}."
         )
 
 

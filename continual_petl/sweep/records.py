@@ -1,8 +1,8 @@
-"""``trials.jsonl``: the trials, one JSON line when a trial starts and one when it has ended.
+"""``trials.jsonl``: the trials, one JSON line when a trial starts and one when it ends.
 
-It is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after another
-would disagree if the process were killed in between, and Optuna's journal becomes unreadable once its last line is torn and
-another line has been written after it.
+This file is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after
+another would disagree if the process were killed in between, and Optuna's journal becomes unreadable if its last line
+is incomplete and another line is written after it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Outcome(FrozenModel):
 
     state: State = "begun"
     score: float | None = None
-    """The validation score of the selected bank; higher is better in every metric."""
+    """The validation score of the selected bank; higher is better for every metric."""
     scores: tuple[float | None, ...] = ()
     """The validation score at the end of each epoch; None if undefined."""
     reason: str = ""
-    """The reason why it failed."""
+    """Why the trial failed."""
     seconds: float = 0.0
     """Total time across all resumptions, from reading the trial's data to storing its bank."""
     parameters: dict[str, int] = Field(default_factory=dict)
@@ -66,14 +66,14 @@ class Record(Outcome):
     settings: dict[str, Any]
     metric: str
     same_as: int | None = None
-    """Number of an earlier trial with the same settings, whose outcome this is."""
+    """Number of an earlier trial with the same settings, whose outcome was reused."""
     kept: bool = False
     """Whether its run folder, with the bank, is kept."""
     versions: dict[str, str] = Field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """The key that identifies it among all trials of a sweep."""
+        """The key that identifies the trial among all trials of a sweep."""
         return self.task, self.role, self.seed if self.role == "seed" else self.number, canonical(self.settings)
 
     @property
@@ -125,7 +125,7 @@ class Records:
 
 
 def read_records(file: Path) -> Iterable[Record]:
-    """Yield the lines of a file of trials; a torn last line, left by a killed process, is skipped."""
+    """Yield the records in a file of trials; an incomplete last line, left by a killed process, is skipped."""
     if not file.exists():
         return
     lines = file.read_bytes().split(b"\n")

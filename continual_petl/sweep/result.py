@@ -28,7 +28,7 @@ class TaskChoice:
     trials: tuple[Record, ...]
     """The trials of the search, by number."""
     seeds: tuple[Record, ...]
-    """The completed trials with the chosen settings, the trial of the search first; empty if no trial is complete."""
+    """The completed trials with the chosen settings, the search trial first; empty if no trial is complete."""
     failed_seeds: tuple[Record, ...]
     """The failed trials with the chosen settings; they are not included in the mean."""
     num_left: int
@@ -130,7 +130,7 @@ class SweepResult:
 
     @property
     def num_left(self) -> int:
-        """Number of trials of these tasks that have not ended; the same sweep resumes with them."""
+        """Number of trials of these tasks that have not ended; running the same sweep again continues with them."""
         return sum(choice.num_left for choice in self.tasks.values())
 
     @property
@@ -139,13 +139,15 @@ class SweepResult:
         return tuple(task.name for task in self.chosen.tasks if task.name not in self.tasks)
 
     def study(self, task: str) -> optuna.Study:
-        """Return the search of a task as an Optuna study, in memory, for its figures and analyses.
+        """Return the search of a task as an Optuna study, in memory, for Optuna's figures and analyses.
 
         Raises:
             InputError: if the sweep has no such task.
         """
         if task not in self.tasks:
-            raise InputError(f"the sweep has no task {task!r}{did_you_mean(task, self.tasks)}: {', '.join(self.tasks)}")
+            raise InputError(
+                f"the sweep has no task {task!r}{did_you_mean(task, self.tasks)}; its tasks are {', '.join(self.tasks)}"
+            )
         return study_of(self.spec, self.tasks[task].trials)
 
     def to_json(self) -> dict[str, Any]:

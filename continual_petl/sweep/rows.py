@@ -17,7 +17,7 @@ ROWS = "rows.json"
 
 
 class SweptRows:
-    """The rows of all tasks that a sweep has read.
+    """Digests of the rows of all tasks that a sweep has read.
 
     Args:
         folder: the sweep folder.
@@ -36,8 +36,8 @@ class SweptRows:
         """Record the digests of a task's rows, or compare them with the recorded ones.
 
         Args:
-            task: a task of the stream, with its settings in the stream.
-            again: check again even if this call of the sweep already has; otherwise the rows are read only once.
+            task: a task of the stream, with the settings that it has there.
+            again: check again even if this sweep call already has; otherwise the rows are read only once.
 
         Raises:
             InputError: if the digests differ, naming the splits; or if the rows cannot be read.

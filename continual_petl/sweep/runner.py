@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep: one after another in this process, or many at once in other processes."""
+"""Runs the trials of a sweep: one after another in this process, or several in parallel in other processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Runner:
         return any(turns.num_left for turns in self._turns.values())
 
     def check_rows(self) -> None:
-        """Check that the data has not changed since the sweep started; of many tasks, only the next ones are checked.
+        """Check that the data has not changed since the sweep started; if many tasks remain, only the next few are.
 
         Raises:
             InputError: if the rows of a task with remaining trials have changed.
@@ -74,14 +74,14 @@ class Runner:
             self._rows.check(task)
 
     def learn(self) -> None:
-        """Learn one trial after another in this process."""
+        """Run one trial after another in this process."""
         brief = brief_of(self._folder, self._spec, self._sweep, jobs=1)
         while (record := self._next(())) is not None:
             self._begin(record)
             self._end(record, outcome_in(folder_of(self._folder, record)) or carried_out(brief, record))
 
     def learn_in_parallel(self, jobs: int | None, executor: Executor) -> None:
-        """Learn many trials at once in other processes.
+        """Run several trials in parallel in other processes.
 
         Raises:
             Interrupted: after a signal, once all trials have saved their progress.
@@ -104,7 +104,7 @@ class Runner:
                     if record is None:
                         break
                     self._begin(record)
-                    # Its worker had already finished when the sweep was killed.
+                    # The trial's worker had already finished when the sweep was killed.
                     if (known := outcome_in(folder_of(self._folder, record))) is not None:
                         self._end(record, known)
                         continue
@@ -129,7 +129,7 @@ class Runner:
         return next((record for record in asked if record is not None), None)
 
     def _begin(self, record: Record) -> None:
-        # With another seed other rows may be held out or drawn, so comparing these does not show whether the data changed.
+        # With another seed, other rows may be held out or drawn, so comparing those does not show whether the data changed.
         task = next(task for task in self._tasks if task.name == record.task)
         self._rows.check(task, again=record.role == "seed")
         # Recorded first: if the process is killed, the same settings are tried again, whatever the sampler would then
@@ -155,7 +155,7 @@ class Runner:
             self._on_trial(ended)
 
     def tidy(self) -> None:
-        """Remove folders of ended trials that a killed process may have left; folders that are kept or half learned stay."""
+        """Remove folders of ended trials that a killed process may have left; kept and unfinished trials keep theirs."""
         for record in self._records.ended():
             if not record.kept:
                 shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)

@@ -6,7 +6,7 @@ was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only wh
 
 Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all of them, so a trial
 of 20 epochs is still at its highest rate in epoch 3, when a trial of 3 epochs has converged, and would always lose. For the
-same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, when it would save nothing.
+same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, since that would save nothing.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def should_prune(
     """Return whether to end a trial after an epoch.
 
     Args:
-        prune: median: end it if its best score so far is below the median of the other trials in this epoch, if at least 5
-            of them are completed (Golovin et al. 2017, as implemented in Optuna). halving: end it if it is not in the best
-            third of all trials that reached this stage (asynchronous successive halving, Li et al. 2020).
+        prune: median: end it if its best score so far is below the median of the other trials in this epoch, provided
+            that at least 5 of them are completed (Golovin et al. 2017, as implemented in Optuna). halving: end it if it is
+            not in the best third of all trials that reached this stage (asynchronous successive halving, Li et al. 2020).
         scores: its validation scores, one for each finished epoch.
         num_epochs: its total number of epochs.
         warmup: share of the steps over which the learning rate rises.
@@ -95,7 +95,7 @@ def should_prune(
 
 
 def study_of(spec: SweepSpec, records: Sequence[Record]) -> optuna.Study:
-    """Return the trials of a task as an Optuna study, in memory, for its figures and analyses."""
+    """Return the trials of a task as an Optuna study, in memory, for Optuna's figures and analyses."""
     with _quiet() as library:
         study: optuna.Study = _study(library, spec.space, records)
         return study
@@ -147,7 +147,7 @@ def _distributions(optuna: Any, space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(value: Any) -> Any:
-    """Return a value as a categorical choice for Optuna, which cannot be a list or a mapping."""
+    """Return a value as a categorical choice for Optuna; its choices cannot be lists or mappings."""
     return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
 
 

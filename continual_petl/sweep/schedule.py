@@ -57,14 +57,14 @@ class Turns:
 
     @property
     def with_seeds(self) -> list[Record]:
-        """The completed trials of the chosen settings, the trial of the search first; empty if there are none."""
+        """The completed trials with the chosen settings, the search trial first; empty if there are none."""
         best = best_of(self.searched)
         seeds = [record for record in self._seeds() if record.state == "complete"]
         return [] if best is None else [best, *seeds]
 
     @property
     def failed_seeds(self) -> list[Record]:
-        """The failed trials of the chosen settings with other seeds."""
+        """The failed trials with the chosen settings and other seeds."""
         return [record for record in self._seeds() if record.state == "failed"]
 
     def _searched(self) -> dict[int, Record]:
@@ -91,7 +91,7 @@ class Turns:
         return record
 
     def _seeds(self) -> list[Record]:
-        """Return the trials of the chosen settings with seeds other than the stream's; none during the search."""
+        """Return the trials with the chosen settings and seeds other than the stream's; none during the search."""
         searched = self._searched()
         best = best_of([*searched.values()])
         if best is None or len(searched) < self._sweep.num_trials or not all(r.ended for r in searched.values()):
@@ -120,6 +120,6 @@ def name_of(record: Record) -> str:
     """Return the name of a trial, which is its folder below ``trials``."""
     if record.role == "search":
         return f"{record.task}/{record.number:04d}"
-    # If a longer search chooses other settings, these are different trials.
+    # If a longer search chooses other settings, their seed trials are different trials.
     digest = hashlib.sha256(json.dumps(record.settings, sort_keys=True).encode()).hexdigest()
     return f"{record.task}/seed-{record.seed}-{digest[:8]}"

@@ -85,16 +85,16 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
 def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
     """Return a stream of one task: a bank depends only on its task and the stream's seed, so it is learned alone.
 
-    A trial never predicts rows that name no task, so it computes no sums for the router.
+    A trial never predicts rows without a task name, so it computes no sums for the router.
     """
     return settled(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 
 
 def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return the keys and values of a space that do not fit its tasks, with reasons; every value is checked separately.
+    """Return the keys and values of a space that are invalid for its tasks, with reasons; each value is checked separately.
 
     Args:
-        space: the space of a sweep, or its plain data; parts of a wrong type are left to the schema.
+        space: the space of a sweep, or its plain data; parts of the wrong type are left for the schema.
         spec: the stream.
         tasks: the tasks of the stream that the sweep is for.
     """
@@ -114,7 +114,7 @@ def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec
 
 
 def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return combinations of a grid that a task cannot have, although it can have each value by itself."""
+    """Return combinations of a grid that a task cannot have, although each value is valid by itself."""
     if sweep.sampler != "grid" or len(sweep.space) == 1:
         return []
     problems: list[str] = []
@@ -166,7 +166,9 @@ def _misplaced(key: str) -> str:
         return "belongs to the backbone, which all tasks share: set it in the stream, and sweep once for each value"
     if top in _MEASURED:
         return f"decides what a task is measured on, so scores could not be compared; allowed are {', '.join(TRIED)}"
-    return f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed are {', '.join(TRIED)} and keys below"
+    return (
+        f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed are {', '.join(TRIED)} and keys below them"
+    )
 
 
 def _bound(spec: StreamSpec, task: TaskSpec) -> str:
@@ -176,17 +178,17 @@ def _bound(spec: StreamSpec, task: TaskSpec) -> str:
         named = named_parents(bank.start_from)
         of = f"the bank of {named[0]!r}" if len(named) == 1 else f"earlier banks ({bank.start_from})"
         return (
-            f"task {task.name!r} starts from {of}, and a sweep learns each task alone: sweep the others with --task, or take "
-            "start_from out of the stream"
+            f"task {task.name!r} starts from {of}, but a sweep learns each task alone: sweep the others with --task, or "
+            "remove start_from from the stream"
         )
     if bank.fuse is not None:
         return (
-            f"task {task.name!r} reads the banks of {', '.join(map(repr, bank.fuse))}, and a sweep learns each task alone: "
+            f"task {task.name!r} reads the banks of {', '.join(map(repr, bank.fuse))}, but a sweep learns each task alone: "
             "sweep the others with --task"
         )
     if not bank.inherits and bank.resolve().scope == "shared":
         return (
-            f"task {task.name!r} continues the bank of the task before it (scope: shared), and a sweep learns each task "
+            f"task {task.name!r} continues the bank of the task before it (scope: shared), but a sweep learns each task "
             "alone: sweep with scope: task"
         )
     return ""
@@ -212,7 +214,7 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
 def _entry(node: list[Any], part: str) -> Any:
     if not part.isdecimal() or int(part) >= len(node):
         raise Unfit(
-            [f"got {part!r}; this is a list with {len(node)} entries, so the index has to be 0 to {len(node) - 1}"]
+            [f"got {part!r}; this is a list with {len(node)} entries, so the index must be from 0 to {len(node) - 1}"]
         )
     return node[int(part)]
 
@@ -234,7 +236,7 @@ def chosen_tasks(spec: StreamSpec, names: Sequence[str]) -> list[TaskSpec]:
     """Return the tasks with these names, in the order of the stream; all tasks if no name is given.
 
     Raises:
-        InputError: if there is no task of this name.
+        InputError: if the stream has no task with one of these names.
     """
     known = [task.name for task in spec.tasks]
     for name in names:

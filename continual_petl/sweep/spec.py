@@ -17,7 +17,7 @@ from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, Text
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
 
 _Number = Int | Float
-_LEAST = "it has to be above 0 with log: true"
+_LEAST = "it must be above 0 with log: true"
 
 
 class Range(FrozenModel):
@@ -69,7 +69,7 @@ class SweepSpec(FrozenModel):
     trials: Count | None = None
     """Number of settings to try for each task; null: the whole grid."""
     prune: Literal["none", "median", "halving"] = "median"
-    """Which trials are ended early, by the validation score at the end of an epoch: trials below the median of the other
+    """Which trials to end early, based on the validation score at the end of an epoch: trials below the median of the other
     trials, or all but the best third (asynchronous successive halving). Only trials with the same number of epochs are
     compared."""
     seeds: Count = 5
@@ -105,7 +105,7 @@ def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     """Return the keys of a sweep that contradict each other, with reasons.
 
     Args:
-        tree: plain data with (some of) the keys of a sweep; parts of a wrong type are left to the schema.
+        tree: plain data with (some of) the keys of a sweep; parts of the wrong type are left for the schema.
     """
     space = tree.get("space")
     space = space if isinstance(space, dict) else {}
@@ -124,13 +124,16 @@ def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     sampler, trials = tree.get("sampler", "grid"), tree.get("trials")
     if sampler == "grid":
         problems += [
-            (("space", key), "is a range, and a grid needs a list of values: write them out, or choose sampler: tpe")
+            (("space", key), "is a range, but a grid needs a list of values: write them out, or choose sampler: tpe")
             for key, values in space.items()
             if isinstance(values, dict)
         ]
     elif sampler in ("tpe", "random") and trials is None:
         problems.append(
-            (("trials",), f"is missing: sampler {sampler} does not end by itself: add it, for instance `trials: 20`")
+            (
+                ("trials",),
+                f"is missing, but sampler {sampler} does not stop by itself: add it, for instance `trials: 20`",
+            )
         )
     return problems
 
@@ -150,7 +153,7 @@ def _of_values(values: Any) -> Iterator[tuple[KeyPath, str]]:
         if not isinstance(low, int | float) or not isinstance(high, int | float):
             return  # the schema reports it
         if low >= high:
-            yield ("high",), f"got {high!r}; it has to be above low, which is {low!r}"
+            yield ("high",), f"got {high!r}; it must be above low, which is {low!r}"
         if log is True and low <= 0:
             yield ("low",), f"got {low!r}; {_LEAST}"
 

@@ -37,7 +37,7 @@ def load_sweep(
         trials: overrides the value in the file.
 
     Raises:
-        StreamFileError: with all mistakes.
+        StreamFileError: listing all mistakes.
     """
     file = os.fspath(path)
     parsed = parse(_text(file))

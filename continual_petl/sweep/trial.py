@@ -1,7 +1,7 @@
 """One trial: a single task, learned by the usual run in a separate folder.
 
-Its test split is not read. The validation score of the selected bank decides, and the score at the end of an epoch may end
-the trial early.
+Its test split is not read. Trials are compared by the validation score of the selected bank, and the score at the end of an
+epoch may end a trial early.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
         return True
     if not isinstance(error, InputError):
         return False
-    # Errors about settings have many forms and sources, but the task then works with its original settings.
+    # Errors about settings have many forms and sources, but in all of them the task works with its original settings.
     try:
         preflight(Session(own, Store(folder), reads_test=False))
     except InputError:

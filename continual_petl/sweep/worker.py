@@ -31,13 +31,13 @@ _brief: SweepBrief | None = None
 
 @dataclass(frozen=True, kw_only=True)
 class SweepBrief(Place):
-    """The description of a sweep that a process needs."""
+    """What a worker process needs to know about a sweep."""
 
     sweep: SweepSpec
 
 
 def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
-    """Return the description for workers, including the threads of each: the cores are divided among the workers."""
+    """Return the brief for workers, including the number of threads of each: the cores are divided among them."""
     return SweepBrief(
         folder=str(folder),
         spec=spec,
@@ -54,7 +54,7 @@ def folder_of(folder: str | Path, record: Record) -> Path:
 
 
 def carried_out(brief: SweepBrief, record: Record) -> Outcome:
-    """Learn a trial, and return the outcome.
+    """Run a trial, and return its outcome.
 
     Raises:
         Interrupted: if a stop was requested; the trial is resumed the next time.
@@ -79,7 +79,7 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
 
 
 def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:
-    """Return the trials that a trial is compared with: of the same task, with the same number of epochs."""
+    """Return the trials that a trial is compared with: those of the same task with the same number of epochs."""
     epochs = _epochs(brief, task, record)
     return [
         other
@@ -108,7 +108,7 @@ def open_sweep(brief: SweepBrief) -> str:
 
 
 def try_here(name: str) -> Report:
-    """Learn a trial in this worker process; the outcome is written into its folder."""
+    """Run a trial in this worker process; its outcome is written to its folder."""
     assert _brief is not None
     return reported(name, f"trial {name}", partial(_try, _brief, name))
 
@@ -125,7 +125,7 @@ def _try(brief: SweepBrief, name: str) -> Report:
 
 
 def try_on_ray(brief: SweepBrief, run: str, name: str) -> Report:
-    """Learn a trial in this Ray process."""
+    """Run a trial in this Ray process."""
     problem = open_sweep(brief)
     if problem:
         return Report(task=name, state="failed", error=InputError.__name__, message=problem)

@@ -34,7 +34,7 @@ SECTIONS = {
     "GenerationSpec": "generation",
     "ChatSpec": "chat",
 }
-"""From each definition in the schema to the heading of its section, in the order of the page."""
+"""Maps each definition in the schema to the heading of its section, in the order of the page."""
 
 _BOUNDS = {
     "minimum": "at least {}",

@@ -14,7 +14,7 @@ Samples = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A block of work to be measured, with its name."""
+    """A named block of work to be measured."""
 
     name: str
     block: Callable[[], float]
@@ -29,8 +29,8 @@ def alternate(
     Args:
         candidates: the candidates, with different names.
         repetitions: number of measured rounds.
-        warmup: number of rounds before them, which are dropped.
-        tell: called in every round.
+        warmup: number of rounds before these, whose measurements are dropped.
+        tell: called with a progress message in every round.
 
     Raises:
         InputError: if there is nothing to measure, or two candidates have the same name.

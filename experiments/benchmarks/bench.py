@@ -70,7 +70,7 @@ def run(options: Options, tell: Callable[[str], None] = say, workers: dict[str, 
     Args:
         options: the table to measure, and how.
         tell: called with progress messages.
-        workers: running workers of the peers; None starts the workers of the options' peers, and ends them.
+        workers: running workers of the peers; None starts a worker for each peer in the options and stops it at the end.
     """
     module = import_module(f"experiments.benchmarks.tables.{options.table}")
     torch.set_num_threads(options.threads)

@@ -1,6 +1,6 @@
 """The matrix products of one training step: a lower bound on the time of any implementation in this arithmetic.
 
-Included are all products that a step cannot avoid: forward through every layer, backward to the lowest modified place
+All products that a step cannot avoid are included: forward through every layer, backward to the lowest modified place
 (gradients of states, but not of frozen weights), and all products of the bank. There are as many weights as in the model,
 states are shared, and results are written to preallocated memory, so only the products are timed. Not counted: softmax,
 LayerNorms, non-linearities, sums, the optimizer, the embeddings and the head.
@@ -26,7 +26,7 @@ Lowest = Literal["embeddings", "attention output"]
 
 @dataclass(frozen=True)
 class Product:
-    """``(rows, inner) @ (inner, columns)``, ``times`` per layer, in ``layers`` layers; for attention ``stack`` at once."""
+    """``(rows, inner) @ (inner, columns)``, ``times`` per layer in ``layers`` layers; ``stack`` at once for attention."""
 
     what: str
     rows: int
@@ -98,7 +98,7 @@ def num_operations(products: list[Product]) -> int:
 
 
 def multiply(products: list[Product], *, device: str, dtype: torch.dtype, count: int) -> Callable[[], float]:
-    """Return a block that computes all products ``count`` times, and returns the seconds for one time."""
+    """Return a block that computes all products ``count`` times and returns the mean seconds of one pass."""
     generator = torch.Generator().manual_seed(0)
     lefts: dict[tuple[int, ...], Tensor] = {}
     results: dict[tuple[int, ...], Tensor] = {}

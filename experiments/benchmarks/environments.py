@@ -30,11 +30,13 @@ def make_environments(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks environments", description=__doc__)
     parser.add_argument("--into", type=Path, default=ENVIRONMENTS, help="folder for the environments")
     parser.add_argument("--index-url", help="package index for torch (default: pip's)")
-    parser.add_argument("peers", nargs="*", default=list(PEERS), help=f"which: {', '.join(PEERS)} (default: all)")
+    parser.add_argument(
+        "peers", nargs="*", default=list(PEERS), help=f"peers to set up: {', '.join(PEERS)} (default: all)"
+    )
     given = parser.parse_args(arguments)
     for name in given.peers:
         if name not in PEERS:
-            raise InputError(f"environments: got {name!r}; allowed are {', '.join(PEERS)}.")
+            raise InputError(f"environments: got {name!r}; it must be one of {', '.join(PEERS)}.")
         _make(name, given.into / name, given.index_url)
 
 
@@ -46,7 +48,7 @@ def constraints(name: str) -> Path:
 def _make(name: str, folder: Path, index: str | None) -> None:
     python = folder / "bin" / "python"
     if not python.exists():
-        print(f"making {folder}", file=sys.stderr)
+        print(f"creating {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True)
     for packages, source in ((["torch"], index), ([name, "safetensors"], None)):
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]

@@ -43,7 +43,7 @@ class Costs(StreamCallback):
 
     Args:
         folder: the run folder.
-        tell: called with the cost of each task; the time it takes is not part of any task.
+        tell: called with the cost of each task; the time of this call is not counted.
     """
 
     def __init__(self, folder: Path, tell: Callable[[Cost], None]) -> None:

@@ -34,11 +34,11 @@ from experiments.benchmarks.growing import Cost, Costs, many_tasks
 from experiments.benchmarks.slope import slope
 
 SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 6, 8)
-"""Number of banks in the stores when the measured tasks are learned, and the same for quick runs."""
+"""Number of banks in the stores when the measured tasks are learned; the second tuple is for quick runs."""
 SAMPLE = 20
 """Maximum number of earlier tasks checked after every task; from this task on, the work is constant."""
 _DROPPED = 2
-"""Number of first tasks of each run that are not counted: the first includes opening the store."""
+"""Number of tasks at the start of each run that are not counted: the first includes opening the store."""
 
 
 def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = print) -> list[Cost]:
@@ -60,7 +60,7 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
     Args:
         folder: the run.
         count: number of banks.
-        router: returns the sums for the router of the bank of a number; None stores none.
+        router: returns the sums for the router that the bank with a given number stores; None stores none.
     """
     run = Run(folder)
     store, models = run.store, run.session.models
@@ -122,7 +122,7 @@ class _Course:
         for line in process.stdout:
             if line.startswith("{"):
                 return Cost(**json.loads(line))
-        raise RuntimeError(f"a run of the benchmark ended with {process.wait()}")
+        raise RuntimeError(f"a benchmark run ended with exit code {process.wait()}")
 
     def close(self) -> None:
         """End the process between two tasks."""
@@ -133,7 +133,7 @@ def tasks_in_turns(
     folders: dict[int, Path], backbone: str, *, repetitions: int, threads: int, tell: Callable[[str], None]
 ) -> dict[int, list[Cost]]:
     """Return the cost of tasks by the initial number of banks in the store; runs take turns, task by task."""
-    # After the last task of a stream, all tasks are checked, so that task is never learned.
+    # After the last task of a stream, all tasks are checked, so the last task is never learned.
     count = _DROPPED + repetitions + 1
     courses = {size: _Course(folder, backbone, size, count, threads) for size, folder in folders.items()}
     found: dict[int, list[Cost]] = {size: [] for size in folders}

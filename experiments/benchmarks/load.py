@@ -1,8 +1,8 @@
 """A light HTTP client for measuring endpoints: requests are encoded beforehand, responses are kept as bytes.
 
-Closed loop: each connection sends its next request when the last one is answered, which measures throughput. Open loop:
-requests are sent at given times, whatever is still unanswered, and latency counts from the time at which a request was due,
-so a slow answer delays no later request and hides none (coordinated omission).
+Closed loop: each connection sends its next request when the previous one has been answered, which measures throughput. Open
+loop: requests are sent at fixed times, even if earlier ones are still unanswered, and latency counts from the time at which
+a request was due, so a slow answer neither delays nor hides later requests (coordinated omission).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Answers:
     """Latency of each request."""
     statuses: list[int] = field(default_factory=list)
     elapsed: float = 0.0
-    """From the first request to the last response."""
+    """Seconds from the first request to the last response."""
 
 
 def encoded(url: str, path: str, body: bytes) -> bytes:

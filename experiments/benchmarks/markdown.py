@@ -1,4 +1,4 @@
-"""Building blocks of all tables; numbers are only rounded here."""
+"""Building blocks of all tables, and the only place where numbers are rounded."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def head(result: Result) -> str:
             f"    {result.command}",
             "",
             f"{result.began}, commit {result.commit[:12]}{changed}. {machine.processor}{units}, {machine.cores} cores, "
-            f"{machine.threads} threads, {machine.memory / 2**30:.0f} GiB{device}; load before "
-            f"{', '.join(number(value) for value in machine.load_before)}. Medians of {settings['repetitions']}, "
-            f"{settings['warmup']} rounds of warm-up dropped, candidates alternating.{clock} {software}.",
+            f"{machine.threads} threads, {machine.memory / 2**30:.0f} GiB{device}; load averages before the start: "
+            f"{', '.join(number(value) for value in machine.load_before)}. Medians of {settings['repetitions']} "
+            f"repetitions after {settings['warmup']} rounds of warm-up, with alternating candidates.{clock} {software}.",
             "",
         ]
     )

@@ -26,7 +26,7 @@ PROMISED = 1.6
 def measure(
     *, preset: str = "houlsby", bottleneck: int = 48, rows: int = 32, tokens: int = 64, gives_back: bool = False
 ) -> dict[str, float]:
-    """Return the numbers of one fresh process, in bytes, and ``ratio``: (peak - activations) / backbone.
+    """Return the numbers from one fresh process, in bytes, and ``ratio``: (peak - activations) / backbone.
 
     ``resident_ratio`` is the same ratio for resident bytes.
 
@@ -111,7 +111,7 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
 
 
 def _highest(profile: Any) -> int:
-    """Return the peak of the allocated bytes, relative to the beginning."""
+    """Return the peak of the allocated bytes, relative to the start of the profile."""
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     total = highest = 0
     for event in sorted(events, key=lambda each: each.start_ns()):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from continual_petl.backbones.auto_defaults import resolve_precision
+from continual_petl.backbones.auto_defaults import fastest, resolve_precision
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.mixed.stacks import Stacks
@@ -38,7 +38,7 @@ Pass = Callable[[], object]
 
 
 def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Part]:
-    """Return tasks with random banks, one row each."""
+    """Return tasks with random banks, each with one row."""
     spec = BankChoice.model_validate(choice).resolve()
     found = []
     for number in range(num_tasks):
@@ -74,7 +74,7 @@ def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) 
 def passes(
     backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
 ) -> dict[str, Pass]:
-    """Return passes over one batch: the bare backbone, one task, and each of ``numbers`` tasks.
+    """Return passes over one batch: the bare backbone, one task, and as many tasks as each of ``numbers`` says.
 
     If there are more tasks than rows, passes cycle through all tasks.
     """
@@ -113,7 +113,12 @@ def _in_turn(backbone: Backbone, turns: list[list[Part]], batch: dict[str, Tenso
 def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]]:
     """Return our candidates for the table ``mixed``, with their facts."""
     options, found, facts = bench.options, [], {}
-    backbone = load_backbone(bench.shape.source, precision=resolve_precision("auto"), pooling="mean")
+    backbone = load_backbone(
+        bench.shape.source,
+        precision=resolve_precision("auto"),
+        attention=fastest().attention,
+        pooling="mean",
+    )
     backbone.model.to(options.device)  # type: ignore[arg-type]
     batch = batch_of(options.batch, options.length, bench.shape.vocabulary, backbone.model.device)
     numbers = (2, 8) if options.quick else (32, 256)
@@ -148,7 +153,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     given = parser.parse_args()
     length, turns, numbers = (8, 2, (2, 8)) if given.quick else (given.length, given.turns, (32, 256))
-    backbone = load_backbone(given.backbone, precision="fp32", pooling="mean")
+    backbone = load_backbone(given.backbone, precision="fp32", attention=fastest().attention, pooling="mean")
     batch = batch_of(8 if given.quick else 64, length, backbone.model.config.vocab_size, backbone.model.device)
     for bank, choice in BANKS.items():
         measured: dict[str, list[float]] = {}
@@ -162,7 +167,10 @@ def main() -> None:
                         measured.setdefault(name, []).append(time.process_time() - began)
         one_task = median(measured["one task"])
         for name, taken in measured.items():
-            print(f"{bank:8} {name:18} {median(taken):.4f} s, {one_task / median(taken):.3f} of one task", flush=True)
+            print(
+                f"{bank:8} {name:18} {median(taken):.4f} s, {one_task / median(taken):.3f} x one task's speed",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

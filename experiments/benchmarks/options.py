@@ -64,19 +64,19 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
     """Parse the command line.
 
     Raises:
-        InputError: if it cannot be measured.
+        InputError: if the options cannot be measured.
     """
     given = _parser(tables).parse_args(arguments)
     rows, length = _size(given.batch or ("4x16" if given.quick else "32x64"))
     repetitions = given.repetitions if given.repetitions is not None else (2 if given.quick else 7)
     if repetitions < (1 if given.quick else LEAST):
         raise InputError(
-            f"--repetitions: got {repetitions}; medians need at least {LEAST}, and fewer are only allowed with --quick."
+            f"--repetitions: got {repetitions}; medians need at least {LEAST}; fewer are only allowed with --quick."
         )
     peers = tuple(name for name in given.peers.split(",") if name)
     if unknown := [name for name in peers if name not in PEERS]:
         raise InputError(
-            f"--peers: got {', '.join(unknown)}; allowed are {', '.join(PEERS)}, separated by commas, or ''."
+            f"--peers: got {', '.join(unknown)}; give a comma-separated list from {', '.join(PEERS)}, or '' for none."
         )
     if given.device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
         raise InputError(
@@ -85,8 +85,8 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
     threads = given.threads or (1 if given.quick else len(os.sched_getaffinity(0)))
     if given.clock == "cpu" and (threads > 1 or given.device != "cpu" or given.table not in BY_PROCESSOR):
         raise InputError(
-            "--clock: cpu includes threads that wait for each other, and excludes the work of a GPU: use it with --threads 1 "
-            f"--device cpu, and with one of the tables {', '.join(BY_PROCESSOR)}: the others measure their times themselves."
+            "--clock: cpu includes threads that wait for each other and excludes the work of a GPU; use it with --threads 1 "
+            f"--device cpu and one of the tables {', '.join(BY_PROCESSOR)}; the other tables measure their times themselves."
         )
     return Options(
         table=given.table,
@@ -126,16 +126,18 @@ def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--bottleneck", type=int, help="bottleneck size of the bank (default 48)")
     parser.add_argument("--repetitions", type=int, help=f"measured rounds, at least {LEAST} (default 7)")
     parser.add_argument("--count", type=int, help="steps or passes in one block (default 2)")
-    parser.add_argument("--threads", type=int, help="torch threads for all candidates (default: every core)")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a busy machine, one thread")
-    parser.add_argument("--peers", default=",".join(PEERS), help="separated by commas; '' for none")
+    parser.add_argument("--threads", type=int, help="torch threads for all candidates (default: one per core)")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a busy machine, one thread only"
+    )
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated list; '' for none")
     for name in PEERS:
         default = str(ENVIRONMENTS / name / "bin" / "python")
         parser.add_argument(f"--{name}-python", default=default, help=f"Python of the environment with {name}")
     parser.add_argument("--data", type=Path, help="folder with train and test rows (json lines, gzipped)")
     parser.add_argument("--rows", type=int, help="maximum training rows; half as many validation rows are used")
     parser.add_argument("--epochs", type=int, help="passes over the training rows (default 5)")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds until a growing candidate is stopped")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds until a candidate of growth is stopped")
     return parser
 
 

@@ -34,14 +34,14 @@ def make_learner(
     attention: Attention = "auto",
     training: ResolvedTraining | None = None,
 ) -> ContinualLearner:
-    """Return a learner with one fresh bank, in the precision and attention that ``auto`` chooses.
+    """Return a learner with one fresh bank, in the precision and, for training, the attention that ``auto`` chooses.
 
     Args:
         shape: the backbone.
         bank: as in a stream file.
         device: device of the learner.
         num_labels: number of labels of its task.
-        attention: attention implementation.
+        attention: attention implementation; for predictions, that of `fastest`.
         training: training settings; by default those of a stream.
     """
     spec = BankChoice.model_validate(bank).resolve()

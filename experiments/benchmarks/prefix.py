@@ -1,4 +1,4 @@
-"""The frozen-prefix cache: how long the first and later epochs take with and without it, alternately in one process.
+"""The frozen-prefix cache: how long the first and later epochs take with and without it, alternating in one process.
 
     python -m experiments.benchmarks.prefix --data FOLDER [--rows 2000] [--epochs 5] [--layers 3-5] [--repetitions 5]
     python -m experiments.benchmarks.prefix --quick
@@ -32,7 +32,7 @@ _QUICK: dict[str, Any] = {"train": _ROWS[:48], "validation": _ROWS[48:64], "test
 
 
 class Clock(StreamCallback):
-    """Wall-clock and processor seconds of every epoch; the first starts with the task."""
+    """Wall-clock and processor seconds of every epoch; the first epoch counts from the start of the task."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

@@ -19,7 +19,7 @@ class Result(FrozenModel):
     format: int = FORMAT
     table: str
     command: str
-    """The command line, without values that are paths."""
+    """The command line, with placeholders for paths."""
     commit: str
     changed: bool
     """Whether files differed from the commit."""

@@ -20,7 +20,7 @@ _RANDOM: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
 }
 SHAPES = ("minilm", *_RANDOM)
-"""minilm has its published weights, the other backbones have random weights, which does not affect times."""
+"""minilm has its published weights; the other backbones have random weights, which does not affect times."""
 
 
 @dataclass(frozen=True)

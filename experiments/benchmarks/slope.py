@@ -40,7 +40,9 @@ def slope(points: Sequence[tuple[float, float]]) -> Slope:
     """
     x, y = torch.tensor(list(points), dtype=torch.float64).reshape(-1, 2).unbind(1)
     if len(y) < 3 or bool((x == x[0]).all()):
-        raise ValueError(f"slope: got {len(y)} costs; a line with an interval needs three, of more than one task")
+        raise ValueError(
+            f"slope: got {len(y)} costs; a line with an interval needs at least three, from more than one task"
+        )
     whole, mean = float(x.max() - x.min()), float(y.mean())
     x = x - x.mean()
     rise = float((x * y).sum() / (x * x).sum())

@@ -1,8 +1,8 @@
-"""An endpoint under load for minutes, while tasks are committed and forgotten and clients leave before they are answered.
+"""A soak test of the endpoint: minutes of load while tasks are committed and forgotten, and clients disconnect early.
 
 ``python -m experiments.benchmarks.soak [--minutes 10] [--out FILE.json]`` sends requests at 80 % of the measured throughput.
-Every answer is compared with that of `Run.predict`; a forgotten task has to answer with status 410, and an endpoint
-with too much to do may answer with 429 or 504, which is counted. Memory is that of the endpoint's process.
+Every answer is compared with that of `Run.predict`; requests for a forgotten task must get status 410, and an overloaded
+endpoint may answer with 429 or 504, which is counted. Memory is that of the endpoint's process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from experiments.benchmarks.machine import commit, describe
 
 NUM_TASKS = 8
 TOLERANCE = 1e-4
-"""Largest difference of a probability: batches are formed in other ways than by `Run.predict`."""
+"""Maximum difference between probabilities: the endpoint forms batches differently from `Run.predict`."""
 Row = tuple[str, str]
 
 
 class Soak:
-    """The run, its expected answers, and what was seen.
+    """The run, its expected answers, and counts of what happened.
 
     Args:
         folder: the run folder, which is changed.
         address: the endpoint.
-        rows: tasks and texts.
+        rows: pairs of a task and a text.
     """
 
     def __init__(self, folder: Path, address: str, rows: list[Row]) -> None:
@@ -61,17 +61,17 @@ class Soak:
         """Compare answers with the expected ones.
 
         Raises:
-            AssertionError: if one is lost or belongs to another row or task.
+            AssertionError: if an answer is wrong, or belongs to another row or task.
         """
         for row, status, body in zip(rows, answers.statuses, answers.bodies, strict=True):
             self.seen[f"status {status}"] += 1
             if status == 410:
-                assert row[0] in self._forgotten, f"{row[0]} answers 410, but was not forgotten"
+                assert row[0] in self._forgotten, f"{row[0]} was answered with 410, but was not forgotten"
                 continue
             assert status in (200, 429, 504), f"{row} was answered with {status}: {body[:300]!r}"
             if status == 200:
                 (record,) = json.loads(body)["predictions"]
-                assert (record["task"], record["text"]) == row, f"{row} got the answer of {record}"
+                assert (record["task"], record["text"]) == row, f"{row} got the answer for {record}"
                 for label, share in self._expected[row].items():
                     off = abs(record["probabilities"][label] - share)
                     assert off < TOLERANCE, f"{row}: probability of {label!r} is off by {off}"
@@ -83,7 +83,7 @@ class Soak:
         self.seen["commits"] += 1
 
     def forget(self) -> None:
-        """Forget the newest of the first tasks that is left; two stay."""
+        """Forget the newest of the initial tasks that is left, but never the first two."""
         left = [f"t{number:04}" for number in range(2, NUM_TASKS) if f"t{number:04}" not in self._forgotten]
         if left:
             self._forgotten.add(left[-1])
@@ -100,7 +100,7 @@ class Soak:
 
 
 def soak(folder: Path, backbone: str, minutes: float, length: int = 32) -> dict[str, Any]:
-    """Serve a new run for some minutes and return what was seen."""
+    """Serve a new run for some minutes, and return the measurements and counts."""
     learn(many_tasks(backbone, NUM_TASKS), folder, progress=False)
     draw = random.Random(0)
     rows = [
@@ -117,7 +117,7 @@ def soak(folder: Path, backbone: str, minutes: float, length: int = 32) -> dict[
             assert process.stdout is not None
             state = Soak(folder, process.stdout.readline().split(" at ")[1].split()[0], rows)
             requests = state.requests(rows)
-            state.check(rows, closed_loop(state.address, requests, 64))  # also reads all banks
+            state.check(rows, closed_loop(state.address, requests, 64))  # also loads all banks
             speed = len(rows) / closed_loop(state.address, requests, 64).elapsed
             return _loaded(state, process, 0.8 * speed, minutes) | {"per_second": 0.8 * speed}
         finally:
@@ -125,7 +125,7 @@ def soak(folder: Path, backbone: str, minutes: float, length: int = 32) -> dict[
 
 
 def _loaded(state: Soak, process: subprocess.Popen[str], per_second: float, minutes: float) -> dict[str, Any]:
-    """Send requests at a rate until time is up, and change the run between two portions of them."""
+    """Send requests at a constant rate, portion by portion, until time is up, and change the run between portions."""
     began, portion, memory, seconds = time.monotonic(), 0, [], []
     draw = random.Random(1)
     while time.monotonic() - began < 60 * minutes:
@@ -161,7 +161,7 @@ def _resident(pid: int) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Soak an endpoint, and print or write what was seen."""
+    """Run the soak test, and print or write the result."""
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--backbone", default="minilm")

@@ -26,8 +26,8 @@ def section(folder: Path = RESULTS) -> str:
     machine = step.machine
     units = ", ".join(machine.units)
     intro = (
-        f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32, alternating in one run, medians; peers "
-        f"{_version(step, 'adapters')} and {_version(step, 'peft')} at their best settings."
+        f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32; medians of one run with alternating "
+        f"candidates; the peers {_version(step, 'adapters')} and {_version(step, 'peft')} at their best settings."
     )
     return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth), _course(course)])
 
@@ -96,7 +96,7 @@ def _growth(result: Result) -> str:
             cells = [around(values, task) for task in sizes]
             rows.append([name, *("" if cell is None else number(1000 * cell) for cell in cells)])
     limit = number(result.settings["time_limit"])
-    table = grid(["ms after so many tasks", *map(str, sizes)], rows)
+    table = grid(["ms after this many tasks", *map(str, sizes)], rows)
     return f"{table}\n\nPeers were stopped after a total of {limit} s of adding and switching."
 
 

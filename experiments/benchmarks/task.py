@@ -101,7 +101,7 @@ def needs_rows(options: Options) -> Path:
     """
     if options.data is None:
         raise InputError(
-            f"{options.table}: needs rows: --data FOLDER, with train, validation and test files that have text and label."
+            f"{options.table}: --data is missing: give a folder with train, validation and test files with text and label."
         )
     return options.data.absolute()
 

@@ -31,7 +31,7 @@ ACC, BWT, forgetting (the largest score since a task was learned minus the last 
 accuracy (mean of the diagonal of R), intransigence (joint training minus the diagonal, mean over tasks; the joint model has
 learned all tasks, not only those up to k) and FWT in the form that measures plasticity (the diagonal minus the full copy of
 that task alone, from the second task on). GEM's FWT needs the score of a task before it was learned, when it has no head
-yet: it is not defined here. All come from R by `continual_petl.metrics`."""
+yet, so it is not defined here. All are computed from R by `continual_petl.metrics`."""
 
 
 def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book: Book) -> str:
@@ -39,11 +39,9 @@ def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book
     measures = Measures(stream, scale, book)
     sections = {
         "": _setting(measures),
-        "What came out": "\n\n".join([_metrics(measures), _DEFINED]),
-        "What it says": "\n\n".join(
-            [findings.zeros(measures), findings.orders(measures), findings.forgetting(measures)]
-        ),
-        "What it costs": _sizes(measures),
+        "Results": "\n\n".join([_metrics(measures), _DEFINED]),
+        "Findings": "\n\n".join([findings.zeros(measures), findings.orders(measures), findings.forgetting(measures)]),
+        "Costs": _sizes(measures),
         "Task by task": _tasks(measures),
         "Rates": _rates(measures),
         "Published figures": published.shown(tables),
@@ -75,10 +73,11 @@ Sequential methods pass one body from task to task; each task has its own head, 
 forgetting is due to the body. Replay keeps {share:g} % of the training rows of each earlier task (at least one) and
 takes one optimizer step on up to a batch of them after every {every} batches of new rows, each row through the head of its
 own task, which is trained too. De Masson d'Autume et al. 2019 keep every row and replay 100 for every 10,000 new ones, which
-at this size would be less than a batch for a whole task: here more is replayed, from a smaller memory. Joint training learns
-all tasks at once, for as many epochs. All methods keep the epoch with the best validation score: that of the task being
-learned, in joint training the mean of all. Banks do not depend on the order: they are learned in the first order with every
-seed and in the second with the first seed. The kinds of bank differ in size, see below.
+at this size would be less than a batch for a whole task, so more is replayed here, from a smaller memory. Joint training
+learns all tasks at once, for the same number of epochs. All methods keep the epoch with the best validation score: the score
+of the task being learned or, in joint training, the mean over all tasks. Banks do not depend on the order, so they are
+learned in the first order with every seed and in the second with the first seed. The kinds of bank differ in size, as shown
+below.
 
 All standard errors are over seeds and do not include the choice of test rows."""
 
@@ -89,8 +88,9 @@ def _metrics(measures: Measures) -> str:
         means = measures.means(method)
         rows.append(f"| {method.name} | {' | '.join(shown(means[name]) for name in METRICS)} |")
     return (
-        "\n".join(rows) + "\n\nPoints of accuracy; mean and standard error over seeds, each a mean over its orders; "
-        "a dash if trials are missing or a metric is undefined: joint training has only the last row of R."
+        "\n".join(rows)
+        + "\n\nAccuracy in points: mean and standard error over seeds, where a seed's value is the mean over "
+        "its orders; a dash if trials are missing or a metric is undefined (joint training has only the last row of R)."
     )
 
 
@@ -113,9 +113,9 @@ def _sizes(measures: Measures) -> str:
         ]
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
     return "\n".join(rows) + (
-        "\n\nIncluding heads but not the backbone: banks need it, full copies do not. The MB of replay include its memory "
-        "(four bytes per token). Only the newest shared body is needed for prediction; the store keeps every committed one. "
-        "Seconds are upper bounds, since other trials ran at the same time."
+        "\n\nHeads are counted, but not the backbone, which banks need and full copies do not. The MB of replay include its "
+        "memory (four bytes per token). Only the newest shared body is needed for prediction; the store keeps every "
+        "committed one. Seconds are upper bounds, since other trials ran at the same time."
     )
 
 
@@ -128,7 +128,7 @@ def _tasks(measures: Measures) -> str:
             last, first = _scores(measures, method, task)
             cells.append(shown(mean_of(last)) + (f" ({shown(mean_of(first))})" if method.ordered else ""))
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
-    said = "Mean over all runs, s / sqrt(runs): for order-dependent methods the spread is mostly due to the task's position."
+    said = "Mean and s / sqrt(runs) over all runs; for order-dependent methods the spread is mostly due to a task's position."
     return "\n".join([*rows, "", said])
 
 
@@ -152,9 +152,9 @@ def _rates(measures: Measures) -> str:
         rates = ", ".join(f"{each:g}" for each in measures.scale.some(family.rates))
         rows.append(f"| {family.name} | {rates} | {'-' if rate is None else f'{rate:g}'} | {family.epochs} |")
     said = (
-        f"One rate for a method, chosen with the first seed by the mean validation score of {' and '.join(CHOOSING)}, "
-        "each learned alone. Sequential fine-tuning, replay, joint training and full copies share theirs; sequential LoRA "
-        "has that of the LoRA bank."
+        f"One rate per method, chosen with the first seed by the mean validation score of {' and '.join(CHOOSING)}, "
+        "each learned alone. Sequential fine-tuning, replay, joint training and full copies share one rate; sequential LoRA "
+        "uses that of the LoRA bank."
     )
     lower = lower_rates.section(measures.stream, measures.scale, measures.book)
     return "\n\n".join(part for part in (said, "\n".join(rows), lower) if part)
@@ -206,7 +206,7 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
     rows = [
         Claim(
             claim="Tasks do not interact: perfect memory of previous tasks (Houlsby et al. 2019, section 1)",
-            found=f"forgetting of banks {'exactly 0, verified,' if kept else 'NOT 0'} in {len(runs)} runs",
+            found=f"forgetting of banks is {'exactly 0 (verified)' if kept else 'NOT 0'} in {len(runs)} runs",
             holds=kept,
             why="",
         ),
@@ -214,8 +214,8 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
             claim="One body that is fine-tuned on one task after another forgets",
             found=f"a drop of {shown(forgetting)} points from the best score of each task to its last",
             holds=findings.clear(forgetting),
-            why="each task has its own head, which reduces forgetting; published work often shares one head; at the rate "
-            "that is best for tasks learned alone, which may forget more than a lower one. "
+            why="each task has its own head, which reduces forgetting, while published work often shares one head; the rate "
+            "is the best one for tasks learned alone, which may forget more than a lower rate. "
             f"{lower_rates.sentence(stream, scale, book)}".rstrip(),
         ),
     ]

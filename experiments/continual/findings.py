@@ -9,7 +9,7 @@ from experiments.continual.methods import BANKS, COPIES, REPLAY, SEQUENTIAL, SEQ
 from experiments.studies.statistics import Mean, counted, mean_of, shown
 
 CLEARLY = 2.0
-"""Minimum in points; more than two standard errors are required as well."""
+"""Minimum forgetting in points to count as clear; it must also exceed two standard errors."""
 
 
 def zeros(measures: Measures) -> str:
@@ -26,11 +26,11 @@ def zeros(measures: Measures) -> str:
     if not runs:
         return "No run of a bank is in the ledger yet."
     lines = [
-        f"**Banks forgot: {'; '.join(wrong)}.** That is a fault."
+        f"**Banks forgot: {'; '.join(wrong)}.** This is a bug."
         if wrong
         else f"Banks and copies: forgetting and BWT are exactly 0 in all {runs} measured runs: every test row of every "
         "earlier task was evaluated again after each task, and all scores are identical.",
-        f"**Certificates that fail: {'; '.join(broken)}.** That is a fault."
+        f"**Certificates that fail: {'; '.join(broken)}.** This is a bug."
         if broken
         else f"All certificates of these {runs} runs were verified at the end.",
     ]
@@ -46,7 +46,7 @@ def forgot(outcome: dict[str, Any]) -> bool:
 
 
 def orders(measures: Measures) -> str:
-    """State whether banks that were learned in two orders are equal, bit for bit."""
+    """State whether banks that were learned in two orders are identical, bit for bit."""
     told, differ, wanting = 0, [], []
     seed = measures.scale.seeds[0]
     for method in (*BANKS, COPIES):
@@ -58,14 +58,16 @@ def orders(measures: Measures) -> str:
         told += len(one)
         differ += [f"{task} of {method.name}" for task in one if one[task] != other.get(task)]
     if not told:
-        return "Whether banks are the same in two orders is not known yet."
-    missing = f" Not known yet of {', '.join(wanting)}." if wanting else ""
+        return "It is not known yet whether banks are the same in two orders."
+    missing = f" Not known yet for {', '.join(wanting)}." if wanting else ""
     if differ:
-        return f"**In two orders the digests of {len(differ)} of {told} banks differ: {', '.join(differ)}.**{missing}"
+        return (
+            f"**The digests of {len(differ)} of {told} banks differ between two orders: {', '.join(differ)}.**{missing}"
+        )
     return (
         f"All {told} banks and copies that were learned in two orders have the same digest in both, so they are bit-"
-        f"identical.{missing} If an order was not learned with a seed, R is therefore that of the first order with its rows "
-        "and columns permuted."
+        f"identical.{missing} For an order that was not learned with a seed, R is therefore that of the first order with "
+        "its rows and columns permuted."
     )
 
 
@@ -75,14 +77,14 @@ def digests(outcome: dict[str, Any]) -> dict[str, str]:
 
 
 def forgetting(measures: Measures) -> str:
-    """State whether the methods with one shared body forget clearly, with the numbers."""
+    """State whether the methods with one shared body clearly forget, with the numbers."""
     lines = []
     for method in (SEQUENTIAL, SEQUENTIAL_LORA, REPLAY):
         mean = mean_of(measures.values(method)["forgetting"])
         if mean is None:
             lines.append(f"{method.name}: not finished.")
             continue
-        said = {True: "forgets clearly", False: "**does not forget clearly**", None: "forgets"}[clear(mean)]
+        said = {True: "clearly forgets", False: "**does not clearly forget**", None: "forgets"}[clear(mean)]
         orders = ", ".join(shown(mean, 1) for mean in measures.by_order(method))
         seeds = counted(mean.count, "seed")
         lines.append(f"{_capital(method)} {said}: {shown(mean)} points, over {seeds}. Its ACC by order: {orders}.")

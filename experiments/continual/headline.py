@@ -32,11 +32,11 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
     own, seeds = SEQUENTIAL.family.rate(scale, book), counted(len(scale.seeds), "seed")
     crossed = " and ".join(method.name for method in METHODS if not method.crossed)
     intro = (
-        f"{len(tasks)} tasks ({', '.join(tasks)}) one after another in {counted(len(orders), 'order')} on MiniLM, "
+        f"{len(tasks)} tasks ({', '.join(tasks)}) learned one after another in {counted(len(orders), 'order')} on MiniLM, "
         f"{stream.limits['train']} training rows each, {seeds}. ACC is the mean accuracy on all tasks after the last one; "
-        f"forgetting is the drop of a task's score from its best, averaged over all but the last; both in points, with their "
-        f"standard error over seeds ({crossed}: one seed per order, so over orders too). Learning rates were chosen on "
-        f"validation rows of tasks learned alone (for fine-tuning {own:g}); fine-tuning forgets less with lower ones, which "
+        f"forgetting is the drop of a task's score from its best, averaged over all tasks but the last; both are in points, "
+        f"with standard errors over seeds ({crossed}: one seed per order, so over orders too). Learning rates were chosen on "
+        f"validation rows of tasks learned alone ({own:g} for fine-tuning); fine-tuning forgets less at lower rates, which "
         f"are listed separately, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is in "
         "units of one backbone; a fine-tuned body replaces the backbone, without its pooler."
     )

@@ -68,7 +68,7 @@ def section(stream: Stream, scale: Scale, book: Book) -> str:
     ]
     if not rows:
         return ""
-    said = "Sequential fine-tuning at each of these rates, mean over orders with the first seed; none is tuned:"
+    said = "Sequential fine-tuning at each of these rates, as means over orders with the first seed; no rate is tuned:"
     return f"{said}\n\n{grid(['rate', 'ACC', 'forgetting', 'learning accuracy'], rows)}"
 
 
@@ -85,4 +85,4 @@ def sentence(stream: Stream, scale: Scale, book: Book) -> str:
         return ""
     each = " and ".join(f"{row.acc:.1f} and {row.forgetting:.1f} at {row.rate:g}" for row in rows)
     own = SEQUENTIAL.family.rate(scale, book)
-    return f"With lower rates than its {own:g} sequential fine-tuning has ACC and forgetting of {each} (one seed)."
+    return f"At rates below its {own:g}, sequential fine-tuning has an ACC and forgetting of {each} (one seed)."

@@ -1,4 +1,4 @@
-"""Results of a method from the ledger: result matrices in every order, their metrics, sizes and seconds.
+"""Results of a method from the ledger: result matrices in every order, their metrics, sizes and timings.
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where nothing was measured.
 """
@@ -28,16 +28,16 @@ def permuted(R_TT: Tensor, tasks: Sequence[str], order: Sequence[str]) -> Tensor
     """Return the result matrix for another order, for a method whose scores depend neither on the order nor on time.
 
     Args:
-        R_TT: as measured; a task's column is constant from the row at which the task was learned.
+        R_TT: the matrix as measured; a task's column is constant from the row where the task was learned.
         tasks: the order in which it was measured.
         order: the same tasks in another order.
 
     Raises:
-        ValueError: if the two orders have different tasks, or if a task's score changes after it was learned: the scores in
-            another order then cannot be derived from these.
+        ValueError: if the two orders have different tasks, or if a task's score changes after it was learned, because then
+            the scores in another order cannot be derived from these.
     """
     if sorted(tasks) != sorted(order):
-        raise ValueError(f"order: got {', '.join(order)}; it has to have the tasks {', '.join(tasks)}")
+        raise ValueError(f"order: got {', '.join(order)}; it must have the tasks {', '.join(tasks)}")
     diagonal_T = R_TT.diagonal()
     below_TT = torch.ones_like(R_TT, dtype=torch.bool).tril()
     if not torch.equal(R_TT[below_TT], diagonal_T.expand_as(R_TT)[below_TT]):
@@ -50,7 +50,7 @@ def permuted(R_TT: Tensor, tasks: Sequence[str], order: Sequence[str]) -> Tensor
 class Measures:
     """All results of a study that its page shows.
 
-    Scores are in points of 100.
+    Scores are on a 0-100 scale.
     """
 
     stream: Stream

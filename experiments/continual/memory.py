@@ -40,7 +40,7 @@ class Memory:
         self.rows[task] = sorted(torch.randperm(num_rows, generator=_drawn(seed, task))[:count].tolist())
 
     def draw(self, most: int, seed: int) -> dict[str, list[int]]:
-        """Return a uniform sample of at most ``most`` rows, without replacement, by task."""
+        """Return a uniform sample of at most ``most`` rows without replacement, as row indices by task."""
         every = [(task, row) for task, rows in self.rows.items() for row in rows]
         found: dict[str, list[int]] = {}
         for place in torch.randperm(len(every), generator=_drawn(seed, "draw"))[:most].tolist():

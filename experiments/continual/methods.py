@@ -1,6 +1,6 @@
 """The compared methods, their streams, and the trials that they need.
 
-Banks, independent copies and joint models do not depend on the order of the tasks, bit for bit. So they are learned in the
+Banks, independent copies and joint models do not depend on the order of the tasks, bit for bit, so they are learned in the
 first order with every seed; to verify this, banks and copies are also learned in the second order with the first seed. Only
 methods that pass one body from task to task are learned in every order.
 """
@@ -21,13 +21,13 @@ Order = tuple[str, ...]
 Limits = dict[str, int]
 
 CHOOSING = ("yelp", "agnews")
-"""The tasks that are learned alone to choose the rate of every method on validation rows: one on stars, one on topics."""
+"""The tasks that are learned alone to choose the rate of every method on validation rows: one has stars, one has topics."""
 CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """The settings that methods with the same trained parameters share: how a task is learned alone."""
+    """The settings for learning a task alone, which methods with the same trained parameters share."""
 
     name: str
     bank: dict[str, Any]

@@ -40,7 +40,7 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str
     """Learn a trial's tasks and return the results, as JSON values.
 
     Args:
-        trial: with the method ``replay`` or ``joint``.
+        trial: a trial with the method ``replay`` or ``joint``.
         data: the folder with the rows.
         backbone: path of the backbone, if it differs from the name in the trial.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Published:
-    """One number."""
+    """One published number."""
 
     method: str
     value: str
@@ -22,7 +22,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers for one setting."""
+    """The published numbers for one setting."""
 
     setting: str
     """Backbone, stream, rows."""
@@ -56,7 +56,7 @@ FIVE = (
                 "O-LoRA", "75.8", _OLORA, "the released scripts write the task's name into every prompt, in tests too"
             ),
             Published("Progressive Prompts", "75.1", _OLORA, f"is given the task; {_FEW}"),
-            Published("fine-tuning per task", "70.0", _OLORA, "16 rows a class, where others have 1,000"),
+            Published("fine-tuning per task", "70.0", _OLORA, "16 rows per class, where others have 1,000"),
             Published("multi-task", "80.0", _OLORA),
         ),
     ),
@@ -82,7 +82,7 @@ FIFTEEN = (
         ),
     ),
     Table(
-        "BERT-base, fifteen tasks, 1,000 rows a class",
+        "BERT-base, fifteen tasks, 1,000 rows per class",
         (
             Published("Progressive Prompts", "69.3", f"Progressive Prompts; {_NOTE}", "is given the task"),
             Published("IDBR", "52.2", f"Progressive Prompts; {_NOTE}"),
@@ -92,7 +92,7 @@ FIFTEEN = (
 
 WARNING = (
     "Data, backbones and protocols differ: no number below can be compared with one above. In the files released with "
-    "O-LoRA's benchmark dev.json is byte for byte test.json, so what was tuned on it was tuned on test rows."
+    "O-LoRA's benchmark, dev.json is byte for byte the same as test.json, so anything tuned on it was tuned on test rows."
 )
 
 
@@ -101,5 +101,5 @@ def shown(tables: tuple[Table, ...]) -> str:
     parts = [WARNING]
     for table in tables:
         rows = [f"| {row.method} | {row.value} | {row.source} | {row.flag} |" for row in table.rows]
-        parts.append("\n".join([f"{table.setting}:", "", "| | | source | mind |", "|---|---:|---|---|", *rows]))
+        parts.append("\n".join([f"{table.setting}:", "", "| | | source | caveat |", "|---|---:|---|---|", *rows]))
     return "\n\n".join(parts)

@@ -44,7 +44,7 @@ class Part:
     data: TaskDataModule
     head: Head
     scores: dict[str, Any] = field(default_factory=dict)
-    """Scores by split, from when the task was learned."""
+    """Scores by split, measured right after the task was learned."""
     curve: list[tuple[int, float]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
 
@@ -60,7 +60,7 @@ class Step:
 
     batches: list[tuple[Part, Batch]]
     seed: int
-    """Seed of the dropout."""
+    """Seed for dropout."""
 
 
 class OneModel:

@@ -1,4 +1,4 @@
-"""Pre-train a small BART on the tasks' texts, if no pre-trained encoder-decoder is available.
+"""Pre-train a small BART on the tasks' texts, for use where no pre-trained encoder-decoder is available.
 
     python -m experiments.he2022.pretraining --data DATA_FOLDER BACKBONE_FOLDER
 
@@ -143,7 +143,7 @@ def pretrain(data: Path, folder: Path, steps: int = STEPS, seed: int = SEED, log
     """Create the backbone; return the content of its ``pretraining.json``.
 
     Args:
-        data: folder with a folder of rows for every task.
+        data: folder with one subfolder of rows per task.
         folder: folder for the backbone.
         steps: number of optimizer steps.
         seed: seed of the order, the noise and the dropout; the initial weights are those of `make_model`.
@@ -190,7 +190,7 @@ def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m experiments.he2022.pretraining", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder for the backbone")
-    parser.add_argument("--data", type=Path, required=True, help="folder with a folder of rows for every task")
+    parser.add_argument("--data", type=Path, required=True, help="folder with one subfolder of rows per task")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=SEED)
     given = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The basis of the presets' default learning rates: the rates chosen on validation rows.
+"""Where the presets' default learning rates come from: the rates chosen on validation rows.
 
 `banks/config/presets.py` has the defaults of each preset; a test compares its rates with these. Most rates were tried by
 `experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies in this folder, on 1,500 rows of
@@ -80,7 +80,7 @@ def scores(scale: Scale, book: Book, preset: str) -> dict[float, float | None]:
     """Return the mean validation score over tasks for every rate, using the best bank tried at that rate.
 
     Returns:
-        Points of 100, None for a rate at which a task diverged; empty while any trial is missing.
+        Scores on a 0-100 scale, None for a rate at which a task diverged; empty while any trial is missing.
     """
     found: dict[float, list[float | None]] = {}
     for grid in grids(scale, preset):

@@ -1,7 +1,7 @@
 """Rows of the papers' tables: a bank of a given size, learned with several seeds at a rate chosen on validation rows.
 
-A rate is chosen once per method, from a few, with the first seed, on one task and at one size. It is used for all sizes and
-tasks of the method.
+A rate is chosen once per method, from a few candidates, with the first seed, on one task and at one size. It is used for all
+sizes and tasks of the method.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Row:
     name: str
     bank: Spec
     method: Method
-    """The method that chooses the rate, with a bank that may have another size."""
+    """The method as tried to choose the rate; its bank may have another size."""
     budget: float | None = None
     """Target share of the backbone; None if the bank's size is fixed."""
     model: Model = "minilm"
@@ -65,7 +65,7 @@ class Row:
 
     @property
     def share(self) -> float:
-        """The same as a share of the backbone."""
+        """`parameters` as a share of the backbone."""
         return self.parameters / whole(self.model)
 
 

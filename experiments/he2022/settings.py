@@ -48,7 +48,7 @@ def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], firs
         budgets: budgets of the rows.
     """
     chooser = sized("minilm", of_size, first)
-    assert chooser is not None, "a rate is chosen at a budget that the method can come near to"
+    assert chooser is not None, "the rate must be chosen at a budget that the method can match"
     method = Method(name=name, banks=(chooser,), rates=rates, epochs=EPOCHS)
     banks = [(budget, sized("minilm", of_size, budget)) for budget in budgets]
     return [Row(name=name, bank=bank, method=method, budget=budget) for budget, bank in banks if bank is not None]

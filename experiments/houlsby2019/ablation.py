@@ -91,7 +91,7 @@ def _map(task: str, found: dict[tuple[int, int], float]) -> Figure:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that single layers hardly matter, all together do, and lower layers matter less than higher ones."""
+    """Check that single layers hardly matter, that all together do, and that lower layers matter less than higher ones."""
     return [
         row
         for task in TASKS
@@ -101,11 +101,11 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
 
 
 def _percent(scale: Scale, book: Book, task: str) -> str:
-    """Describe how many validation rows one percent of the score is."""
+    """Describe how many validation rows one percent of the score corresponds to."""
     outcome = book.outcome(_trial(scale, task)) or {}
     validation = outcome["scores"][task]["validation"]
     rows = validation["rows"]
-    return f"one seed; 1 % of the score is {validation['score'] * rows / 100:.1f} of {rows} rows"
+    return f"one seed; 1 % of the score corresponds to {validation['score'] * rows / 100:.1f} of {rows} rows"
 
 
 def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[Claim]:
@@ -113,7 +113,7 @@ def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[
     single = [found[layer, layer] for layer in range(top + 1)]
     half = (top + 1) // 2
     low, high, whole = found[0, half - 1], found[half, top], found[0, top]
-    deep = "MiniLM has 6 layers where BERT-base has 12, so each matters more"
+    deep = "MiniLM has 6 layers and BERT-base has 12, so each layer matters more here"
     return [
         Claim(
             claim=f"Removing one layer's adapters costs at most 2 % (section 3.6), {task}",
@@ -122,7 +122,7 @@ def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[
             why=deep,
         ),
         Claim(
-            claim=f"Removing all of them costs far more than any single layer (section 3.6), {task}",
+            claim=f"Removing all adapters costs far more than removing those of any single layer (section 3.6), {task}",
             found=f"{whole:+.1f} % for all, {min(single):+.1f} % for the layer that costs most",
             holds=whole < 2 * min(min(single), 0),
             why="far more: at least twice",

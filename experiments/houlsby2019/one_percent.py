@@ -22,7 +22,7 @@ from experiments.studies.trial import Trial
 from experiments.studies.tuning import Method, scores_of
 
 MOST = 1.0
-"""Maximum percent of the encoder's layers."""
+"""Maximum percentage of the encoder's layers."""
 BANK: dict[str, Any] = compare.BANK | {"bottleneck": 9}
 """The widest bank that is at most `MOST` percent of MiniLM's layers, LayerNorms included."""
 NARROW = replace(HOULSBY, name=f"adapters and LayerNorms, size {BANK['bottleneck']}", banks=(BANK,))
@@ -68,8 +68,8 @@ def _row(method: Method, scale: Scale, book: Book) -> list[str]:
 
 _INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error
 over seeds. Full fine-tuning and the wider bank are from `houlsby2019/compare`; tasks, rows, seeds, rates, epochs and the
-choice of rates are the same. Banks have more epochs than full copies, see `houlsby2019/more_epochs`. This study was added
-when the test scores of `houlsby2019/compare` were known; its only choice, the size, follows from 1 %."""
+choice of rates are the same. Banks have more epochs than full copies; see `houlsby2019/more_epochs`. This study was added
+when the test scores of `houlsby2019/compare` were known; its only choice, the size, follows from the 1 %."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
@@ -96,7 +96,9 @@ def headline(scale: Scale, book: Book) -> str:
     full, ours, size = _mean(FULL, scale, book), _mean(NARROW, scale, book), share(NARROW, scale, book)
     if full is None or ours is None or size is None:
         return ""
-    return f"With {size:.2f} % of the layers the banks reach {shown(ours)} (added when the scores above were known)."
+    return (
+        f"With {size:.2f} % of the layers, banks reach {shown(ours)} (a study added when the scores above were known)."
+    )
 
 
 STUDY = Study(
@@ -106,5 +108,5 @@ STUDY = Study(
     body=body,
     reproduces=reproduces,
     headline=headline,
-    rule=claims.RULE + "; the first row by its means",
+    rule=claims.RULE + "; the first row is judged by its means alone",
 )

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, figure 4 and the study of sizes: score against the number of trained parameters.
 
 Adapters of sizes 2^0 to 2^8 and 384: MiniLM's hidden size is 384, and a bottleneck wider than its input is not allowed, while
-the paper's 2^9 fits into BERT's 768. Top k layers for every k, and LayerNorms only. Then the mean over eight tasks for three
+the paper's 2^9 fits into BERT's 768. Also top k layers for every k, LayerNorms only, and the mean over eight tasks for three
 sizes, which differ by half a point in the paper.
 """
 
@@ -57,7 +57,7 @@ def robust(scale: Scale) -> dict[int, dict[str, list[Trial]]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Yield one stage: nothing is chosen."""
+    """Yield one stage, since nothing is chosen."""
     figure = [
         t
         for task in TASKS
@@ -82,7 +82,7 @@ def line(scale: Scale, book: Book, task: str, kind: str) -> list[tuple[str, floa
 def body(scale: Scale, book: Book) -> str:
     """Return the tables."""
     parts = [
-        f"Validation rows, as in the paper's figure; {ROWS} training rows, {EPOCHS} epochs, a rate for each kind: {_rates()}."
+        f"Validation rows, as in the paper's figure; {ROWS} training rows, {EPOCHS} epochs, one rate per kind: {_rates()}."
     ]
     for task in TASKS:
         rows = [f"| {task} | size or layers | trained parameters | score |", "|---|---:|---:|---:|"]

@@ -1,8 +1,8 @@
 """Houlsby et al. 2019, section 3.6: the scale of the initialisation, and the extensions that did not help.
 
-Sigma from 1e-7 to 1 (figure 6, right), and: a LayerNorm in the adapter, two non-linear layers, tanh, adapters only after
-attention, parallel adapters, and parallel adapters that multiply. Batch normalisation is left out: a bank's predictions
-would depend on the other rows of the batch.
+Sigma from 1e-7 to 1 (figure 6, right), and these extensions: a LayerNorm in the adapter, two non-linear layers, tanh,
+adapters only after attention, parallel adapters, and parallel adapters that multiply. Batch normalisation is left out: a
+bank's predictions would depend on the other rows of the batch.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def extensions(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Yield one stage: nothing is chosen."""
+    """Yield one stage, since nothing is chosen."""
     specs = [*sigmas(scale).values(), *extensions(scale).values()]
     yield [trial for task in TASKS for spec in specs for trial in trials(scale, task, spec)]
 
@@ -98,7 +98,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that small scales are equally good and large ones worse, and that no extension helps."""
+    """Check that small scales are equally good, that large ones are worse, and that no extension helps."""
     return [row for task in TASKS for row in (_sigma(scale, book, task), _extension(scale, book, task)) if row]
 
 
@@ -109,10 +109,10 @@ def _sigma(scale: Scale, book: Book, task: str) -> Claim | None:
     if last is None or len(small) < sum(sigma <= 1e-2 for sigma in means):
         return None
     return Claim(
-        claim=f"Any sigma up to 1e-2 is as good, larger ones are worse (section 3.6), {task}",
+        claim=f"All sigmas up to 1e-2 are equally good, larger ones are worse (section 3.6), {task}",
         found=f"up to 1e-2: {min(small):.1f} to {max(small):.1f}; 1: {shown(last)}",
         holds=max(small) - min(small) < ALIKE and last.value < min(small),
-        why=f"as good: less than {ALIKE:g} points apart",
+        why=f"equally good: less than {ALIKE:g} points apart",
     )
 
 
@@ -130,7 +130,7 @@ def _extension(scale: Scale, book: Book, task: str) -> Claim | None:
         claim=f"No extension helps significantly (section 3.6), {task}",
         found=f"as published {shown(plain)}, the best extension ({name}) {shown(best)}",
         holds=best.value - plain.value <= noise if known_noise else None,
-        why=why + (f"{noise:.1f}" if known_noise else "which one seed does not tell"),
+        why=why + (f"{noise:.1f}" if known_noise else "unknown from one seed"),
     )
 
 

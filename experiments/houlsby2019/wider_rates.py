@@ -2,7 +2,7 @@
 
 In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent`, validation rows choose one of three rates. If
 it is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these cases, a
-method gets a fourth rate, a third of the lowest or three times the highest, and validation rows choose again.
+method gets a fourth rate (a third of the lowest or three times the highest), and validation rows choose again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEYOND: dict[str, tuple[float, float]] = {
     HOULSBY.name: (1.7e-4, 1.2e-2),
     NARROW.name: (1.7e-4, 1.2e-2),
 }
-"""For each method, the rates below and above its three."""
+"""For each method, the rates below and above its three rates."""
 
 
 def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
@@ -92,7 +92,7 @@ def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
 _INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error
 over seeds. Everything is as in `houlsby2019/compare` and `houlsby2019/one_percent`, except that if the lowest or the highest
 rate of a method was chosen, one more rate beyond it was tried: bold if validation rows chose it (so it is again the lowest or
-highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of those two were known."""
+highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

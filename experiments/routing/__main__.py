@@ -1,7 +1,7 @@
 """The command: ``python -m experiments.routing --data FOLDER [--only PART ...] [--runs FOLDER] [--out FOLDER]``.
 
-Learns three streams, measures how rows find their task, and writes raw results and the page. ``pages`` writes the page again.
-With ``--runs``, the run folders are kept: what they have is not learned again.
+Learns three streams, measures how rows are routed to their task, and writes raw results and the page. ``pages`` regenerates
+the page. With ``--runs``, the run folders are kept, and tasks that they already contain are not learned again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from experiments.studies.trial import data_digest
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(prog="python -m experiments.routing", description=__doc__, allow_abbrev=False)
-    parser.add_argument("pages", nargs="?", choices=["pages"], help="write the page again from the raw results")
-    parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
+    parser.add_argument("pages", nargs="?", choices=["pages"], help="regenerate the page from the raw results")
+    parser.add_argument("--data", type=Path, help="folder with one subfolder of rows per task")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="measure only these streams")
-    parser.add_argument("--runs", type=Path, help="folder that keeps the run folders")
+    parser.add_argument("--runs", type=Path, help="folder in which the run folders are kept")
     parser.add_argument(
-        "--out", type=Path, default=HERE, help="folder of page and results; default: experiments/routing"
+        "--out", type=Path, default=HERE, help="folder for page and results; default: experiments/routing"
     )
     given = parser.parse_args(arguments)
     if given.pages is None and given.data is None:
-        parser.error("--data: missing; give the folder with a folder of rows for every task, or write pages")
+        parser.error("--data is missing: give the folder that has one subfolder of rows per task, or use pages")
     return given
 
 
@@ -71,7 +71,7 @@ def measure(
 
 
 def write_page(out: Path) -> dict[Part, Result]:
-    """Write the page of the results that a folder has."""
+    """Write the page for the results in a folder."""
     results = read_results(out / "results")
     (out / "README.md").write_text(page(results), encoding="utf-8")
     return results

@@ -1,9 +1,9 @@
-"""Tried once, on validation rows: does the confidence of a task's own bank help to find the task?
+"""An experiment done once, on validation rows: does the confidence of a task's own bank help to find the task?
 
 A row's three most probable tasks are scored by ``log p(task) + w log max p(label | the task's bank)``. The weight w is chosen
-on one half of the validation rows and judged on the other, and the other way round. Banks and thresholds were chosen on these
-rows too, so the gain is an upper estimate. A bank is not asked about rows for which its task cannot be chosen, whatever it
-says: the probability of its most probable label is at least one over the number of labels.
+on one half of the validation rows and evaluated on the other, and vice versa. Banks and thresholds were chosen on these rows
+too, so the gain is an upper estimate. A bank is not queried on rows for which its task cannot be chosen whatever the bank
+predicts: the probability of its most probable label is at least one over the number of labels.
 
 Shape suffixes: N rows, T tasks.
 """
@@ -26,23 +26,23 @@ TINY = 1e-12
 
 
 def to_ask(tasks: Sequence[TaskRows], task: TaskRows, num_labels: int) -> dict[str, NDArray[np.bool_]]:
-    """Return by bank about which validation rows of a task it has to be asked, ``(N,)``.
+    """Return, for each bank, a mask ``(N,)`` of the validation rows of a task that it must be queried on.
 
     Args:
-        tasks: that the router knows.
-        task: whose rows these are.
-        num_labels: that a bank has at most.
+        tasks: the tasks that the router knows.
+        task: the task that the rows belong to.
+        num_labels: the largest number of labels of any bank.
     """
     asked_NT = _candidates(_log_probabilities(tasks, task), num_labels)
     return {other.name: asked_NT[:, number] for number, other in enumerate(tasks)}
 
 
 def joined_with_banks(tasks: Sequence[TaskRows], by_label: bool) -> dict[str, Any]:
-    """Return routing and accuracy of validation rows without and with the banks' confidence.
+    """Return the routing and accuracy of validation rows, without and with the banks' confidence.
 
     Args:
-        tasks: whose validation rows every bank has predicted, as far as needed.
-        by_label: whether a row is right if its label is, whatever its task.
+        tasks: tasks whose validation rows every bank has predicted, as far as needed.
+        by_label: whether a row counts as correct if its label is, whatever its task.
     """
     own, right = [], []
     for number, task in enumerate(tasks):
@@ -83,7 +83,7 @@ def _chosen(log_NT: Array, best_NT: Array, weight: float) -> NDArray[np.intp]:
 
 
 def _gain(hits: Sequence[NDArray[np.bool_]]) -> dict[str, Any]:
-    """Return shares of rows, ``(weights, N)`` of each task: the mean over all rows without banks and with them."""
+    """Return the share of hits over all rows, without banks and with them; ``hits`` are ``(weights, N)`` for each task."""
     hits_WN = np.concatenate(list(hits), axis=1)
     half_N = np.concatenate([np.random.default_rng(0).permutation(own.shape[1]) % 2 for own in hits]) == 0
     picked, judged = [], []

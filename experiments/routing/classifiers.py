@@ -1,13 +1,13 @@
-"""Other classifiers on the same frozen states; each returns the scores of held-out rows for every setting that is tried.
+"""Other classifiers on the same frozen states; each yields the scores of held-out rows for every setting that is tried.
 
 * nearest class mean, by cosine
 * RanPAC (McDonnell et al. 2023): ridge regression on a random projection followed by a ReLU. With fewer rows N than features
   M, ``H' (H H' + a I)^-1 Y`` equals the usual ``(H' H + a I)^-1 H' Y`` and costs N^3 instead of M^3.
 * KLDA (Momeni et al. 2025): random Fourier features of an RBF kernel (Rahimi and Recht 2007), then a linear discriminant with
   one covariance for all classes
-* joint linear probe: logistic regression on all classes at once, which no method that sees one task at a time may do
+* joint linear probe: logistic regression on all classes at once, which is not possible if tasks are seen one at a time
 
-Shape suffixes: N training rows, V other rows, F numbers of a row, M random features, C classes.
+Shape suffixes: N training rows, V other rows, F features per row, M random features, C classes.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from experiments.routing.read import Array, Numbers
 
 Setting = dict[str, float]
 Scored = Iterator[tuple[Setting, list[Array]]]
-"""A setting, and the scores ``(V, C)`` of each group of other rows."""
+"""A setting, and the scores ``(V, C)`` for each group of other rows."""
 
 RIDGES = tuple(10.0**power for power in range(-7, 1))
 GAMMAS = (0.03, 0.1, 0.3, 1.0, 3.0)
 SHRINKAGES = (1e-2, 3e-2, 1e-1, 3e-1)
 DECAYS = tuple(10.0**power for power in range(-6, 0))
 STEPS = 300
-"""Of LBFGS, at most."""
+"""Maximum number of LBFGS steps."""
 
 
 def nearest_mean(train_NF: Array, label_N: Numbers, others: Sequence[Array], size: int) -> Scored:
-    """Score rows by the cosine to the mean of each class."""
+    """Score rows by their cosine similarity to the mean of each class."""
     means_CF = _means(train_NF, label_N)
     means_CF /= np.linalg.norm(means_CF, axis=1, keepdims=True)
     yield {}, [rows_VF @ means_CF.T for rows_VF in others]
 
 
 def ranpac(train_NF: Array, label_N: Numbers, others: Sequence[Array], size: int) -> Scored:
-    """Score rows by ridge regression on ``size`` random features; tried with states as they are, and standardised."""
+    """Score rows by ridge regression on ``size`` random features, with raw and with standardised states."""
     for standard in (False, True):
         own_NF, *rest = _scaled(train_NF, others, standard)
         project_FM = np.random.default_rng(0).standard_normal((own_NF.shape[1], size))
@@ -60,7 +60,7 @@ def ranpac(train_NF: Array, label_N: Numbers, others: Sequence[Array], size: int
 def klda(train_NF: Array, label_N: Numbers, others: Sequence[Array], size: int) -> Scored:
     """Score rows by a linear discriminant on ``size`` random Fourier features.
 
-    ``gamma`` is relative to the median squared distance of two training rows.
+    ``gamma`` is relative to the median squared distance between two training rows.
     """
     drawn = np.random.default_rng(0)
     pairs_2N = drawn.integers(len(train_NF), size=(2, 2000))
@@ -83,7 +83,7 @@ def linear_probe(train_NF: Array, label_N: Numbers, others: Sequence[Array], siz
     target_N = torch.from_numpy(label_N)
     weight_FC = torch.zeros(own_NF.shape[1], int(label_N.max()) + 1, dtype=torch.float64, requires_grad=True)
     bias_C = torch.zeros(weight_FC.shape[1], dtype=torch.float64, requires_grad=True)
-    # From the largest decay down, each starting from the solution of the one before.
+    # From the largest decay to the smallest, each fit starting from the solution of the previous one.
     for decay in reversed(DECAYS):
         _fit(own_NF, target_N, weight_FC, bias_C, decay)
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Which task, or which class: the discriminant of the router beside other classifiers, settings chosen on validation rows.
+"""Predicting the task or the class: the router's discriminant against other classifiers, tuned on validation rows.
 
-Shape suffixes: N rows, F numbers of a row, C classes or tasks, M means.
+Shape suffixes: N rows, F features per row, C classes or tasks, M means.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from experiments.routing.routes import one_mean, router_of
 
 Tell = Callable[[str], None]
 TRIED = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Further shrinkages of the discriminant, beside that of the router."""
+"""Shrinkages of the discriminant that are tried in addition to the router's."""
 SLOW_TO_SEARCH = ("klda",)
-"""Its random features are halved: its covariance is inverted for every setting."""
+"""Classifiers that get half as many random features, because a covariance is inverted for every setting."""
 
 
 def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = True) -> dict[str, Any]:
-    """Compare on the question which task a row belongs to; of those that take rows of its type.
+    """Compare classifiers that predict a row's task, among the tasks that take rows of its type.
 
     Args:
         tasks: the tasks.
-        size: random features, at most.
+        size: maximum number of random features.
         tell: called with a line about each classifier.
-        others: whether to compare with more than other discriminants.
+        others: whether to include classifiers other than discriminants.
 
     Returns:
-        By method: ``test`` and ``validation``, the mean over tasks of the share of rows that find their task; ``setting``.
+        By method: ``test`` and ``validation``, the share of rows assigned to their task as a mean over tasks; ``setting``.
     """
     train_NF, label_N = joined(tasks, "train")
     parts = [joined(tasks, split) for split in ("validation", "test")]
@@ -61,10 +61,10 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = 
 
 
 def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, Any]:
-    """Compare on the question which class a row belongs to, of all tasks; no bank takes part.
+    """Compare classifiers that predict a row's class, among the classes of all tasks; no bank takes part.
 
     Returns:
-        As `which_task`, with the share of all rows. ``label_means`` is the first discriminant of the router.
+        The same as `which_task`, but with shares of all rows. ``label_means`` is the first of the router's discriminants.
     """
     names = [label for task in tasks for label in dict.fromkeys(sorted(task.splits["train"].labels))]
     numbers = {name: number for number, name in enumerate(names)}
@@ -87,7 +87,7 @@ def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, A
 
 
 def scores_of_tasks(sums: Sequence[TaskSums], states_NF: Array, shrinkage: float) -> Array:
-    """Return the score of each task by its means alone, ``(N, T)``."""
+    """Return the score of each task from its means alone, ``(N, T)``."""
     weight_FM, bias_M = _weights(sums, shrinkage)
     first_T = np.cumsum([0, *(len(own.counts_C) for own in sums[:-1])])
     scores_NT: Array = np.logaddexp.reduceat(states_NF @ weight_FM + bias_M, first_T, axis=1)
@@ -95,7 +95,7 @@ def scores_of_tasks(sums: Sequence[TaskSums], states_NF: Array, shrinkage: float
 
 
 def _weights(sums: Sequence[TaskSums], shrinkage: float) -> tuple[Array, Array]:
-    """Return the linear function of each mean."""
+    """Return the weights and bias of the linear function that belongs to each mean."""
     num_rows = sum(own.count for own in sums)
     total_U = np.sum([own.count * own.covariance_U.astype(np.int64) for own in sums], axis=0)
     means_MF = np.concatenate([own.means_CF for own in sums])
@@ -105,7 +105,7 @@ def _weights(sums: Sequence[TaskSums], shrinkage: float) -> tuple[Array, Array]:
 
 
 def _discriminants(name: str, tried: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
-    """Return the discriminant with the router's shrinkage, and with that which finds most validation rows."""
+    """Return the discriminant with the router's shrinkage, and with the one that is best on validation rows."""
     best = max(tried, key=lambda each: each[1])
     found = {
         key: {"validation": validation, "test": test, "setting": {"shrinkage": shrinkage}}

@@ -1,4 +1,4 @@
-"""Measure one stream: routing from the stored sums, end to end and by task, and beside other classifiers."""
+"""Measure one stream: routing from the stored sums, end to end and by task, and compared with other classifiers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.routing.streams import CLASSIC, LONG, ORDERS, Scale, class_stre
 from experiments.routing.unknown import told_apart
 
 Known = dict[str, TaskRows]
-"""Tasks of the long stream that were read for an earlier part."""
+"""Tasks of the long stream that an earlier part has already read."""
 
 
 def classic(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def long(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict
 
 
 def classes(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
-    """Measure CLINC150 as tasks of some classes each."""
+    """Measure CLINC150, split into tasks of a few classes each."""
     run = learned(class_stream(data, scale), runs / "classes")
     names = tuple(run.store.tasks)
     tasks = read_tasks(run, names)
@@ -102,7 +102,7 @@ MEASURES = {"classic": classic, "long": long, "classes": classes, "models": one_
 
 
 def _answered(run: Run, names: Sequence[str], known: Known) -> list[TaskRows]:
-    """Read tasks, unless they are known; let each predict its own validation and test rows."""
+    """Read tasks, unless they are known, and let each predict its own validation and test rows."""
     known |= {task.name: task for task in read_tasks(run, [name for name in names if name not in known])}
     tasks = [known[name] for name in names]
     for task in tasks:
@@ -127,7 +127,7 @@ def _of_tasks(tasks: Sequence[TaskRows], found: RoutedResults) -> list[dict[str,
 
 
 def _named(task: TaskRows, split: str = "test") -> int | None:
-    """Return the number of rows that the task's own bank predicts rightly."""
+    """Return the number of rows that the task's own bank predicts correctly."""
     rows = task.splits[split]
     if not task.graded:
         return None
@@ -135,7 +135,7 @@ def _named(task: TaskRows, split: str = "test") -> int | None:
 
 
 def _end(tasks: Sequence[TaskRows], found: RoutedResults, split: str = "test") -> dict[str, float]:
-    """Return means over tasks after the last one; of right predictions, over tasks with right and wrong ones."""
+    """Return means over tasks after the last one; those of correct predictions are over graded tasks only."""
     cells, named = found.rows[-1], {task.name: _named(task, split) for task in tasks}
     graded = [cells[task.name] for task in tasks if task.graded]
     right_own = sum(cell.correct_own or 0 for cell in graded)

@@ -1,7 +1,7 @@
 """What one model for all of the classic five tasks reaches on the same rows: learned jointly, or one task after another.
 
 Both fine-tune all weights of the backbone, with one head per task, so each row has to name its task. The learning rate is the
-one of `RATES` with the best mean validation score of joint training; sequential fine-tuning uses the same.
+one in `RATES` with the best mean validation score for joint training; sequential fine-tuning uses the same rate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RATES = (5e-5, 1.5e-4, 4e-4)
 
 
 def models(data: Path, scale: Scale, tell: Tell) -> dict[str, Any]:
-    """Learn the joint models and the sequential one; return their scores and R of the latter."""
+    """Learn the joint models and the sequential one; return their scores, and R of the sequential model."""
     joint = {}
     for rate in RATES:
         joint[rate] = one_model.run_trial(_trial(scale, rate, "joint"), data, scale.backbone)
@@ -57,6 +57,6 @@ def _trial(scale: Scale, rate: float, method: Method) -> Trial:
 
 
 def _mean(found: dict[str, Any], split: str) -> float:
-    """Return the mean score over tasks; a model that diverged has none, and counts as 0."""
+    """Return the mean score over tasks; a model that diverged has no score and counts as 0."""
     scores = found.get("scores")
     return float(np.mean([scores[task][split]["score"] for task in CLASSIC])) if scores else 0.0

@@ -36,7 +36,7 @@ def page(results: Mapping[Part, Result]) -> str:
 
 def _classic(result: Result) -> list[str]:
     found = result.found
-    equal = "equal, bit for bit" if found["equal_bit_for_bit"] else "**not equal**"
+    equal = "identically, bit for bit" if found["equal_bit_for_bit"] else "**differently**"
     rows = [
         [
             str(number),
@@ -57,11 +57,11 @@ def _classic(result: Result) -> list[str]:
         _end(found),
         "### By task",
         _by_task(found),
-        "### Which task a row is taken for",
+        "### Which task rows are routed to",
         _confusion(found),
         "### Three orders",
-        "Nothing is learned again: a bank does not depend on the order. After each task, the router is made of the sums that "
-        "the tasks so far stored. Accuracies are those of rows whose most probable task always predicts.",
+        "Nothing is learned again, since a bank does not depend on the order. After each task, the router is built from the "
+        "sums that the tasks so far have stored. Accuracies are those with the most probable task always predicting.",
         grid(header, rows),
         f"After all five tasks, the routers of all orders score every test row {equal}; "
         + (
@@ -69,7 +69,7 @@ def _classic(result: Result) -> list[str]:
             if len(last) == 1
             else "**the numbers differ.**"
         ),
-        "### Which task: other classifiers on the same states",
+        "### Predicting the task: other classifiers on the same states",
         _compared(found["which_task"]),
         "### With the confidence of banks",
         _with_banks(found["with_banks"]),
@@ -87,13 +87,14 @@ def _models(result: Result, classic: Result | None) -> list[str]:
         end = classic.found["end"]
         rows += [
             ["banks, task named", percent(end["named"]), "0.0 points"],
-            ["banks, task found by the run", percent(end["nearest"]), "0.0 points"],
+            ["banks, task found by the router", percent(end["nearest"]), "0.0 points"],
         ]
     return [
         f"## {TITLES['models']}",
-        "All weights of the backbone are trained, with one head per task, on the same rows for as many epochs; rows name "
-        f"their task. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} with which joint "
-        "training has the best validation score. Loss: the mean score just after each task minus the mean at the end.",
+        "All weights of the backbone are trained, with one head per task, on the same rows for the same number of epochs; "
+        f"rows name their task. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} at which "
+        "joint training has the best validation score. Loss is the mean of the scores right after each task minus the mean "
+        "at the end.",
         grid(["", "mean test score at the end", "loss"], rows),
     ]
 
@@ -109,14 +110,14 @@ def _long(result: Result) -> list[str]:
         _end(found),
         "### By task",
         _by_task(found),
-        "### Which task a row is taken for",
+        "### Which task rows are routed to",
         _confusion(found),
-        "### Which task: other classifiers on the same states",
+        "### Predicting the task: other classifiers on the same states",
         "Here and above, a row is compared only with tasks that take rows of its type: a text, or a pair of texts.",
         _compared(found["which_task"]),
         "### Rows of tasks that were never learned",
         f"Test rows of the other tasks, sent to a router that knows the classic five. AUROC of distance over threshold: "
-        f"{unknown['auroc']:.3f} for the tasks on single texts. Rows of {', '.join(unknown['first_texts'])} are pairs, which "
+        f"{unknown['auroc']:.3f} for tasks on single texts. Rows of {', '.join(unknown['first_texts'])} are pairs, which "
         f"such a run refuses; with their first texts as rows, AUROC is {unknown['auroc_with_first_texts']:.3f}. Of the test "
         f"rows of the five tasks, {percent(unknown['rejected_of_learned'])} are rejected.",
         grid(["rows of", "rejected", "AUROC"], named),
@@ -129,17 +130,17 @@ def _classes(result: Result) -> list[str]:
     return [
         f"## {TITLES['classes']}",
         _end(found),
-        f"Over all rows, whatever their task, {percent(end['accuracy_of_all_rows'])} are right. Average incremental accuracy "
-        f"(Rebuffi et al. 2017): {percent(end['average_incremental_accuracy'])}.",
+        f"Over all rows, whatever their task, {percent(end['accuracy_of_all_rows'])} are correct. Average incremental "
+        f"accuracy (Rebuffi et al. 2017): {percent(end['average_incremental_accuracy'])}.",
         "### By task",
         _by_task(found),
-        "### Which class: other classifiers on the same states",
-        "Share of all test rows with the right class. The first line is the run end to end: the router finds the task, and "
-        "its bank the class. All others know the 150 classes and no bank.",
+        "### Predicting the class: other classifiers on the same states",
+        "Share of all test rows with the correct class. The first line is the run end to end: the router finds the task, and "
+        "the task's bank finds the class. All others choose among the 150 classes without any bank.",
         _compared(
             found["which_class"], ("router and banks", end["accuracy_of_all_rows"], found["validation"]["nearest"])
         ),
-        "### Which task: other discriminants",
+        "### Predicting the task: other discriminants",
         _compared(found["which_task"]),
         "### With the confidence of banks",
         _with_banks(found["with_banks"]),
@@ -149,11 +150,11 @@ def _classes(result: Result) -> list[str]:
 def _end(found: dict[str, Any]) -> str:
     end, validation = found["end"], found["validation"]
     names = {
-        "named": "right if the task is named",
-        "nearest": "right, the most probable task predicts (`nearest`)",
-        "reject": "right, unknown rows get no prediction (`reject`)",
-        "routing": "find their task",
-        "within_task": "right among those that find their task",
+        "named": "correct if the task is named",
+        "nearest": "correct, the most probable task predicts (`nearest`)",
+        "reject": "correct, unknown rows get no prediction (`reject`)",
+        "routing": "routed to their task",
+        "within_task": "correct among those routed to their task",
         "unknown": "unlike every task",
     }
     rows = [[text, percent(end[name]), percent(validation[name])] for name, text in names.items()]
@@ -161,8 +162,8 @@ def _end(found: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             grid(["share of rows, mean over tasks", "test", "validation"], rows),
-            f"Routing loss: {points(end['routing_loss'])}. The counts {same} those that the run measured itself after each "
-            "task.",
+            f"Routing loss: {points(end['routing_loss'])}. The counts {same} the ones that the run itself measured after "
+            "each task.",
         ]
     )
 
@@ -227,13 +228,13 @@ def _with_banks(found: dict[str, Any]) -> str:
             points(found[key]["with"] - found[key]["without"]),
             ", ".join(f"{weight:g}" for weight in found[key]["weights"]),
         ]
-        for name, key in (("find their task", "routing"), ("right", "accuracy"))
+        for name, key in (("routed to their task", "routing"), ("correct", "accuracy"))
     ]
     return "\n\n".join(
         [
-            f"Tried once, on the {found['routing']['rows']} validation rows alone; not part of the product. The "
+            f"Tried once, on the {found['routing']['rows']} validation rows only; not part of the library. The "
             f"{found['candidates']} most probable tasks are scored by log p(task) + w log max p(label | bank of the task), "
-            "with w chosen on one half of the rows and judged on the other, both ways.",
+            "with w chosen on one half of the rows and evaluated on the other, and vice versa.",
             grid(["share of rows", "router", "router and banks", "gain", "w"], rows),
         ]
     )

@@ -1,6 +1,6 @@
-"""What the study keeps of a task's rows: their states in the frozen backbone, their labels, and what banks predict for them.
+"""What the study keeps about a task's rows: their states in the frozen backbone, their labels, and the banks' predictions.
 
-Shape suffixes: N rows, F numbers that the router reads of a row.
+Shape suffixes: N rows, F features that the router reads per row.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Answers:
     """Predictions of one bank."""
 
     values: list[str | None]
-    """None where it was not asked."""
+    """None where the bank was not queried."""
     best_N: Array
-    """Probability of the predicted label; NaN where it was not asked."""
+    """Probability of the predicted label; NaN where the bank was not queried."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class Split:
     labels: list[str]
     states_NF: Array
     answers: dict[str, Answers] = field(default_factory=dict)
-    """By the task whose bank predicted; added by `predicted`."""
+    """Predictions by the task of the bank that made them; filled by `predicted`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,10 +54,10 @@ class TaskRows:
     name: str
     pair: bool
     graded: bool
-    """Whether each row is predicted rightly or wrongly; otherwise the task predicts a number."""
+    """Whether a prediction is either correct or wrong; False for tasks that predict a number."""
     sums: TaskSums
     scores: dict[str, float]
-    """Of its own bank on its test rows, by metric."""
+    """Scores of the task's own bank on its test rows, by metric."""
     splits: dict[str, Split]
 
     @cached_property
@@ -67,7 +67,7 @@ class TaskRows:
 
 
 def read_tasks(run: Run, tasks: Sequence[str]) -> list[TaskRows]:
-    """Read the rows of learned tasks, as they were learned."""
+    """Read the rows of learned tasks, prepared in the same way as when they were learned."""
     finder = task_finder(run.session.models)
     return [_read(run, finder, run.store.manifest(task)) for task in tasks]
 
@@ -75,7 +75,7 @@ def read_tasks(run: Run, tasks: Sequence[str]) -> list[TaskRows]:
 def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
     stored = run.store.router_sums(manifest.task)
     if stored is None:
-        raise ValueError(f"{manifest.task} stored no sums for the router")
+        raise ValueError(f"task {manifest.task} has stored no sums for the router")
     spec = next(spec for spec in run.spec.tasks if spec.name == manifest.task)
     splits: dict[str, Split] = {}
     for name in SPLITS:
@@ -96,7 +96,7 @@ def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
 
 
 def states_of(run: Run, finder: TaskFinder, rows: Sequence[Row], pair: bool) -> Array:
-    """Return what the router reads of rows of one type, ``(N, F)``."""
+    """Return the states that the router reads from rows of one type, ``(N, F)``."""
     found = finder.states(run.session.models, rows)
     group = next(key for key, (manifest, _) in finder.groups.items() if manifest.pair == pair)
     return np.stack([found[group][index] for index in range(len(rows))])
@@ -109,14 +109,14 @@ def predicted(
     banks: Sequence[str],
     which: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> None:
-    """Let some banks predict a split of a task; each is asked once.
+    """Let some banks predict a split of a task; each bank is queried only once.
 
     Args:
-        run: that learned the banks.
-        task: whose rows are predicted.
-        split: the rows.
-        banks: tasks.
-        which: by bank, the rows it is asked about, ``(N,)``; None means all.
+        run: the run that learned the banks.
+        task: the task whose rows are predicted.
+        split: name of the split.
+        banks: names of the tasks whose banks predict.
+        which: for each bank, a mask ``(N,)`` of the rows it is queried on; None means all rows.
     """
     own, predictor = task.splits[split], Predictor(run.session.models)
     for bank in banks:
@@ -133,12 +133,12 @@ def predicted(
 
 
 def joined(tasks: Sequence[TaskRows], split: str) -> tuple[Array, Numbers]:
-    """Return the states of all rows of a split, and the number of the task of each."""
+    """Return the states of all rows of a split, and the index of each row's task."""
     states_NF = np.concatenate([task.splits[split].states_NF for task in tasks])
     counts = [len(task.splits[split].rows) for task in tasks]
     return states_NF, np.repeat(np.arange(len(tasks)), counts)
 
 
 def joined_labels(tasks: Sequence[TaskRows], split: str, numbers: Mapping[str, int]) -> Numbers:
-    """Return the number of the label of each of these rows."""
+    """Return the number of the label of each row that `joined` returns."""
     return np.array([numbers[label] for task in tasks for label in task.splits[split].labels], dtype=np.int64)

@@ -21,18 +21,18 @@ RESULTS = HERE / "results"
 
 
 class Result(FrozenModel):
-    """What was measured on one stream, and in which circumstances."""
+    """What was measured on one stream, and how."""
 
     part: Part
     command: str
-    """Without values that are paths."""
+    """The command line, without paths."""
     commit: str
     changed: bool
     """Whether files differed from the commit."""
     began: str
     """UTC."""
     seconds: float
-    """Of measuring, without learning."""
+    """Time for measuring, without learning."""
     machine: Machine
     versions: dict[str, str]
     seed: int

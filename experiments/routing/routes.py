@@ -1,6 +1,6 @@
 """Routing from stored sums alone: after every task, in any order, without learning anything again.
 
-Shape suffixes: N rows, T tasks, F numbers that the router reads of a row.
+Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from experiments.routing.read import Array, Split, TaskRows
 
 
 def router_of(tasks: Sequence[TaskRows]) -> Router:
-    """Return the router over some tasks, in the order in which they are given."""
+    """Return the router over some tasks, in the given order."""
     return router_from({task.name: task.sums for task in tasks})
 
 
 def router_from(sums: Mapping[str, TaskSums]) -> Router:
-    """Return the router over the sums of some tasks."""
+    """Return the router built from the sums of some tasks."""
     totals = Totals()
     for name, own in sums.items():
         totals.add(name, name, own)
@@ -48,7 +48,7 @@ def scores_of(router: Router, tasks: Sequence[TaskRows], states_NF: Array, pair:
 
 
 def nearness(tasks: Sequence[TaskRows], states_NF: Array, chosen_N: NDArray[np.intp]) -> Array:
-    """Return for each row its distance from the chosen task over that task's threshold; above 1 it is unknown."""
+    """Return each row's distance from its chosen task, divided by the task's threshold; above 1, the row is unknown."""
     found_N = np.zeros(len(states_NF))
     for number in np.unique(chosen_N):
         own = tasks[number].sums
@@ -61,12 +61,12 @@ def nearness(tasks: Sequence[TaskRows], states_NF: Array, chosen_N: NDArray[np.i
 def cells_after(
     tasks: Sequence[TaskRows], by_label: bool, split: str = "test", distances: bool = True
 ) -> dict[str, RoutedCell]:
-    """Return what becomes of the rows of all tasks if the router knows these tasks.
+    """Return how the rows of all given tasks are routed by a router that knows these tasks.
 
     Args:
-        tasks: in the order of learning.
-        by_label: whether a row is right if its label is, whatever its task.
-        split: the rows.
+        tasks: the tasks in the order of learning.
+        by_label: whether a row counts as correct if its label is, whatever its task.
+        split: name of the split to route.
         distances: whether to look for unknown rows, which takes longer than finding the tasks.
     """
     router, cells = router_of(tasks), {}
@@ -109,7 +109,7 @@ def _right(
 
 
 def in_order(tasks: Sequence[TaskRows], by_label: bool, distances: bool = True) -> RoutedResults:
-    """Return R-routed of tasks that arrive in this order."""
+    """Return the routed result matrix for tasks that are learned in this order."""
     rows = [cells_after(tasks[:count], by_label, distances=distances) for count in range(1, len(tasks) + 1)]
     found = routed_results([task.name for task in tasks], rows)
     assert found is not None
@@ -117,7 +117,7 @@ def in_order(tasks: Sequence[TaskRows], by_label: bool, distances: bool = True) 
 
 
 def same_as_measured(found: RoutedResults, measured: RoutedResults) -> bool:
-    """Return whether these are the numbers that the run measured itself when it learned the tasks."""
+    """Return whether these numbers are the same as those that the run measured when it learned the tasks."""
     return found.tasks == measured.tasks[: len(found.tasks)] and all(
         _counts(row) == _counts(other) for row, other in zip(found.rows, measured.rows, strict=False)
     )
@@ -128,7 +128,7 @@ def _counts(row: Mapping[str, RoutedCell]) -> dict[str, Any]:
 
 
 def equal_bit_for_bit(orders: Sequence[Sequence[TaskRows]]) -> bool:
-    """Return whether the routers of the same tasks in several orders score all test rows equally, bit for bit."""
+    """Return whether the routers of the same tasks in several orders give all test rows the same scores, bit for bit."""
     routers = [router_of(tasks) for tasks in orders]
     states_NF = np.concatenate([task.splits["test"].states_NF for task in orders[0]])
     first_NT = routers[0].scores(states_NF)

@@ -1,4 +1,4 @@
-"""The three streams of the study, as stream files have them, and how they are learned."""
+"""The three streams of the study, in the form of stream files, and how they are learned."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ SEED = 13
 CLASSIC = ("agnews", "yelp", "amazon", "dbpedia", "yahoo")
 LONG = (*CLASSIC, "clinc150", "trec", "sst2", "cola", "rte", "mrpc", "stsb")
 ORDERS = (CLASSIC, ("dbpedia", "yahoo", "agnews", "amazon", "yelp"), ("yelp", "yahoo", "amazon", "dbpedia", "agnews"))
-"""In which the classic five tasks arrive: that of the stream, and two of the usual ones (de Masson d'Autume et al. 2019)."""
+"""Orders of the classic five tasks: the stream's own, and two of the usual ones (de Masson d'Autume et al. 2019)."""
 FAR = 10**9
-"""Steps between two checkpoints: only at the ends of epochs."""
+"""Steps between two checkpoints: never reached, so checkpoints are only written at the ends of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much is learned."""
+    """The size of the study: backbone, rows, epochs, features."""
 
     backbone: str = "minilm"
     max_length: int = 128
     limits: tuple[int, int, int] | None = (500, 200, 300)
-    """Rows of train, validation and test of each task of the long stream."""
+    """Maximum train, validation and test rows of each task of the long stream."""
     epochs: int = 3
     class_length: int = 64
     class_epochs: int = 15
     classes_per_task: int = 15
     features: int = 10_000
-    """Of RanPAC's projection, at most; half of KLDA's are cosines, half are sines."""
+    """Maximum number of random features for RanPAC; half of KLDA's are cosines and half are sines."""
 
 
 def long_stream(data: Path, scale: Scale, tasks: tuple[str, ...]) -> TaskStream:
-    """Return the stream of some tasks of the long stream; a bank is the same in each of these streams."""
+    """Return the stream of some tasks of the long stream; a task's bank is the same in each of these streams."""
     tree = _tree("long", data, scale.backbone, scale.max_length, scale.epochs)
     return _stream(tree | {"tasks": [_entry(name, data, scale) for name in tasks]})
 
 
 def class_stream(data: Path, scale: Scale) -> TaskStream:
-    """Return CLINC150, cut into tasks by its classes."""
+    """Return CLINC150, split into tasks by class."""
     tree = _tree("classes", data, scale.backbone, scale.class_length, scale.class_epochs)
     entry = {
         "name": "clinc150",
@@ -61,7 +61,7 @@ def class_stream(data: Path, scale: Scale) -> TaskStream:
 
 
 def learned(stream: TaskStream, folder: Path) -> Run:
-    """Learn what the run folder does not have yet."""
+    """Learn the tasks that the run folder does not have yet."""
     L.seed_everything(SEED, verbose=False)
     return learn(stream, folder, trainer=QUIET, progress=False)
 

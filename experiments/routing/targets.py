@@ -1,4 +1,4 @@
-"""The targets of the study: what was wanted, what was reached, and what limits it."""
+"""The targets of the study: what was aimed for, what was reached, and what limits it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.routing.result import Part, Result
 from experiments.routing.words import METHODS, percent, points
 
 Row = tuple[str, str, str, bool, str]
-"""What, the target, what was found, whether it is met, and what limits it."""
+"""What was measured, the target, the result, whether the target is met, and what limits the result."""
 
 
 LONG_TARGETS = (("routing accuracy, long stream", percent(0.96)), ("AUROC of unknown rows", "0.970"))
@@ -26,7 +26,7 @@ def targets(results: Mapping[Part, Result]) -> str:
 
 
 def limits(results: Mapping[Part, Result]) -> str:
-    """Return what limits each of the numbers, as a list."""
+    """Return a list of what limits each of the numbers."""
     return "What limits them:\n\n" + "\n".join(f"* {text}: {why}." for text, _, _, _, why in _rows(results))
 
 
@@ -44,13 +44,13 @@ def _rows(results: Mapping[Part, Result]) -> list[Row]:
 def _classic(found: dict[str, Any]) -> list[Row]:
     end = found["end"]
     rows = [_routing("routing accuracy, classic five", end["routing"], 0.985, found)]
-    for name, text in (("nearest", "most probable task"), ("reject", "unknown rows get no prediction")):
+    for name, text in (("nearest", "the most probable task predicts"), ("reject", "unknown rows get no prediction")):
         loss = end["named"] - end[name]
         astray, count = _astray(found)
-        why = f"{astray} of {count} rows find another task"
+        why = f"{astray} of {count} rows are routed to another task"
         if name == "reject":
             why += f", and {sum(task['unknown'] for task in found['tasks'])} count as unknown"
-        rows.append((f"accuracy below named, {text}", "1.0 points", points(loss), loss <= 0.01, why))
+        rows.append((f"accuracy loss against named tasks, {text}", "1.0 points", points(loss), loss <= 0.01, why))
     return rows
 
 
@@ -67,10 +67,10 @@ def _long(found: dict[str, Any]) -> list[Row]:
 def _classes(found: dict[str, Any]) -> list[Row]:
     end, others = found["end"], found["which_class"]
     own = end["accuracy_of_all_rows"]
-    why = f"{percent(end['routing'])} find their task, and {percent(end['within_task'])} of those their class"
+    why = f"{percent(end['routing'])} are routed to their task, and {percent(end['within_task'])} of those get their class"
     wanted = others["ranpac"]["test"] + 0.01
     return [
-        ("class-incremental CLINC150, RanPAC and 1 point", percent(wanted), percent(own), own >= wanted, why),
+        ("class-incremental CLINC150, RanPAC plus 1 point", percent(wanted), percent(own), own >= wanted, why),
         (
             "class-incremental CLINC150, joint linear probe",
             percent(others["probe"]["test"]),
@@ -82,7 +82,7 @@ def _classes(found: dict[str, Any]) -> list[Row]:
 
 
 def _routing(text: str, reached: float, wanted: float, found: dict[str, Any]) -> Row:
-    """Return the row of a routing target; it is limited by the pairs of tasks that most rows are confused in."""
+    """Return the row of a routing target; what limits it are the pairs of tasks that are confused most often."""
     confused: Counter[tuple[str, str]] = Counter()
     for task in found["tasks"]:
         for other, count in task["chosen"].items():
@@ -90,11 +90,13 @@ def _routing(text: str, reached: float, wanted: float, found: dict[str, Any]) ->
                 confused[min(task["task"], other), max(task["task"], other)] += count
     total, count = _astray(found)
     worst = [f"{first} and {second} ({number})" for (first, second), number in confused.most_common(3)]
-    why = f"{total} of {count} rows find another task" + (f", mostly between {', '.join(worst)}" if worst else "")
+    why = f"{total} of {count} rows are routed to another task" + (
+        f", mostly between {', '.join(worst)}" if worst else ""
+    )
     best = max(
         (name for name in METHODS if name in found["which_task"]), key=lambda name: _share(found, name, "validation")
     )
-    why += f"; on the same states, the classifier that finds most validation rows is {METHODS[best]}, with "
+    why += f"; on the same states, the classifier with the best validation accuracy is {METHODS[best]}, with "
     why += f"{percent(_share(found, best, 'test'))} on test rows"
     return text, percent(wanted), percent(reached), reached >= wanted, why
 

@@ -1,9 +1,9 @@
 """How well rows of unlearned tasks are distinguished from those of learned tasks: AUROC of distance over threshold.
 
-A run without tasks on pairs of texts refuses pairs, so there is nothing to find out about them. Their first texts, which it
-takes, are added to a second figure.
+A run without tasks on pairs of texts refuses pairs, so nothing is measured for them. A second figure adds their first texts,
+which the run accepts.
 
-Shape suffixes: N rows, P rows of learned tasks, Q rows of other tasks, F numbers that the router reads of a row.
+Shape suffixes: N rows, P rows of learned tasks, Q rows of other tasks, F features that the router reads per row.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def auroc(known_P: Array, unknown_Q: Array) -> float:
 def told_apart(
     tasks: Sequence[TaskRows], others: Sequence[TaskRows], first_texts: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """Return AUROC of the test rows of tasks that a router does not know, against those of its own tasks.
+    """Return the AUROC of test rows of tasks that a router does not know against test rows of its own tasks.
 
     Args:
-        tasks: that the router knows.
-        others: that it does not; those on pairs are left out.
-        first_texts: of those on pairs, the states of the first texts of their test rows.
+        tasks: the tasks that the router knows.
+        others: tasks that it does not know; tasks on pairs are left out.
+        first_texts: for the tasks on pairs, the states of the first texts of their test rows.
     """
     known_P = np.concatenate([_nearness(tasks, task.splits["test"].states_NF) for task in tasks])
     far = {task.name: _nearness(tasks, task.splits["test"].states_NF) for task in others if not task.pair}

@@ -5,24 +5,24 @@ from __future__ import annotations
 from experiments.routing.result import Part
 
 INTRODUCTION = """\
-# Rows that name no task
+# Rows without a task name
 
-How many rows find their task by themselves, what that costs in accuracy, and what other classifiers reach on the same frozen
+How many rows are routed to their task, what routing costs in accuracy, and what other classifiers reach on the same frozen
 states. The backbone is MiniLM; each task has a Houlsby bank. The router reads layers 1, 3 and 5 of the frozen backbone.
 
 ```bash
 python -m experiments.routing --data FOLDER                # learns, measures, writes the raw results and this page
-python -m experiments.routing --data FOLDER --runs RUNS    # keeps the run folders; what they have is not learned again
-python -m experiments.routing pages                        # writes this page again
+python -m experiments.routing --data FOLDER --runs RUNS    # keeps the run folders; tasks in them are not learned again
+python -m experiments.routing pages                        # regenerates this page
 ```
 
-FOLDER is that of the other studies. The raw results are the files in `results`, one for each section; this page is
+FOLDER is the same as for the other studies. The raw results are the files in `results`, one for each section; this page is
 generated from them."""
 
 TITLES: dict[Part, str] = {
     "classic": "Classic five tasks",
     "long": "Long stream of twelve tasks",
-    "classes": "CLINC150, cut into tasks by its classes",
+    "classes": "CLINC150, split into tasks by class",
     "models": "One model for the classic five tasks",
 }
 
@@ -40,14 +40,14 @@ METHODS = {
 
 NOTES = """\
 Rows are sub-sampled, so scores are not comparable with published ones. All settings were chosen on validation rows: the
-epoch of each bank, and for each classifier the setting that finds most validation rows. The router has no setting that is
-chosen for a stream, but how it is built was: that it joins the means of labels and of tasks, and the rule for its
-shrinkage, were chosen on validation rows of these tasks, after an earlier router (label means alone, shrinkage 0.003) had
+epoch of each bank, and for each classifier the setting with the best validation accuracy. The router has no setting that is
+chosen per stream, but its design was chosen: both the combination of label means with task means and the rule for its
+shrinkage were chosen on validation rows of these tasks, after an earlier router (label means alone, shrinkage 0.003) had
 been measured on their test rows, where it found the task of 96.9 % of the classic five and of 94.6 % of CLINC150. Only
-the joint linear probe needs all rows at once; RanPAC and KLDA add up sums, but their setting was chosen on the validation
-rows of all tasks, and states are standardised by the rows of all tasks where the setting says so. The ridge of RanPAC is
-relative to the mean squared length of a row's features, KLDA's gamma to the median squared distance of two rows, every
-shrinkage to the mean variance."""
+the joint linear probe needs all rows at once; RanPAC and KLDA add up sums, but their settings were chosen on the validation
+rows of all tasks, and where a setting says standardised, states are standardised with the rows of all tasks. The ridge of
+RanPAC is relative to the mean squared length of a row's features, KLDA's gamma to the median squared distance between two
+rows, and every shrinkage to the mean variance."""
 
 
 def percent(share: float | None) -> str:
@@ -61,7 +61,7 @@ def percent(share: float | None) -> str:
 
 
 def points(share: float | None) -> str:
-    """Return a difference of two shares in points of a hundred.
+    """Return a difference between two shares in percentage points.
 
     Example:
         >>> points(0.0123), points(-0.02)

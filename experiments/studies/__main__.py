@@ -20,17 +20,19 @@ from experiments.studies.study import NAMES, find
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Request]:
-    """Return the names of the studies and the other arguments."""
+    """Return the names of the studies to run, and the request that the other arguments describe."""
     parser = argparse.ArgumentParser(prog="python -m experiments.studies", description=__doc__, allow_abbrev=False)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"pages, or one of: {', '.join(NAMES)}")
-    parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
+    parser.add_argument("--data", type=Path, help="folder with one subfolder of rows per task")
     parser.add_argument("--out", type=Path, help="folder for ledgers and pages; default: experiments")
     parser.add_argument("--jobs", type=int, default=1, help="number of parallel trials")
-    parser.add_argument("--minutes", type=float, help="start no further trials after this time")
+    parser.add_argument("--minutes", type=float, help="minutes after which no further trial starts")
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="number of seeds for repeated trials, 1 to 5, default 3; needs --out"
     )
-    parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
+    parser.add_argument(
+        "--scale", default="small", metavar="NAME", help="name of a larger scale, used to name its pages"
+    )
     parser.add_argument("--model", metavar="ID", help="backbone of the larger scale: its id on the Hub")
     parser.add_argument("--layers", type=int, help="layers of that backbone, default 12")
     parser.add_argument("--width", type=int, help="hidden size of that backbone, default 768")
@@ -40,7 +42,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="path of a backbone that was created first, or of a local copy of --model",
+        help="folder of a backbone: one that was created beforehand, or a local copy of --model",
     )
     parser.add_argument("--quick", action="store_true", help="smoke test; needs --out")
     given = parser.parse_args(arguments)

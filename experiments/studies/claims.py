@@ -1,4 +1,4 @@
-"""Judge whether a paper's claims hold here (yes, no or unclear), by means and standard errors only."""
+"""Decide whether a paper's claims hold here (yes, no or unclear), from means and standard errors only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.studies.study import Claim
 ERRORS = 2.0
 """Number of standard errors from which a difference counts as clear."""
 RULE = f"yes or no if the difference is at least {ERRORS:g} standard errors from the threshold, otherwise unclear"
-BY_MEANS = "yes or no by the means only; the last column gives the distance from the threshold"
+BY_MEANS = "yes or no based on the means only; the last column gives the distance from the threshold"
 
 
 class Verdict(NamedTuple):
@@ -47,18 +47,18 @@ def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verd
 
 
 def by_means(ours: Mean, theirs: Mean, least: float) -> str:
-    """Describe how certain a claim is that was judged by the means only.
+    """Describe the certainty of a claim that was judged by the means only.
 
     Example:
         >>> by_means(Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3), -0.4)
-        'by the means: the difference is +0.2 ± 0.5, 1.2 standard errors from the threshold of -0.4 (2 would be clear)'
+        'by means alone: the difference is +0.2 ± 0.5, 1.2 standard errors from the threshold of -0.4 (2 would be clear)'
     """
     difference = ours.value - theirs.value
     if ours.error is None or theirs.error is None:
-        return f"by the means, of one seed: the difference is {difference:+.1f}"
+        return f"by means alone, of one seed: the difference is {difference:+.1f}"
     error = math.hypot(ours.error, theirs.error)
     far = f", {abs(difference - least) / error:.1f} standard errors from the threshold of {least:g}" if error else ""
-    return f"by the means: the difference is {difference:+.1f} ± {error:.1f}{far} ({ERRORS:g} would be clear)"
+    return f"by means alone: the difference is {difference:+.1f} ± {error:.1f}{far} ({ERRORS:g} would be clear)"
 
 
 def row(claim: str, verdict: Verdict, why: str = "") -> Claim:

@@ -78,7 +78,7 @@ def _place(request: Request, scratch: Path) -> Place:
         random = {"tiny": str(make_tiny(scratch / "tiny")), "bart-small": str(make_tiny_seq2seq(scratch / "bart"))}
         return Place(request.data or make_up(scratch / "data"), random)
     if request.data is None:
-        raise InputError("--data: is missing; give the folder with a folder of rows for every task, or use --quick")
+        raise InputError("--data is missing: give the folder that has one subfolder of rows per task, or use --quick")
     return Place(request.data, request.backbones)
 
 
@@ -98,7 +98,7 @@ def _check_backbones(studies: list[Study], place: Place) -> None:
 
 
 class _Course:
-    """One study that is being run."""
+    """A study in progress."""
 
     def __init__(
         self, study: Study, scale: Scale, place: Place, request: Request, book: Book, tell: Callable[[str], None]
@@ -175,7 +175,7 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Regenerate all pages and RESULTS.md from the ledgers; for the repository's ledgers, README's section too."""
+    """Regenerate all pages and RESULTS.md from the ledgers, and README's section if they are the repository's ledgers."""
     book = Book(ledgers(request.out))
     studies = [study for study in map(find, NAMES) if study.any_scale or not request.scale.larger]
     for study in studies:

@@ -20,7 +20,7 @@ from experiments.studies.trial import Trial
 
 QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 FAR = 10**9
-"""Steps between two checkpoints: only at the ends of epochs, since an interrupted trial is repeated."""
+"""Steps between two checkpoints: never reached, so only epochs end with one, since an interrupted trial is repeated."""
 
 Look = Callable[[Run], dict[str, Any]]
 
@@ -48,7 +48,7 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
             L.seed_everything(trial.seed, verbose=False)
             run = learn(TaskStream(spec), Path(folder) / "run", trainer=QUIET)
         except DivergedError as error:
-            # This counts as a result. Missing data or backbones do not; they stop the study, which can be resumed.
+            # This counts as a result. Missing data or backbones do not: they stop the study, which can then be resumed.
             return {"failed": " ".join(str(error).split())}
         outcome: dict[str, Any] = plain(summary(run) | (look(run) if look else {}))
         return outcome

@@ -17,9 +17,9 @@ class Made(FrozenModel):
     """The environment in which trials were run."""
 
     made: str
-    """Name by which the trials' lines refer to it."""
+    """ID by which the lines of trials refer to this environment."""
     command: str
-    """The command line, without values that are paths."""
+    """The command line, with placeholders for paths."""
     commit: str
     changed: bool
     """Whether files differed from the commit."""
@@ -30,7 +30,7 @@ class Made(FrozenModel):
     """Number of parallel trials; each had an equal share of the machine's threads."""
     versions: dict[str, str]
     defaults: int = 1
-    """Version of the defaults to which the names of banks refer; in files without this field, mam means mam_flat."""
+    """Version of the defaults that the names of banks refer to; in files without this field, mam means mam_flat."""
 
 
 class Line(FrozenModel):
@@ -39,17 +39,17 @@ class Line(FrozenModel):
     key: str
     trial: Trial
     data: dict[str, str]
-    """Digest of every task's rows, and of the backbone if its folder was given, see `backbone_digest`."""
+    """Digest of every task's rows, and of the backbone if its folder was given; see `backbone_digest`."""
     made: str
     outcome: dict[str, Any]
-    """See `experiments.studies.learning`; or the reason for a failure, under ``failed``."""
+    """Results as described in `experiments.studies.learning`, or the reason for a failure under ``failed``."""
 
 
 class Book:
-    """All finished trials of some files.
+    """All finished trials in the given files.
 
     Args:
-        files: ledgers; if several trials have the same key, the last one that was run counts.
+        files: ledgers; if several trials have the same key, the one that was run last counts.
 
     Raises:
         ValueError: if a line is invalid, or its key does not match its trial.
@@ -103,7 +103,7 @@ class Book:
         return line is not None and all(line.data.get(name) == digest for name, digest in data.items())
 
     def score(self, trial: Trial, split: str = "test", task: str | None = None) -> float | None:
-        """Return the score of a trial's task (by default the last), in points of 100; None if there is none."""
+        """Return the score of a trial's task (by default the last) on a 0-100 scale; None if there is none."""
         outcome = self.outcome(trial)
         name = task or trial.tasks[-1]
         if outcome is None or "scores" not in outcome:

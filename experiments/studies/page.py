@@ -57,7 +57,7 @@ def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool
 
 
 def provenance(study: Study, scale: Scale, book: Book) -> str:
-    """Return the lines on the origin of a page's numbers."""
+    """Return the lines that state where a page's numbers come from."""
     trials, whole = trials_of(study, scale, book)
     lines = [book.lines[key] for key in {trial.key: None for trial in trials} if key in book.lines]
     made = Counter(line.made for line in lines)

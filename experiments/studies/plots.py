@@ -14,7 +14,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def new_figure(x: str, y: str) -> tuple[Figure, Axes]:
-    """Return an empty figure with its axes named."""
+    """Return an empty figure with labelled axes."""
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(x)
@@ -27,7 +27,7 @@ def against_parameters(lines: Mapping[str, Sequence[tuple[str, float, Mean]]], y
     """Plot scores against trained parameters, with standard errors.
 
     Args:
-        lines: for each line, its points: name, parameters, score.
+        lines: the points of each line, as (name, parameters, score).
         y: label of the score axis.
     """
     figure, axes = new_figure("trained parameters of a task, without its head", y)

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- begin of the studies -->", "<!-- end of the studies -->"
 
 
 def section(studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    """Return the text between the markers: headlines of the studies whose trials are in the book, sentences first."""
+    """Return the text between the markers: headlines of the studies whose trials are in the book, tables last."""
     parts = [part for study in studies if study.headline is not None and (part := study.headline(scale, book))]
     sentences, tables = [part for part in parts if "\n" not in part], [part for part in parts if "\n" in part]
     return "\n\n".join([" ".join(sentences), *tables] if sentences else tables)

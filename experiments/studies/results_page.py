@@ -70,12 +70,12 @@ def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]
     return [_FIRST_SEED.format(trials=len(keys), whole_machine=_hours(book, keys, divided=True))]
 
 
-_TOTAL = """{trials} trials and {hours:.1f} hours in total, counting shared trials once: wall-clock time per trial, whatever
-the machine's load. Divided by the number of parallel trials, this is {whole_machine:.1f} hours."""
-_FIRST_SEED = """With only the first seed (`--seeds 1 --out FOLDER`), and so mostly without standard errors, it is {trials}
-trials and {whole_machine:.1f} hours, divided in the same way."""
-_ONE_SEED = """**One seed.** Another seed would give other scores, and nothing here shows how different: a claim that holds is
-only a hint."""
+_TOTAL = """{trials} trials and {hours:.1f} hours in total, counting shared trials once. Hours are wall-clock time per trial,
+whatever the machine's load; divided by the number of parallel trials, the total is {whole_machine:.1f} hours."""
+_FIRST_SEED = """Running only the first seed (`--seeds 1 --out FOLDER`), which gives most results no standard error, takes
+{trials} trials and {whole_machine:.1f} hours, divided in the same way."""
+_ONE_SEED = """**One seed.** Another seed would give other scores, and nothing here shows how different they would be, so a
+claim that holds is only a hint."""
 
 
 def _hours(book: Book, keys: Iterable[str], divided: bool = False) -> float:

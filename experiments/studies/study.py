@@ -48,7 +48,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Study:
-    """A question, in code.
+    """A research question and the code that answers it.
 
     ``plan`` yields the trials in stages: a later stage may depend on the results of earlier ones, such as the learning rate
     with the best validation score.
@@ -58,15 +58,15 @@ class Study:
     title: str
     plan: Plan
     body: Callable[[Scale, Book], str]
-    """The content of its page, as Markdown, for the trials in the book."""
+    """The content of the study's page, as Markdown, for the trials in the book."""
     figures: Callable[[Scale, Book], dict[str, Figure]] | None = None
-    """Figures by name; the page shows ``figures/NAME.svg``."""
+    """Figures by name; the page shows each as ``figures/NAME.svg``."""
     reproduces: Callable[[Scale, Book], Sequence[Claim]] | None = None
-    """Its rows in RESULTS.md, for the claims whose trials are in the book."""
+    """The study's rows in RESULTS.md, for the claims whose trials are in the book."""
     headline: Callable[[Scale, Book], str] | None = None
-    """Its text in README; empty while trials are missing."""
+    """The study's text in README; empty while trials are missing."""
     rule: str = ""
-    """The criterion for all its claims, if they share one."""
+    """The criterion that all claims of the study share, if there is one."""
     any_scale: bool = True
     """Whether it can run on a backbone other than MiniLM."""
     backbones: dict[str, str] = field(default_factory=dict)

@@ -54,7 +54,7 @@ class Trial(FrozenModel):
     bank: str | dict[str, Any]
     """The bank, as in a stream file."""
     training: dict[str, Any]
-    """Training settings, as in a stream file; missing keys have their defaults."""
+    """Training settings, as in a stream file; missing keys take their defaults."""
     seed: int
     limits: dict[str, int] = Field(default_factory=dict)
     """Maximum rows per split."""
@@ -120,7 +120,7 @@ def data_digest(data: Path, task: str) -> str:
 
 
 def backbone_digest(folder: Path) -> str:
-    """Return a digest of a local backbone: of its configuration, its weights and its tokenizer."""
+    """Return a digest of a local backbone's configuration, weights and tokenizer."""
     digest = hashlib.sha256()
     for file in sorted({*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("tokenizer*")}):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())

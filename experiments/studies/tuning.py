@@ -1,7 +1,7 @@
 """Tuned methods: choose a learning rate on validation rows with the first seed, then run all seeds at that rate.
 
 The protocol of Houlsby et al. 2019, section 3.1, scaled down to two cores: where the paper searches a grid of sizes, rates
-and epochs and repeats the best with five seeds, here, each method is tried at a few rates, for a fixed number of epochs.
+and epochs and repeats the best with five seeds, here each method is tried at a few rates for a fixed number of epochs.
 Ties go to the lower rate. No choice is made on test rows; each study states which settings were fixed beforehand.
 """
 
@@ -22,7 +22,7 @@ class Method:
 
     name: str
     banks: tuple[str | dict[str, Any], ...]
-    """The best bank is chosen together with the rate; usually there is only one."""
+    """Banks to choose from, together with the rate; usually there is only one."""
     rates: tuple[float, ...]
     epochs: dict[str, int]
     """Epochs by task; the empty name holds the default."""
@@ -74,5 +74,5 @@ def parameters_of(book: Book, trials: Sequence[Trial]) -> float | None:
 
 
 def scores_of(book: Book, trials: Sequence[Trial], split: str = "test") -> list[float | None]:
-    """Return the scores of trials, in points of 100."""
+    """Return the scores of trials on a 0-100 scale."""
     return [book.score(trial, split) for trial in trials] or [None]

@@ -36,7 +36,7 @@ class Place:
 
     data: Path
     backbones: dict[str, str] = field(default_factory=dict)
-    """Folders of backbones whose paths differ from their names in trials."""
+    """Folders of backbones by their names in trials, where the two differ."""
 
 
 class Workers:
@@ -60,7 +60,7 @@ class Workers:
         """Run trials and report each as soon as it is done; return whether all were run.
 
         Raises:
-            Exception: any error in a trial that does not count as a result.
+            Exception: any error of a trial that does not count as the trial's result.
         """
         waiting, running = list(trials), dict[Future[Outcome], Trial]()
         while waiting or running:
@@ -97,7 +97,7 @@ def _begin(threads: int, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent dies; a parent that was killed cannot stop it."""
+    """End this process when its parent dies, because a parent that was killed cannot stop its workers."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

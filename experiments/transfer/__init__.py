@@ -1,1 +1,1 @@
-"""When do earlier banks help a new task? Starting points by hand, chosen by the run, averaged, and a fresh bank."""
+"""When do earlier banks help a new task? Starting points chosen by hand or by the run, averaged banks, and a fresh bank."""

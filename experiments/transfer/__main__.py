@@ -1,7 +1,7 @@
 """The command: ``python -m experiments.transfer --data FOLDER [--size SIZE ...] [--draw N ...] [--runs FOLDER]``.
 
-Learns later tasks from every starting point and adds a line to the ledger for each; what the ledger has is not learned
-again. ``pages`` writes the page again.
+Learns later tasks from every starting point and adds a line to the ledger for each; cases already in the ledger are not
+learned again. ``pages`` regenerates the page.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from experiments.transfer.streams import BANKS, DRAWS, SIZES, STREAMS
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(prog="python -m experiments.transfer", description=__doc__, allow_abbrev=False)
-    parser.add_argument("pages", nargs="?", choices=["pages"], help="write the page again from the ledger")
-    parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
+    parser.add_argument("pages", nargs="?", choices=["pages"], help="regenerate the page from the ledger")
+    parser.add_argument("--data", type=Path, help="folder with one subfolder of rows per task")
     parser.add_argument("--bank", choices=tuple(BANKS), default="pfeiffer", help="the bank of all tasks")
     parser.add_argument("--stream", nargs="+", choices=tuple(STREAMS), default=list(STREAMS), help="only these streams")
     parser.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES), help="only these numbers of rows")
     parser.add_argument("--draw", nargs="+", type=int, choices=DRAWS, default=list(DRAWS), help="only these draws")
     parser.add_argument("--sequential", action="store_true", help="also learn each stream with one bank for all tasks")
-    parser.add_argument("--runs", type=Path, help="folder that keeps the runs with the earlier tasks")
+    parser.add_argument("--runs", type=Path, help="folder in which the runs with the earlier tasks are kept")
     parser.add_argument(
-        "--out", type=Path, default=HERE, help="folder of page and ledger; default: experiments/transfer"
+        "--out", type=Path, default=HERE, help="folder for page and ledger; default: experiments/transfer"
     )
     given = parser.parse_args(arguments)
     if given.pages is None and given.data is None:
-        parser.error("--data: missing; give the folder with a folder of rows for every task, or write pages")
+        parser.error("--data is missing: give the folder that has one subfolder of rows per task, or use pages")
     return given
 
 

@@ -19,9 +19,9 @@ class Case:
     starts: Mapping[str, float]
     """Test score by start: fresh, earlier tasks, average."""
     taken: str
-    """What auto takes: fresh, an earlier task, or average."""
+    """The start that auto chooses: fresh, an earlier task, or average."""
     choosing: float
-    """Seconds."""
+    """Seconds that auto takes to choose."""
     learning: float
     """Seconds of learning from a fresh bank."""
 
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def auto(self) -> float:
-        """Test score from what auto takes."""
+        """Test score from the start that auto chooses."""
         return self.starts[self.taken]
 
 

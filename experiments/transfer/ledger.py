@@ -1,4 +1,4 @@
-"""The ledger of the study: one line of JSON for each case, with the circumstances in which it was measured."""
+"""The ledger of the study: one line of JSON for each case, with the environment in which it was measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line(FrozenModel):
     stream: str
     task: str
     size: Size
-    """Rows: 20 or 200 of each label, or all."""
+    """Number of rows: 20 or 200 of each label, or all."""
     draw: int
     bank: str
     found: dict[str, Any]
@@ -38,24 +38,24 @@ class Line(FrozenModel):
 
     @staticmethod
     def key_of(stream: str, task: str, size: Size, draw: int, bank: str) -> Key:
-        """Return what identifies a case."""
+        """Return the key that identifies a case."""
         return stream, task, size, draw, bank
 
     @property
     def key(self) -> Key:
-        """What identifies the case."""
+        """The key that identifies the case."""
         return self.key_of(self.stream, self.task, self.size, self.draw, self.bank)
 
 
 class Ledger:
-    """The lines of a file."""
+    """The file with the lines."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._at = commit()
 
     def lines(self) -> list[Line]:
-        """Return all lines; none if there is no file."""
+        """Return all lines; an empty list if there is no file."""
         if not self.file.is_file():
             return []
         return [Line.model_validate_json(text) for text in self.file.read_text(encoding="utf-8").splitlines()]

@@ -27,7 +27,7 @@ from experiments.transfer.streams import SEED, STREAMS, Size, entry_of, spec_of,
 
 Tell = Callable[[str], None]
 NEVER = 1000
-"""Epochs between two validations: the last bank is kept, so none is needed."""
+"""Epochs between two validations: the last bank is kept, so no validation is needed."""
 
 
 def parents_run(stream: str, count: int, data: Path, bank: dict[str, Any], folder: Path) -> Path:
@@ -48,12 +48,12 @@ def case(
 
     Args:
         stream: one of `STREAMS`.
-        number: position of the later task in it.
-        size: how many rows it has.
+        number: position of the later task in the stream.
+        size: the number of rows of the task.
         draw: number of the draw.
         data: the folder with the rows.
         bank: the bank of all tasks.
-        folder: keeps the runs with the earlier tasks.
+        folder: folder in which the runs with the earlier tasks are kept.
         tell: reports progress.
     """
     parents = STREAMS[stream][:number]
@@ -81,12 +81,12 @@ def case(
     with tempfile.TemporaryDirectory() as scratch:
         copied = Path(shutil.copytree(earlier, Path(scratch) / "run"))
         chosen = _choice(with_start("auto"), copied)
-    tell(f"{entry['name']}: auto takes {chosen['taken']}")
+    tell(f"{entry['name']}: auto chooses {chosen['taken']}")
     return {"starts": found, "auto": chosen}
 
 
 def sequential(stream: str, data: Path, folder: Path) -> dict[str, Any]:
-    """Learn a stream with one LoRA bank for all tasks; return the score of each task right after it and at the end."""
+    """Learn a stream with one LoRA bank for all tasks; return each task's score right after it and at the end."""
     bank = {"preset": "lora", "scope": "shared"}
     tree = stream_of(stream, data, bank) | {"evaluate": "all"}
     names = STREAMS[stream]
@@ -116,8 +116,8 @@ def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
 
 
 def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
-    """Return what ``auto`` would start from, with the seconds that choosing took. The bank learned from there would be
-    the one that naming the start gives, bit for bit, so it is not learned again.
+    """Return what ``auto`` would start from, with the seconds that choosing took. The bank learned from this start would
+    be identical, bit for bit, to the one learned when the start is named, so it is not learned again.
     """
     session = Session(stream.spec, Store(folder))
     L.seed_everything(SEED, verbose=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from continual_petl.engine.transfer.short_fit import WHOLE_UP_TO
+from continual_petl.engine.transfer.short_fit import SHARE, WHOLE_UP_TO
 from experiments.benchmarks.markdown import grid
 from experiments.transfer.cases import Case, cases_of
 from experiments.transfer.ledger import Line
@@ -17,17 +17,17 @@ _EPOCHS += f" ({FEW_EPOCHS} with 20 rows for {', '.join(FEW_LABELS)})"
 INTRODUCTION = f"""# Do earlier banks help a new task?
 
 Four streams of three tasks: {_STREAMS} (banking, cards and travel are
-domains of CLINC150). The second and third task are learned from 20 rows of each label (regression: 40 rows), from 200,
-or from all (at most {MOST["train"]:,}), with the adapters of Pfeiffer et al. on MiniLM: {_EPOCHS},
-last step, test scores on at most {MOST["test"]} rows. Earlier tasks are learned from all rows. Each draw has its own rows,
-initial values and order.
+domains of CLINC150). The second and third tasks are learned from 20 rows of each label (regression: 40 rows), from 200,
+or from all (at most {MOST["train"]:,}), with the adapters of Pfeiffer et al. on MiniLM: {_EPOCHS}.
+Banks are those of the last step, and test scores are on at most {MOST["test"]} rows. Earlier tasks are learned from all
+rows. Each draw has its own rows, initial values and order.
 
-*By hand* is the best single earlier bank by its test score, a bound that nobody knows in advance. *Auto* is what
-`start_from: auto` would take: its short fits use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows of
-each label, else at most {MOST["validation"]}. Its bank is the one learned from the start that it takes, bit for bit
-(`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both earlier
-banks. A task that sees at most {WHOLE_UP_TO:,} rows while it is learned is tried with all its steps, so choosing takes
-several times as long as learning; that includes the three domains with all their rows, about 400 each."""
+*By hand* is the single earlier bank with the best test score, a bound that is not known in advance. *Auto* is the start that
+`start_from: auto` would choose: its short fits use training rows, and at most {FEW_VALIDATION} validation rows with 20 rows
+of each label, otherwise at most {MOST["validation"]}. Its bank is identical, bit for bit, to the one learned from the start
+that it chooses (`tests/engine/test_start_auto.py`), so it is not learned a second time. *Average* and *fusion* use both
+earlier banks. A task that sees at most {WHOLE_UP_TO:,} rows in training is tried with all its steps, so choosing takes
+several times as long as learning; other tasks are tried with {SHARE:.1%} of their steps."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 
@@ -57,7 +57,7 @@ def _table(cases: Sequence[Case]) -> str:
         "average",
         "fusion",
         "auto",
-        "auto takes",
+        "auto chooses",
         "choosing, s",
         "learning, s",
     ]
@@ -119,8 +119,8 @@ def _hurts(cases: Sequence[Case]) -> str:
     ]
     if not rows:
         return "In no case is the score from an earlier bank more than one point below that from a fresh one."
-    return "Starts that end more than one point below a fresh bank, and what auto takes instead:\n\n" + grid(
-        ["task", "start", "score", "fresh", "auto takes"], rows
+    return "Starts that end more than one point below a fresh bank, and what auto chooses instead:\n\n" + grid(
+        ["task", "start", "score", "fresh", "auto chooses"], rows
     )
 
 
@@ -129,9 +129,9 @@ def _circumstances(lines: Sequence[Line]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in last.versions.items())
     commits = ", ".join(dict.fromkeys(line.commit for line in lines))
     return (
-        "`python -m experiments.transfer --data FOLDER` adds a line to `results/cases.ndjson` for each case; what the file "
-        f"has is not learned again. {len(lines)} lines, commits {commits}; {last.machine.processor}, one thread, other work "
-        f"on the machine at the same time, so seconds are only comparable within a line; {versions}."
+        "`python -m experiments.transfer --data FOLDER` adds a line to `results/cases.ndjson` for each case; cases already "
+        f"in the file are not learned again. {len(lines)} lines, commits {commits}; {last.machine.processor}, one thread, "
+        f"with other work on the machine, so seconds are only comparable within a line; {versions}."
     )
 
 

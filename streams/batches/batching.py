@@ -2,10 +2,10 @@
 
 Rows of similar length share a batch, so there is little padding. For training, shuffle all rows, cut them into chunks of
 50 batches, sort each chunk by length, cut it into batches, and shuffle the batches (``group_by_length`` of transformers'
-Trainer is similar, with one fixed chunk and a different order). The result is a pure function of (seed, epoch): any epoch
+Trainer is similar, with a fixed chunk size and a different order). The result is a pure function of (seed, epoch): any epoch
 can be reproduced at any time, so a run can resume in the middle of one. With a token budget
-(`continual_petl.streams.batches.budget`), the rows are first divided into stretches of similar length, each with its own
-number of rows per batch, and the procedure is applied to each stretch.
+(`continual_petl.streams.batches.budget`), the rows are first divided into buckets of similar length, each with its own
+number of rows per batch, and the procedure is applied to each bucket.
 
 Images have no length: their order is a plain shuffle. Shape legend: N rows.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.batches.budget import Stretch, check_budget, rows_that_fit, stretches
+from continual_petl.streams.batches.budget import Bucket, buckets, check_budget, rows_that_fit
 from continual_petl.streams.batches.collate import collate as collate
 
 Batch = NDArray[np.int64]
@@ -38,7 +38,7 @@ class LengthBucketed:
         lengths: tokens of each row, ``(N,)``, N at least 1.
         batch_size: maximum rows per batch; the last batch of an epoch may be smaller, and no row is dropped.
         seed: determines the order, together with the epoch.
-        max_tokens: maximum tokens per batch, padding included: number of rows times length of the longest row. None: no
+        max_tokens: maximum tokens per batch, padding included: number of rows times length of the longest row. None means no
             limit.
 
     Raises:
@@ -60,11 +60,11 @@ class LengthBucketed:
 
     def __len__(self) -> int:
         """Return the number of batches, which is the same in every epoch: it depends on the lengths alone."""
-        return sum(stretch.num_batches for stretch in self._stretches)
+        return sum(bucket.num_batches for bucket in self._buckets)
 
     @cached_property
-    def _stretches(self) -> list[Stretch]:
-        return stretches(self.lengths, self.batch_size, self.max_tokens)
+    def _buckets(self) -> list[Bucket]:
+        return buckets(self.lengths, self.batch_size, self.max_tokens)
 
     def epoch(self, epoch: int) -> list[Batch]:
         """Return all batches of an epoch, in order."""
@@ -73,12 +73,12 @@ class LengthBucketed:
         if self.max_tokens is not None:
             rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
         batches: list[Batch] = []
-        for stretch in self._stretches:
-            members, rows = rows[: stretch.num_rows], rows[stretch.num_rows :]
+        for bucket in self._buckets:
+            members, rows = rows[: bucket.num_rows], rows[bucket.num_rows :]
             if self.max_tokens is not None:
                 members = rng.permutation(members)
-            for chunk in _cut(members, _CHUNK_BATCHES * stretch.batch_size):
-                batches += _cut(chunk[np.argsort(self.lengths[chunk], kind="stable")], stretch.batch_size)
+            for chunk in _cut(members, _CHUNK_BATCHES * bucket.batch_size):
+                batches += _cut(chunk[np.argsort(self.lengths[chunk], kind="stable")], bucket.batch_size)
         return [batches[position] for position in rng.permutation(len(batches))]
 
     @property
@@ -98,7 +98,7 @@ def evaluation_batches(lengths: NDArray[np.int64], batch_size: int, max_tokens: 
     Args:
         lengths: tokens of each row, ``(N,)``.
         batch_size: maximum rows per batch.
-        max_tokens: maximum tokens per batch, padding included; None: no limit.
+        max_tokens: maximum tokens per batch, padding included; None means no limit.
 
     Raises:
         InputError: if there are no rows, ``batch_size`` is below 1, or a single row is longer than ``max_tokens``.

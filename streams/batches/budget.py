@@ -1,14 +1,14 @@
 """Token budgets: how many rows fit into a batch with a maximum number of tokens, padding included.
 
-Rows are sorted by length and divided into stretches; all batches of a stretch have as many rows as would fit if each were
-as long as the longest row of the stretch. Stretches depend on the lengths alone, never on the shuffle, so **every epoch has
+Rows are sorted by length and divided into buckets; each batch of a bucket has as many rows as would fit if all
+were as long as the longest row of the bucket. Buckets depend on the lengths alone, never on the shuffle, so **every epoch has
 the same number of batches**: the learning-rate schedule, the position in a checkpoint and the processes that share the
 batches all rely on this. Samplers that fill batches greedily have a different number in every epoch, or no length at all
 (PyG's ``DynamicBatchSampler``); fairseq's ``--max-tokens`` has a fixed number because it builds the batches once and then
-only shuffles them. Here the rows of a stretch are combined into new batches in every epoch.
+only shuffles them. Here the rows of a bucket are combined into new batches in every epoch.
 
-A stretch ends where rows are an eighth shorter than its longest row, so little of the budget is left unused, and it consists
-of full batches, so only the last batch of an epoch can be smaller. Where ``batch_size`` is the limit, one stretch takes all
+A bucket ends where rows are an eighth shorter than its longest row, so little of the budget is left unused, and it consists
+of full batches, so only the last batch of an epoch can be smaller. Where ``batch_size`` is the limit, one bucket takes all
 remaining rows.
 
 Shape legend: N rows.
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from continual_petl.errors import InputError
 
 _SHORTEST = 7 / 8
-"""Length at which a stretch may end, as a share of its longest row."""
+"""Length at which a bucket may end, as a share of its longest row."""
 
 
-class Stretch(NamedTuple):
-    """Rows of similar length whose batches have the same size."""
+class Bucket(NamedTuple):
+    """A bucket: rows of similar length whose batches have the same size."""
 
     num_rows: int
     batch_size: int
@@ -40,22 +40,22 @@ class Stretch(NamedTuple):
         return -(-self.num_rows // self.batch_size)
 
 
-def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> list[Stretch]:
-    """Divide rows, sorted by decreasing length, into stretches.
+def buckets(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> list[Bucket]:
+    """Divide rows, sorted by decreasing length, into buckets.
 
     Args:
         lengths: tokens of each row, ``(N,)``, each at most ``max_tokens``.
         batch_size: maximum rows per batch.
-        max_tokens: maximum tokens per batch; None puts all rows into one stretch.
+        max_tokens: maximum tokens per batch; None puts all rows into one bucket.
 
     Example:
-        >>> stretches(np.array([9, 1, 1, 10, 1]), batch_size=3, max_tokens=20)
-        [Stretch(num_rows=2, batch_size=2), Stretch(num_rows=3, batch_size=3)]
+        >>> buckets(np.array([9, 1, 1, 10, 1]), batch_size=3, max_tokens=20)
+        [Bucket(num_rows=2, batch_size=2), Bucket(num_rows=3, batch_size=3)]
     """
     if max_tokens is None:
-        return [Stretch(len(lengths), batch_size)]
+        return [Bucket(len(lengths), batch_size)]
     falling = np.sort(lengths)[::-1]
-    found: list[Stretch] = []
+    found: list[Bucket] = []
     start = 0
     while start < len(falling):
         longest = int(falling[start])
@@ -64,7 +64,7 @@ def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | Non
         if size < batch_size:
             like = int(np.searchsorted(-falling, -_SHORTEST * longest, side="right")) - start
             stop = min(stop, start + -(-like // size) * size)
-        found.append(Stretch(stop - start, size))
+        found.append(Bucket(stop - start, size))
         start = stop
     return found
 
@@ -83,12 +83,12 @@ def check_budget(
 
     Args:
         lengths: tokens of each row, ``(N,)``.
-        max_tokens: maximum tokens per batch; None: no limit.
+        max_tokens: maximum tokens per batch; None means no limit.
         where: which rows these are, for the message.
         key: the setting that holds the budget.
 
     Raises:
-        InputError: if any row is longer; the message says how many are.
+        InputError: if any row is longer; the message says how many rows are.
     """
     if max_tokens is None:
         return

@@ -47,7 +47,7 @@ def collate(
         nothing is shifted), ``(B, V)`` int64
         (targets of seq2seq, and of causal-lm in evaluation).
 
-        Rows with options are collated in evaluation as in training, once per option: all rows with the first option, and so
+        In evaluation, rows with options are collated once per option, as in training: all rows with the first option, and so
         on, ``(K * B, ...)``, with the options as ``targets``. ``labels`` are then the indices of the right options ``(B,)``.
     """
     index_B = np.asarray(indices, dtype=np.int64)

@@ -4,7 +4,7 @@ A run resumed from a checkpoint that Lightning wrote in ``on_train_batch_end``, 
 continues with exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Lightning has two limitations:
 
 * a checkpoint holds no partially accumulated gradients: with ``accumulate_grad_batches``, save right after an optimizer
-  step, or the first part of the window is lost;
+  step, or the gradients accumulated so far are lost;
 * resumed from a checkpoint saved in ``on_train_batch_end`` of an epoch's last batch, the run starts at the next epoch and
   never runs the validation and ``on_train_epoch_end`` of the finished one: save in ``on_train_epoch_end`` instead.
 """
@@ -45,11 +45,11 @@ class TaskDataModule(L.LightningDataModule):
         seed: the stream's seed; the order of batches depends only on it and the task's name.
         num_workers: processes that build batches; 0 builds them in this process, which is fast enough for text.
         max_tokens: maximum tokens per training batch, padding included; applied to sources and targets separately if they
-            are padded separately (seq2seq); None: no limit.
+            are padded separately (seq2seq); None means no limit.
         eval_max_tokens: maximum tokens per validation, test or prediction batch, padding included, generated tokens
             excluded.
         packing: tokens per window if rows of the training split are packed into windows; ``batch_size`` then counts
-            windows. None: rows are not packed.
+            windows. None means that rows are not packed.
 
     Raises:
         InputError: if a batch size, a budget or ``num_workers`` is out of range, or a single row is longer than a budget.
@@ -194,7 +194,7 @@ class TaskDataModule(L.LightningDataModule):
 def _training_lengths(data: TaskData, *, budget: bool) -> NDArray[np.int64]:
     """Return the lengths used for sorting training rows and for the token budget, ``(N,)``."""
     if budget and data.task.kind == "seq2seq":
-        # Two tensors, each padded separately: the longer of the two limits both.
+        # Source and target are padded separately, so the budget applies to the longer of the two.
         return np.maximum(data.train.lengths, data.train.target_lengths)
     return data.train.lengths + data.train.target_lengths
 
@@ -206,10 +206,10 @@ def _check_budgets(
     task = f"task {data.task.name!r}, "
     if data.task.kind == "image-classification" and (max_tokens or eval_max_tokens):
         raise InputError(
-            f"{task}training.max_tokens: images have no tokens to count, batch_size alone decides; leave it out."
+            f"{task}training.max_tokens: images have no tokens to count, so only batch_size applies; leave it out."
         )
     check_budget(lengths, max_tokens, where=f"{task}train: ", key="training.max_tokens")
     for name, rows in (("validation", data.validation), ("test", data.test)):
         if rows is not None:
-            key = "training.eval_max_tokens (where it is null, max_tokens)"
+            key = "training.eval_max_tokens (or max_tokens, if it is null)"
             check_budget(rows.lengths, eval_max_tokens, where=f"{task}{name}: ", key=key)

@@ -34,7 +34,7 @@ from continual_petl.streams.batches.packing import Packed
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 Place = tuple[int, int]
-"""(epoch, number of its batches that are finished)"""
+"""(epoch, number of finished batches of this epoch)"""
 
 
 class TrainLoader:
@@ -42,7 +42,7 @@ class TrainLoader:
 
     Args:
         rows: the training split.
-        order: which rows make up each batch, and which share a window of it if they are packed.
+        order: which rows make up each batch and, if rows are packed, which of them share a window.
         pad_token_id: see `collate`.
         kind: the kind of the task.
         num_workers: processes that build batches; 0 builds them in this process.
@@ -127,7 +127,7 @@ class EvaluationLoader:
         num_workers: processes that build batches; 0 builds them in this process.
         rank: rank of this process.
         world_size: number of processes that share the batches.
-        max_tokens: maximum tokens per batch, padding included; None: no limit.
+        max_tokens: maximum tokens per batch, padding included; None means no limit.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class _Maker:
             _Batches(batches, self._collate),
             batch_size=None,
             num_workers=min(self._num_workers, len(batches)),
-            generator=torch.Generator().manual_seed(0),  # not used by workers; keeps the global state untouched
+            generator=torch.Generator().manual_seed(0),  # not used by workers; keeps the global random state untouched
         )
         return iter(loader)
 

@@ -2,9 +2,9 @@
 
 Rows are placed by best fit, longest first: into the window with the least room that still holds the row (as in Ding et al.
 2024, https://arxiv.org/abs/2404.10830). Windows are determined by the lengths alone, so **every epoch has the same number
-of batches**, as `continual_petl.streams.batches.budget` explains. A window only determines the lengths of its rows: in every
-epoch, rows of equal length are drawn into their places anew, and windows are shuffled into batches as single rows are. So any
-epoch is a pure function of (seed, epoch), and a run can resume in the middle of one.
+of batches**, as `continual_petl.streams.batches.budget` explains. A window only fixes the lengths of its rows: in every
+epoch, rows of equal length are shuffled among their places, and windows are shuffled into batches in the same way as unpacked
+rows. So any epoch is a pure function of (seed, epoch), and a run can resume in the middle of one.
 
 Shape legend: N rows.
 """
@@ -32,7 +32,7 @@ class Packed:
         room: tokens that a window can hold.
         batch_size: maximum windows per batch.
         seed: determines the order, together with the epoch.
-        max_tokens: maximum tokens per batch, padding included; None: no limit.
+        max_tokens: maximum tokens per batch, padding included; None means no limit.
 
     Raises:
         InputError: if there are no rows, ``batch_size`` is below 1, or a row is longer than a window.
@@ -64,7 +64,7 @@ class Packed:
 
     @cached_property
     def _windows(self) -> list[Batch]:
-        """The windows, as places in the order of decreasing length."""
+        """The windows, each as positions in the order of decreasing length."""
         return pack(np.sort(self.lengths)[::-1], self.room)
 
     @cached_property
@@ -92,7 +92,7 @@ class Packed:
 
 
 def pack(falling: NDArray[np.int64], room: int) -> list[Batch]:
-    """Return windows of places whose lengths add up to at most ``room`` each, by best fit.
+    """Divide positions in ``falling`` into windows by best fit; the lengths in a window add up to at most ``room``.
 
     Args:
         falling: lengths in decreasing order, ``(N,)``, none above ``room``.
@@ -103,7 +103,7 @@ def pack(falling: NDArray[np.int64], room: int) -> list[Batch]:
         [[0, 2], [1, 3, 4]]
     """
     windows: list[list[int]] = []
-    # The windows with room, by how much of it they have; within one amount, the newest first.
+    # The windows with room left, keyed by how much; of windows with the same room, the newest is used first.
     by_room: dict[int, list[int]] = {}
     rooms: list[int] = []
     for place, length in enumerate(falling.tolist()):

@@ -26,7 +26,7 @@ CHAPTERS: Mapping[str, str] = {
 }
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"*])")
 _BULLET = re.compile(r"^(?:[*+-]|\d+\.)\s+")
-# Grammar, examples, headings, tables, and notes on versions, which have the same wording in all chapters.
+# Grammar, examples, headings, tables, and notes on versions, whose wording is the same in all chapters.
 _NOT_PROSE = re.compile(r"::=|>>>|[=*~-]{4}|[|].*[|]|\+--|(?:Changed|New|Added|Deprecated) (?:in|since) ")
 _LONG_ENOUGH = 90
 

@@ -42,7 +42,7 @@ class Picture:
 
 
 def build(name: str) -> dict[str, tuple[Picture, ...]]:
-    """Return the splits of the task ``name``, 62 : 15 : 23.
+    """Return the splits of the task ``name``, in the ratio 62 : 15 : 23.
 
     Raises:
         InputError: if scikit-learn is not installed.

@@ -11,7 +11,7 @@ from functools import cache
 from continual_petl.streams.embedded.text import content_hash, words
 
 SIZES: Mapping[str, int] = {"train": 800, "validation": 200, "test": 300}
-SIMILAR = 0.75  # Jaccard index of their words (shared over all) above which two texts count as copies
+SIMILAR = 0.75  # Jaccard index of their words (shared words over all words) above which two texts count as copies
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -31,7 +31,7 @@ class Example:
 
 @cache
 def split_of(source: str) -> str:
-    """Return the split of a passage: a pure function of its words, 62 : 15 : 23."""
+    """Return the split of a passage: a pure function of its words, in the ratio 62 : 15 : 23."""
     share = content_hash("split", *words(source)) / 2**64
     return "train" if share < 0.62 else "validation" if share < 0.77 else "test"
 

@@ -20,7 +20,7 @@ from continual_petl.streams.embedded.text import summary
 
 Outcome = Literal["value", "nothing", "unknown"]
 
-# Chosen for many docstrings per line, so that parsing is fast.
+# Chosen because they have many docstrings per line, so that parsing is fast.
 MODULES = tuple(
     """
     asyncio bdb calendar codecs collections concurrent configparser contextlib datetime decimal difflib doctest
@@ -50,7 +50,7 @@ def library_folder() -> Path:
     """Return the folder of the standard library's sources.
 
     Raises:
-        InputError: if this Python lacks them.
+        InputError: if this Python does not include them.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "asyncio" / "tasks.py").is_file():
@@ -86,7 +86,7 @@ def docstrings() -> tuple[Docstring, ...]:
 def read_file(file: Path, package: str) -> Iterator[Docstring]:
     """Yield the usable docstrings of one file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+        warnings.simplefilter("ignore")  # about invalid escapes in the library's strings
         tree = ast.parse(file.read_bytes())
     yield from _walk(tree.body, package, "")
 

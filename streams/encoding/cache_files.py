@@ -24,7 +24,7 @@ PLACE, BOUND = "CONTINUAL_PETL_CACHE", "CONTINUAL_PETL_CACHE_BYTES"
 MAX_BYTES = 2 * 2**30
 """Default limit on the total size of the files in one folder."""
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Do not follow links, and do not wait for pipes."""
+"""Flags for reading a file: do not follow links, and do not wait for pipes."""
 _SUFFIX, _BESIDE = ".cache", ".part"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _ABANDONED = 24 * 3600
@@ -32,7 +32,7 @@ _ABANDONED = 24 * 3600
 
 
 class CacheFiles:
-    """Files by key in one folder.
+    """Files in one folder, looked up by key.
 
     Args:
         folder: created when something is first written.
@@ -47,7 +47,7 @@ class CacheFiles:
 
     @classmethod
     def usual(cls, name: str) -> CacheFiles | None:
-        """Return the user's cache of this name; None if caching is off or there is no home folder.
+        """Return the user's cache with this name; None if caching is off or there is no home folder.
 
         Args:
             name: its subfolder in the user's cache folder.
@@ -58,7 +58,7 @@ class CacheFiles:
         bound = os.environ.get(BOUND) or str(MAX_BYTES)
         if not (bound.isascii() and bound.isdecimal()):
             raise InputError(
-                f"{BOUND}: got {bound!r}; it is a number of bytes, such as {MAX_BYTES}: correct or unset it."
+                f"{BOUND}: got {bound!r}; it must be a number of bytes, such as {MAX_BYTES}: correct or unset it."
             )
         root = _root()
         return None if root is None or int(bound) == 0 else cls(root / name, int(bound))
@@ -91,7 +91,7 @@ class CacheFiles:
         if len(content) + _DIGEST_BYTES > self.max_bytes:
             self._notice(
                 f"the cache {self.folder} holds {self.max_bytes} bytes ({BOUND}), less than the {len(content)} of one "
-                "split, which is tokenised again in every run: raise the limit, or accept this."
+                "split, which will be tokenised again in every run: raise the limit, or accept this."
             )
             return
         beside: str | None = None
@@ -167,7 +167,7 @@ def _root() -> Path | None:
         return Path(setting).expanduser().absolute()
     except RuntimeError as error:
         raise InputError(
-            f"{PLACE}: got {setting!r}, but that user has no home: name a folder, or write off."
+            f"{PLACE}: got {setting!r}, but that user has no home folder: name a folder, or write off."
         ) from error
 
 

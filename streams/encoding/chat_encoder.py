@@ -157,7 +157,7 @@ class ChatEncoder:
             begins = np.flatnonzero(mask_W & ~np.concatenate([[False], mask_W[:-1]]))
             if len(begins) != len(numbers):
                 raise UnusableChat(
-                    f"the {{% generation %}} of the chat template marks {len(begins)} stretches of tokens in a conversation "
+                    f"the {{% generation %}} of the chat template marks {len(begins)} spans of tokens in a conversation "
                     f"with {len(numbers)} assistant messages; it has to mark the text of each of them, and the token "
                     "that ends it"
                 )

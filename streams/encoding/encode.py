@@ -49,7 +49,7 @@ def encode_rows(
         chat: the chat template, for conversations, which are lists of messages.
         options: the texts that a generative task chooses from.
         where: which rows these are, for messages.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer, the preprocessing or a length does not fit the kind, or a row cannot be used.

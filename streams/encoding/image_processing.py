@@ -2,7 +2,7 @@
 
 The settings are read from the backbone's ``preprocessor_config.json``; the arithmetic is implemented here, in torch.
 transformers 5 implements it twice, with torchvision and with Pillow, and uses whichever is installed, although their results
-differ: a certificate could not record how an image was processed. Resizing follows Pillow (antialiased, first horizontally
+differ, so a certificate could not record how an image was processed. Resizing follows Pillow (antialiased, first horizontally
 and then vertically, rounded after each): compared with Pillow 13, nearest is equal and bilinear is within one of 255 levels;
 so is bicubic, unless one edge shrinks while the other is stretched, because Pillow then reverses the order.
 """
@@ -112,7 +112,7 @@ def image_processing(backbone_name: str, revision: str | None, config: Pretraine
     """
     takes = getattr(config, "image_size", None)
     if takes is None or getattr(config, "num_channels", 3) != 3:
-        channels = f" but {config.num_channels} channels" if takes is not None else ""
+        channels = f" (it takes images of {config.num_channels})" if takes is not None else ""
         raise InputError(
             f"backbone {backbone_name!r}: a {config.model_type} takes no images of three channels{channels}; "
             "choose a vision backbone, such as a ViT, for image-classification."
@@ -123,7 +123,7 @@ def image_processing(backbone_name: str, revision: str | None, config: Pretraine
     if known.size != expected:
         raise InputError(
             f"backbone {backbone_name!r}: its {FILE} resizes images to {known.size}, but its config.json "
-            f"says that it takes {expected} (height, width): the two files do not belong together."
+            f"says that it takes {expected} (height, width): the two files do not match."
         )
     return known
 
@@ -176,8 +176,8 @@ def _read(name: str, settings: Mapping[str, Any]) -> ImageProcessing:
     if strange or not isinstance(size, tuple):
         raise InputError(
             f"backbone {name!r}: its {FILE} asks for "
-            f"{', '.join(f'{key}: {value}' for key, value in strange.items())}, which is not supported here; known are "
-            "resizing to a height and width, or of the shortest_edge together with do_center_crop (nearest, bilinear, "
+            f"{', '.join(f'{key}: {value}' for key, value in strange.items())}, which is not supported here; supported "
+            "are resizing to a height and width, or by shortest_edge together with do_center_crop (nearest, bilinear, "
             "bicubic), do_rescale and do_normalize. Choose another backbone."
         )
     normalise = settings.get("do_normalize", True)

@@ -55,7 +55,7 @@ def check_images(
         base: folder for relative paths; ``None`` means the working directory.
 
     Returns:
-        The images, with absolute paths, not decoded (decoded, they could exceed the memory); and one key per row, which
+        The images, with absolute paths, not decoded (decoded, they might not fit into memory); and one key per row, which
         depends only on the pixels, not on the input format.
 
     Raises:
@@ -125,7 +125,7 @@ def _from_file(file: Any) -> NDArray[np.uint8]:
 
 def _from_pillow(image: Any) -> NDArray[np.uint8]:
     if image.mode not in _EIGHT_BITS:
-        raise NotAnImage(f"its mode is {image.mode}, with more than eight bits a channel; save it with eight")
+        raise NotAnImage(f"its mode is {image.mode}, with more than eight bits per channel; save it with eight")
     upright = importlib.import_module("PIL.ImageOps").exif_transpose(image)  # as datasets and transformers do
     return np.ascontiguousarray(np.array(upright.convert("RGB"), dtype=np.uint8))
 

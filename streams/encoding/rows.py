@@ -39,7 +39,7 @@ class TokenisedRows:
     """
 
     ids: NDArray[np.int32]
-    """Token ids of all rows, one after the other, special tokens included, no padding; empty for images."""
+    """Token ids of all rows, one after the other, with special tokens and without padding; empty for images."""
     offsets: NDArray[np.int64]
     """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
     token_types: NDArray[np.int8] | None
@@ -88,7 +88,7 @@ class TokenisedRows:
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
 
     def take(self, numbers: Sequence[int]) -> TokenisedRows:
-        """Return some of the rows, in the given order. Numbers of truncated rows are not carried over."""
+        """Return some of the rows, in the given order. The counts of truncated rows are not carried over."""
         rows = np.asarray(numbers, dtype=np.int64)
         tokens, offsets = spans_of(self.offsets, rows)
         targets: dict[str, Any] = {}

@@ -40,7 +40,7 @@ def tokenise(
         labels: encoded labels of the rows, or ``None``.
         tokenizer: a fast tokenizer.
         max_length: maximum tokens per row, special tokens included.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or ``max_length`` leaves no room for text.
@@ -77,11 +77,11 @@ def tokenise_words(
         tokenizer: a fast tokenizer; if it joins pre-split words without spaces, spaces are inserted.
         max_length: maximum tokens per row; truncated words lose their tags.
         where: which rows these are, for messages.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer does not accept words, returns no tokens for one, or ``max_length`` leaves no room.
-        ValueError: if ``tags`` do not fit ``rows``.
+        ValueError: if ``tags`` and ``rows`` have different lengths.
     """
     same_number("tags", tags, "rows", rows)
     check_room(tokenizer, max_length, pair=False)
@@ -127,17 +127,17 @@ def same_number(name: str, other: Sequence[Any] | NDArray[Any] | None, than: str
     """Check that a column has as many rows as another.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if the numbers of rows differ.
     """
     if other is not None and len(other) != len(rows):
-        raise ValueError(f"{name} has {len(other)} rows, {than} has {len(rows)}")
+        raise ValueError(f"{name} has {len(other)} rows, but {than} has {len(rows)}")
 
 
 def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: bool) -> None:
     """Check that ``max_length`` leaves room for text between the special tokens.
 
     Raises:
-        InputError: if it does not, or the tokenizer is not a fast one.
+        InputError: if there is no room, or the tokenizer is not a fast one.
     """
     check_fast(tokenizer)
     num_special = tokenizer.num_special_tokens_to_add(pair=pair)

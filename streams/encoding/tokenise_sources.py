@@ -68,7 +68,7 @@ def tokenise_sources(
         kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
         options: the texts to choose from, the same for every row.
-        cache: where token ids of large splits are cached; None: no cache.
+        cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or there is no room for text or for an option.

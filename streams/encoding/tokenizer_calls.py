@@ -1,4 +1,4 @@
-"""Call a tokenizer: many rows in, flat arrays out, and its settings restored.
+"""Call a tokenizer: many rows in, flat arrays out; its settings are restored afterwards.
 
 Truncation and padding settings are part of the tokenizer's digest, and a call with ``truncation=...`` would change them.
 
@@ -43,7 +43,7 @@ def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that the tokenizer is a fast one.
 
     Raises:
-        InputError: if it is not.
+        InputError: if it is a slow one.
     """
     if not tokenizer.is_fast:
         raise InputError(
@@ -102,7 +102,7 @@ def encode(
     }
     with settings_kept(tokenizer):
         if target:
-            # A source may be cut at the beginning, but a target is generated from its beginning.
+            # A source may be cut at the beginning, but a target is generated from its beginning on.
             tokenizer.truncation_side = "right"
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])

@@ -72,7 +72,7 @@ class Checked:
         return len(self.inputs)
 
     def take(self, chosen: NDArray[np.int64]) -> Checked:
-        """Return the chosen rows, in this order."""
+        """Return the chosen rows, in the given order."""
         rows = chosen.tolist()
         return Checked(
             task=self.task,
@@ -93,8 +93,17 @@ class Checked:
         max_length: int,
         images: ImageProcessing | None,
         cache: CacheFiles | None = None,
+        *,
+        options: bool = True,
     ) -> TokenisedRows:
         """Encode the rows.
+
+        Args:
+            tokenizer: the fast tokenizer of the backbone; not needed for images.
+            max_length: maximum tokens per row.
+            images: the preprocessing of the backbone, for images.
+            cache: where token ids of large splits are cached.
+            options: whether the options of the task are encoded with each row; rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.
@@ -114,12 +123,12 @@ class Checked:
                 max_target_length=self.task.max_target_length,
                 images=images,
                 chat=chat,
-                options=self.task.options,
+                options=self.task.options if options else None,
                 where=str(self.where),
                 cache=cache,
             )
         except InputError as error:
-            # The message names a row, but not a setting or an image.
+            # Messages about a row begin with its task and split; those about a setting or an image do not.
             text = str(error)
             raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
         if self.task.options is not None:
@@ -166,7 +175,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
             raise InputError(f"task {task.name!r}, {error}", key=("labels",)) from error
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
-            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
+            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, but the task has "
             f"{len(task.labels)} (labels: {', '.join(task.labels)}): this is a copy of another data set, so name the right "
             f"one (--tasks.{task.name}.data.local), or remove the file."
         )
@@ -281,7 +290,7 @@ def _answer_column(task: TaskSpec) -> str:
 
 
 def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
-    """Check that a row has room for the longest source and the text generated after it."""
+    """Check that the longest source and the text generated after it fit into one row."""
     longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
     if longest + new > max_length:
         raise InputError(

@@ -28,7 +28,7 @@ def own_rows(
         spec: the stream.
         task: the task; without ``all_labels`` all rows are returned.
         splits: all rows, as read.
-        own: the labels of the task's bank; None: those in the stream.
+        own: the labels of the task's bank; None means those in the stream.
 
     Raises:
         InputError: if a row has a label that is not in ``all_labels``, or a split has no rows of the task.
@@ -61,7 +61,7 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
     if not chosen:
         raise InputError(
             f"{where}: none of {len(rows)} rows has a label of this task ({', '.join(map(repr, sorted(own)[:5]))}"
-            f"{', ...' if len(own) > 5 else ''}): add rows of these labels, or choose other labels",
+            f"{', ...' if len(own) > 5 else ''}): add rows with these labels, or choose other labels",
             key=("labels",),
         )
     return replace(
@@ -70,7 +70,7 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
         inputs=[rows.inputs[row] for row in chosen],
         pairs=None if rows.pairs is None else [rows.pairs[row] for row in chosen],
         answers=[answers[row] for row in chosen],
-        labels_file=None,  # these are names now
+        labels_file=None,  # from here on, labels are names
     )
 
 

@@ -1,7 +1,8 @@
 """Prepare a task of a stream file for learning: read, check, divide, limit and encode its rows.
 
-Rows are always selected by a hash of their content, seeded from (stream seed, task name): their order in a file, its format
-and the machine make no difference. When rows are divided into train and validation, rows with the same input stay together.
+Rows are always selected by a hash of their content, seeded from (stream seed, task name), so their order in a file, the
+file's format and the machine make no difference. When rows are divided into train and validation, rows with the same input
+stay together.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WHAT: Mapping[Kind, str] = {
     "causal-lm": "source",
     "image-classification": "image",
 }
-"""Words for the inputs of kinds without texts."""
+"""What messages call the inputs of kinds without texts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +103,10 @@ def prepare_task(
 
     labels, splits, notices, remarks = _read(spec, task, test)
     cache = usual_cache()
-    tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
+    tokenised = {
+        name: split.encode(tokenizer, max_length, images, cache, options=name != "train")
+        for name, split in splits.items()
+    }
     notices += _cuts(task, tokenised, max_length)
     remarks += _first_conversation(task, splits["train"], tokenizer)
     return TaskData(
@@ -154,7 +158,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
 
 
 def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
-    """Return a remark that shows the first row of a task of conversations, as its template writes it."""
+    """Return a remark that shows the first row of a task of conversations, as its chat template renders it."""
     if train.chat is None or tokenizer is None:
         return []
     from continual_petl.streams.encoding.chat_template import UnusableChat, chat_of, render
@@ -204,7 +208,7 @@ def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokeni
     Args:
         spec: the stream.
         task: one of its tasks.
-        tokenizer: renders the first row of a task of conversations; None: it is not shown.
+        tokenizer: renders the first row of a task of conversations; if it is None, the row is not shown.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.

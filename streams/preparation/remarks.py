@@ -24,7 +24,7 @@ def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
 
 
 def rendered(task: TaskSpec, text: str) -> str:
-    """Return a remark that shows the first conversation as the chat template writes it."""
+    """Return a remark that shows the first conversation as the chat template renders it."""
     shown = text if len(text) <= 4 * _SHOWN else f"{text[: 2 * _SHOWN]} ... {text[-2 * _SHOWN :]}"
     return f"task {task.name!r}: the first row, as the chat template renders it: {shown!r}."
 
@@ -35,7 +35,7 @@ def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
     if "text_pair" in read and read["text_pair"] is None:
         advice = "if it is the second text of a pair, write columns: {{text_pair: {0}}}"
     elif "messages" in read:
-        advice = "if it belongs to the conversations, write it into their messages"
+        advice = "if it belongs to the conversations, add it to their messages"
     elif "source" in read:
         advice = "if it belongs to the source, " + _template(task, "\\n{{{0}}}")
     else:
@@ -68,7 +68,7 @@ def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
     shown = first[start : start + _SHOWN]
     shown = ("..." if start else "") + shown + ("..." if start + _SHOWN < len(first) else "")
     return [
-        f"task {task.name!r}: source and target are joined without a separator; the first row becomes {shown!r}. For a mark "
+        f"task {task.name!r}: source and target are joined without a separator; the first row becomes {shown!r}. To mark "
         f"where the answer begins, {_template(task, chr(92) + 'nAnswer:').format()}."
     ]
 

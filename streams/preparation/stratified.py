@@ -4,7 +4,7 @@ Rows with the same input form a group, which is held out or kept as a unit. Each
 
 * classification of texts or images: its label; if equal inputs have different labels, the most frequent of them;
 * multilabel: the rarest of its labels, so that rare labels are held out too; rows without labels form a separate stratum (a
-  simple form of the label-by-label method of Sechidis et al. 2011);
+  simplified version of the label-by-label method of Sechidis et al. 2011);
 * regression: one of ten quantiles of the targets.
 
 Each stratum contributes its share of rows. If at least as many rows are held out as there are strata, each contributes at

@@ -1,1 +1,1 @@
-"""Protocols of streams: how rows that name no task are judged, and which labels tasks may share."""
+"""Protocols of streams: how rows without a task name are evaluated, and which labels tasks may share."""

@@ -1,8 +1,8 @@
-"""What a stream's protocol requires of its tasks, and how it judges rows that name no task.
+"""What a stream's protocol requires of its tasks, and how rows without a task name are evaluated.
 
 The scenarios of continual learning are those of van de Ven and Tolias (Three scenarios for continual learning, 2019), who
 call them task-, class- and domain-incremental; in ``revisit``, classes or domains recur, as in the class-incremental
-learning with repetition of Hemati et al. (2023). In all of them, a task never trains the bank of another task here.
+learning with repetition of Hemati et al. (2023). Here, whatever the protocol, a task never trains the bank of another task.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from continual_petl.heads.kinds import METRICS, Kind
 
 Protocol = Literal["task", "class", "domain", "revisit"]
 
-JUDGED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classification"})
+EVALUATED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classification"})
 """Kinds with one label per row; all tasks of a stream are of these kinds, unless its protocol is ``task``."""
 
 _SHOWN = 3
-"""Number of labels that a message names."""
+"""Maximum number of labels or tasks listed in a message."""
 
 
-def judged_by_label(protocol: Protocol) -> bool:
-    """Return whether a row that names no task is judged by its label alone, whichever task was found.
+def evaluated_by_label(protocol: Protocol) -> bool:
+    """Return whether a row without a task name is evaluated by its label alone, whichever task was found.
 
     In the protocol ``task``, the task has to be found as well.
 
     Example:
-        >>> [protocol for protocol in ("task", "class", "domain", "revisit") if judged_by_label(protocol)]
+        >>> [protocol for protocol in ("task", "class", "domain", "revisit") if evaluated_by_label(protocol)]
         ['class', 'domain', 'revisit']
     """
     return protocol != "task"
@@ -41,17 +41,17 @@ def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
         protocol: the stream's protocol.
         kind: the task's kind.
     """
-    if not judged_by_label(protocol) or kind in JUDGED_BY_LABEL:
+    if not evaluated_by_label(protocol) or kind in EVALUATED_BY_LABEL:
         return None
-    allowed = " or ".join(known for known in METRICS if known in JUDGED_BY_LABEL)
+    allowed = " or ".join(known for known in METRICS if known in EVALUATED_BY_LABEL)
     return (
-        f"got {kind}; with protocol: {protocol} rows are judged by one label, so every task is {allowed}: remove this task, "
-        "or write protocol: task"
+        f"got {kind}; with protocol: {protocol}, rows are evaluated by one label, so every task must be {allowed}: remove "
+        "this task, or write protocol: task"
     )
 
 
 def label_clashes(protocol: Protocol, tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
-    """Return which tasks have labels that the protocol does not allow after those of earlier tasks, and why.
+    """Return which tasks have labels that the protocol does not allow, given those of earlier tasks, and why.
 
     Args:
         protocol: the stream's protocol.

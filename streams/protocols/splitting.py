@@ -50,11 +50,11 @@ def check_division(num_labels: int, classes_per_task: int) -> None:
     advice = f"write {' or '.join(map(str, nearest))}" if nearest else "use a data set with at least 4 labels"
     if classes_per_task >= num_labels:
         raise ValueError(
-            f"got {classes_per_task} classes per task, but there are {num_labels} labels, which is one task: {advice}, or "
+            f"got {classes_per_task} classes per task, but there are {num_labels} labels, enough for one task: {advice}, or "
             "remove split"
         )
     raise ValueError(
-        f"got {classes_per_task} classes per task; of {num_labels} labels a single one is left for the last task, and a "
+        f"got {classes_per_task} classes per task; only one of {num_labels} labels is left for the last task, but a "
         f"classification needs two: {advice}"
     )
 
@@ -64,7 +64,7 @@ def _divides(num_labels: int, size: int) -> bool:
 
 
 def split_names(name: str, num_tasks: int) -> list[str]:
-    """Return the names of the tasks that replace an entry: its own name, and a number with leading zeros.
+    """Return the names of the tasks that replace an entry: the entry's name, followed by a number with leading zeros.
 
     Example:
         >>> split_names("intents", 2)

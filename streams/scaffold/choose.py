@@ -25,9 +25,9 @@ class Chosen:
     name: str
     why: str
     writes: Kind = "seq2seq"
-    """The kind of the tasks that generate text with it."""
+    """The kind of task for which it generates text."""
     max_tokens: int | None = None
-    """Maximum tokens; None if unknown or not limited."""
+    """Maximum number of tokens; None if unknown or not limited."""
 
 
 def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
@@ -38,7 +38,7 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         given: the user's choice; None for the default.
 
     Raises:
-        InputError: if no backbone, or not the given one, can learn all of them.
+        InputError: if no backbone can learn all of them, or the given one cannot.
     """
     images = [data for data, kind in kinds.items() if kind == "image-classification"]
     chats = [data for data, kind in kinds.items() if kind == "causal-lm"]
@@ -82,7 +82,7 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
 
 
 def _apart(writing: Sequence[str], kinds: Mapping[str, Kind]) -> str:
-    """Return advice for data of which only some asks for generation: the rest can be learned with the packaged backbone."""
+    """Return advice if only part of the data asks for generation: the rest can be learned with the packaged backbone."""
     others = [data for data in kinds if data not in writing]
     if not others:
         return ""

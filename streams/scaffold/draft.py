@@ -20,7 +20,7 @@ _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
 _LENGTHS_OF_CHATS = (1024, 2048)
 _LETTERS_OF_TOKEN = 4
-"""Letters per token, for English; where there are fewer, more rows are cut, and the run reports how many."""
+"""Letters per token, for English; if a language has fewer, more rows are cut, and the run reports how many."""
 _EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
 _STEPS = 300
 """Minimum number of optimizer steps, as far as the number of epochs allows."""
@@ -89,7 +89,7 @@ def _chat(guess: Guess, max_length: int) -> list[str]:
     longest = _answer_length(guess)
     length = min(longest, max_length // 2)
     return [
-        "    # learned are all assistant messages; loss_on: last learns only the last one, and all every token;",
+        "    # all assistant messages are learned; loss_on: last learns only the last one, loss_on: all every token;",
         "    # system: TEXT begins every conversation; template: FILE replaces the chat template of the tokenizer",
         "    chat: {loss_on: response}",
         f"    max_target_length: {length}    # tokens of the last message",
@@ -170,7 +170,7 @@ def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
     try:
         names = read_label_names(os.path.expanduser(seen.labels))
     except InputError:
-        return None  # a file of this name that holds something else
+        return None  # a file with this name that holds something else
     return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
 
 

@@ -70,7 +70,7 @@ def look(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_ROWS) -> 
         InputError: if the data does not exist or cannot be read.
     """
     if "://" in data:
-        raise InputError(f"{data}: addresses are not supported; download the file, and give its path")
+        raise InputError(f"{data}: URLs are not supported; download the file, and give its path")
     local = os.path.exists(data) or has_magic(data) or looks_like_path(data) or reader_of(data) is not None
     return _local(data, limits, max_rows) if local else _hub(data, limits, max_rows)
 
@@ -109,7 +109,7 @@ def _local(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
 
 
 def _spread(num_rows: int, max_rows: int) -> Sequence[int]:
-    """Return the indices of the rows to inspect: a random one from each of ``max_rows`` equal stretches.
+    """Return the indices of the rows to inspect: a random one from each of ``max_rows`` ranges of equal length.
 
     With a constant step, alternating labels could look like a single label.
     """

@@ -51,6 +51,6 @@ PAIRS = (
     ("subject", "body"),
 )
 NUMBERED = (("1", "2"), ("0", "1"), ("a", "b"), ("left", "right"), ("first", "second"))
-"""The parts in which the names of a pair differ: sent_a and sent_b, left_text and right_text."""
+"""The parts in which the names of a pair may differ, as in sent_a and sent_b, or left_text and right_text."""
 SOURCES = (("instruction", "input"), ("instruction", "context"), ("question", "context"), ("prompt", "input"))
 """Columns that together form the source of a generated text; the second may be empty."""

@@ -46,7 +46,7 @@ class Column:
     name: str
     holds: Holds
     """``text``: running text; ``name``: one of a few texts or numbers; ``words``: a list of texts per row; ``names``: a list
-    drawn from a few texts or numbers; ``messages``: a conversation; ``the same in every row``: of no use."""
+    drawn from a few texts or numbers; ``messages``: a conversation; ``the same in every row``: not useful."""
     distinct: tuple[str, ...] = ()
     """For names, the different values, in order."""
     letters: float = 0.0

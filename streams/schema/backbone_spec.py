@@ -24,8 +24,8 @@ class BackboneSpec(FrozenModel):
     pooling: Pooling | None = None
     """How token states are pooled into one vector; null means the default of the model's family."""
     attention: Literal["auto", "eager", "sdpa"] = "auto"
-    """Attention kernel; auto is the fastest for training on the device or, in an existing run, the one its first task
-    used."""
+    """Attention kernel. auto: one for training and one for predictions, each the fastest on the device or, in an existing
+    run, the one its first task used; a named kernel is used for both."""
     remote_code: Bool = False
     """Whether to execute Python code included with the model. It can do anything that you can: read it first."""
     quantize: Literal["int8", "nf4"] | None = None

@@ -1,4 +1,4 @@
-"""Settings of causal-lm tasks that learn conversations: the chat template, a system prompt, and the tokens with a loss."""
+"""Settings of causal-lm tasks that learn conversations: the chat template, a system prompt, and the tokens to learn."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ResolvedChat(FrozenModel):
     @model_validator(mode="after")
     def _consistent(self) -> ResolvedChat:
         if self.digest != digest_of(self.template):
-            raise ValueError("digest: it is not that of the template")
+            raise ValueError("digest: it does not match the template")
         if wrong := [key for key in self.tokens if _KEY.fullmatch(key) is None]:
             raise ValueError(f"tokens: {wrong[0]!r:.80} is not the name of a special token, such as bos_token")
         return self
@@ -72,7 +72,7 @@ class ResolvedChat(FrozenModel):
 
     @property
     def spec(self) -> ChatSpec:
-        """The settings that resolve to this."""
+        """The settings that this was resolved from."""
         return ChatSpec(template=self.template, system=self.system, loss_on=self.loss_on)
 
 

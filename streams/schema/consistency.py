@@ -27,8 +27,8 @@ _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("ad
 _ITSELF = "a task cannot start from its own bank: name an earlier task, or remove start_from"
 _READS_ITSELF = "a task cannot read its own bank: name earlier tasks only"
 _SPLIT_IN_DOMAIN = (
-    "its tasks would have different labels, but with protocol: domain all tasks have the same: write protocol: class, or "
-    "remove split"
+    "its tasks would have different labels, but with protocol: domain all tasks must have the same: write protocol: "
+    "class, or remove split"
 )
 
 
@@ -44,7 +44,7 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     """Return where the keys of a stream contradict each other, and why.
 
     Args:
-        tree: plain data with some or all keys of a stream; values of a wrong type are left to the schema.
+        tree: plain data with some or all keys of a stream; values of a wrong type are left for the schema to report.
     """
     training, trainer = _mapping(tree.get("training")), _mapping(tree.get("trainer"))
     problems: list[tuple[KeyPath, str]] = [
@@ -82,7 +82,7 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
 
 
 def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list[tuple[KeyPath, str]]:
-    """Return which kinds and labels of tasks the protocol of their stream does not allow, as far as they are written."""
+    """Return which kinds and labels of tasks the protocol of their stream does not allow, as far as they are known."""
     if protocol not in ("class", "domain", "revisit"):
         return []
     problems: list[tuple[KeyPath, str]] = []

@@ -92,7 +92,7 @@ def template_fields(template: str) -> tuple[str, ...]:
                 fields.append(field)
     except ValueError as error:
         raise ValueError(
-            f"got {template!r}: {error}; write a template such as '{{title}} {{content}}', and {{{{ for a brace"
+            f"got {template!r}: {error}; write a template such as '{{title}} {{content}}', and {{{{ for a literal brace"
         ) from None
     if not fields:
         raise ValueError(f"got {template!r}, which names no column; write a template such as '{{title}} {{content}}'")
@@ -121,10 +121,11 @@ class DataSpec(FrozenModel):
     data_files: _Files | None = None
     """Files for a reader: a path, a list of paths, or a mapping from split to either; globs are allowed."""
     data_dir: Text | None = None
-    """Folder for a reader, or inside a Hub data set."""
+    """Folder with the files for a reader, or a folder inside a Hub data set."""
     templates: Templates | None = None
-    """Columns built from other columns, such as {text: "{title} {content}"}; a.b accesses a column of mappings,
-    a.0 a column of lists. Missing values count as empty, and white space at both ends is removed."""
+    """Columns built from other columns, such as {text: "{title} {content}"}; a.b takes key b of a column of
+    mappings, a.0 the first item of a column of lists. Missing values count as empty, and white space at both ends is
+    removed."""
     local: Text | None = None
     """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir. It is
     read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""
@@ -195,7 +196,7 @@ def is_near(data: str | DataSpec | Rows) -> bool:
 
 
 def join_path(base: str, path: str) -> str:
-    """Return ``path`` relative to the folder ``base``; absolute paths and addresses are unchanged."""
+    """Return ``path`` relative to the folder ``base``; absolute paths and URLs are unchanged."""
     return path if is_url(path) else os.path.normpath(os.path.join(base, path))
 
 

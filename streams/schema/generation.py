@@ -37,9 +37,9 @@ class GenerationSpec(FrozenModel):
     top_k: Annotated[Int, Field(ge=0)] = 0
     """For do_sample: only this many of the most likely tokens are sampled; 0 means no limit."""
     repetition_penalty: Annotated[Float, Field(gt=0)] = 1.0
-    """Above 1, makes tokens less likely that the generated text already has; tokens of the source do not count."""
+    """Above 1, makes tokens that the generated text already has less likely; tokens of the source do not count."""
     stop: Annotated[tuple[StopText, ...], Field(max_length=16)] = ()
-    """Texts that end the generated text; they are removed, with anything after them."""
+    """Texts that end the generated text; they are removed, together with anything after them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> GenerationSpec:

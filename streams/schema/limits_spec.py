@@ -15,8 +15,8 @@ class LimitsSpec(FrozenModel):
     train: Count | None = None
     """Rows of the training split; null means all."""
     per_label: Count | None = None
-    """Rows of each label in the training split, for studies with few rows; null means all. `train`, if given, then limits all
-    of them together. (classification, image-classification)"""
+    """Rows of each label in the training split, for studies with few rows; null means all. If `train` is given too, it limits
+    their total. (classification, image-classification)"""
     validation: Count | None = None
     """Rows of the validation split; null means all."""
     test: Count | None = None

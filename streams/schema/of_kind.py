@@ -46,18 +46,18 @@ class ColumnsSpec(FrozenModel):
     text_pair: Text | None = None
     """The column with the second text, for tasks on pairs."""
     label: Text = "label"
-    """The column with the class, the number, or (multilabel) the list of labels, in CSV a JSON list."""
+    """The column with the class, the number, or (multilabel) the list of labels (in CSV, a JSON list)."""
     source: Text = "source"
     """The column with the input text (seq2seq, causal-lm), or with the messages of a prompt, if the task has chat."""
     target: Text = "target"
     """The column with the output text (seq2seq, causal-lm), or with the messages of an answer, if the task has chat."""
     messages: Text | None = None
     """The column with conversations (causal-lm), in place of source and target: lists of {role, content}, or of {from, value}
-    as in ShareGPT; in CSV a JSON list."""
+    as in ShareGPT; in CSV, JSON lists."""
     tokens: Text = "tokens"
-    """The column with the list of words (token-classification), in CSV a JSON list."""
+    """The column with the list of words (token-classification); in CSV, a JSON list."""
     tags: Text = "tags"
-    """The column with the list of tags, one per word (token-classification), in CSV a JSON list."""
+    """The column with the list of tags, one per word (token-classification); in CSV, a JSON list."""
     image: Text = "image"
     """The column with the image (image-classification): a path, an image as read by datasets, or nested lists of grey or
     RGB values."""
@@ -70,13 +70,13 @@ class ColumnsSpec(FrozenModel):
 
 
 def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
-    """Return the message that an option has no effect on a task of ``kind``, naming the kinds that use it."""
+    """Return the message saying that an option has no effect on a task of ``kind``; it names the kinds that use it."""
     listed = ", ".join(other for other in METRICS if other in set(kinds))
     return f"has no effect on a {kind} (it is for {listed}): remove it"
 
 
 def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
-    """Raise one error that holds all ``problems`` of a mapping, each located at its key.
+    """Raise one error with all ``problems`` of a mapping, each located at its key.
 
     Args:
         title: the key of the mapping.

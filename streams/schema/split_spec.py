@@ -14,6 +14,6 @@ class SplitSpec(FrozenModel):
     """Split a data set by label into several tasks; each label belongs to one of them."""
 
     classes_per_task: Annotated[Int, Field(ge=2, examples=[10])]
-    """Labels of each task; the last task may have fewer, but at least two."""
+    """Number of labels per task; the last task may have fewer, but at least two."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Determines which labels form a task, and the order of the tasks; the stream's seed and the order of labels do not."""
+    """Determines which labels form a task, and the order of the tasks; the stream's seed and the label order do not."""

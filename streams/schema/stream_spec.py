@@ -55,14 +55,14 @@ _TASKS = [{"name": "topics", "kind": "classification", "data": "data/topics.csv"
 class StreamSpec(FrozenModel):
     """An ordered list of tasks on one frozen backbone.
 
-    Paths: the data of tasks and label files are relative to `data_dir` (to the working directory if it is null;
-    reading a stream file sets it to the file's folder). Use the ``resolved_...`` methods to read a task.
+    Paths of data and of label files are relative to `data_dir` (to the working directory if it is null; reading a stream
+    file sets it to the file's folder). Use the ``resolved_...`` methods to read a task.
     """
 
     name: Annotated[Name, Field(examples=["support-desk"])]
     """Name of the stream; also the default name of its run folder."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Source of all randomness; every task derives its own seed from this and its name."""
+    """The seed of all randomness; the seed of each task is derived from it and the task's name."""
     backbone: Annotated[BackboneSpec, Field(examples=["minilm"])]
     """The frozen pre-trained transformer that all tasks share."""
     bank: BankChoice = BankChoice(preset="houlsby")
@@ -77,19 +77,19 @@ class StreamSpec(FrozenModel):
     """How earlier tasks are evaluated after a new one; auto means all for up to 20 tasks, and certified beyond that."""
     probe: Probe = "random"
     """Inputs whose outputs a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that the
-    certificate contains no data. validation: rows of the validation split, which everyone with the run folder can then
+    certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
     read."""
     routing: Routing = "full"
     """The data that each task stores with its certificate, so that rows can be predicted without a task's name: mean and
     covariance of its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
     protocol: Protocol = "task"
-    """How rows that name no task are judged, and which tasks are allowed. task: any; the right task must be found, and its
-    prediction must be correct. class: classifications of text or images, with each label in one task only; domain:
-    classifications with the same labels in all tasks; revisit: classifications whose labels may recur in any way. In these
+    """How rows without a task name are evaluated, and which tasks are allowed. task: any tasks; the right task must be found,
+    and its prediction must be correct. class: classifications of text or images, with each label in one task only; domain:
+    classifications with the same labels in all tasks; revisit: classifications whose labels may recur in any way. With these
     three, only the label must be correct."""
     data_dir: Text | None = None
     """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
-    no copies."""
+    that copies are not used."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
 
@@ -124,7 +124,7 @@ class StreamSpec(FrozenModel):
         return spec.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
 
     def without_copies(self) -> StreamSpec:
-        """Return the same stream with every task read from its source, whatever the data_dir."""
+        """Return the same stream with every task read from its source, regardless of data_dir."""
         tasks = tuple(task.model_copy(update={"data": without_copy(task.data)}) for task in self.tasks)
         return self.model_copy(update={"tasks": tasks})
 
@@ -134,7 +134,7 @@ class StreamSpec(FrozenModel):
         return whole.model_copy(update=idle(whole, task.kind))
 
     def resolved_training(self, task: TaskSpec, bank: BankSpec | None = None) -> ResolvedTraining:
-        """Return how ``task`` is trained; open settings come from a recipe, by default that of the bank in the stream."""
+        """Return how ``task`` is trained; missing settings come from a recipe, by default that of the stream's bank."""
         bank = bank or self.resolved_bank(task)
         recipe = recipe_of(bank, (task.bank or self.bank).preset)
         return ResolvedTraining.of(self.merged_training(task), bank, recipe)
@@ -170,7 +170,7 @@ class StreamSpec(FrozenModel):
         return self._located_labels(task.all_labels)
 
     def resolved_chat(self, task: TaskSpec) -> ChatSpec | None:
-        """Return how ``task`` reads conversations, with a template's path located; None if it reads none."""
+        """Return how ``task`` reads conversations, with the path of a template resolved; None if it reads none."""
         if task.chat is None:
             return ChatSpec() if task.reads_chats else None
         if task.chat.template is None or is_template(task.chat.template):

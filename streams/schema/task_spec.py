@@ -10,7 +10,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, metrics_of
-from continual_petl.streams.protocols.rules import JUDGED_BY_LABEL
+from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.data_spec import Data
@@ -41,13 +41,13 @@ class TaskSpec(FrozenModel):
     name: Annotated[Name, Field(examples=["topics"])]
     """Unique in the stream; also the name of the bank's folder."""
     kind: Annotated[Kind, Field(examples=["classification"])]
-    """The kind of prediction. A task on pairs of texts has one of these kinds, and sets columns.text_pair."""
+    """The kind of prediction. A task on pairs of texts has one of these kinds and also sets columns.text_pair."""
     data: Annotated[Data, Field(examples=["data/topics.csv"])]
-    """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
+    """A path (file, folder with train/validation/test files, glob), arguments of datasets.load_dataset, or rows."""
     columns: ColumnsSpec = ColumnsSpec()
     """The meaning of the columns of the data."""
     labels: Labels | None = None
-    """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
+    """The labels in the order of the classes, or a JSON file with them; null means those found in train, sorted."""
     all_labels: Labels | None = None
     """All labels of the data, or a JSON file with them, if this task uses only some of them (labels): rows with other labels
     are left out of every split. null means that there are no other labels. (classification, image-classification)"""
@@ -65,8 +65,8 @@ class TaskSpec(FrozenModel):
     training: TrainingOverride = TrainingOverride()
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
-    """The metric in R and for select: best. Null means the first of its kind: accuracy, spearman, micro_f1, entity_f1,
-    rougeL; with options, accuracy."""
+    """The metric that R holds and that select: best compares. null means the default of the kind: accuracy, spearman,
+    micro_f1, entity_f1 or rougeL; with options, accuracy."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
@@ -74,7 +74,7 @@ class TaskSpec(FrozenModel):
     routing: Literal["off"] | None = None
     """off: no data is stored for recognising rows that belong to this task; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
-    """Use only this many rows of a split."""
+    """How many rows of each split to use, and which files are too large."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
     """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
     regression, by quantile of the target."""
@@ -83,8 +83,8 @@ class TaskSpec(FrozenModel):
     max_target_length: Count | None = None
     """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
     chat: ChatSpec | None = None
-    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. With it, a source is the
-    text of a user message, or a list of messages, and a target is the answer."""
+    """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. If it is set, a
+    source is a user message or a list of messages, and a target is the answer."""
 
     @field_validator("columns")
     @classmethod
@@ -94,7 +94,7 @@ class TaskSpec(FrozenModel):
         read = COLUMNS[kind]
         text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
         if kind == "causal-lm" and value.messages is not None:
-            read, text = ("messages",), "is not read next to messages: remove it"
+            read, text = ("messages",), "is not read if messages is given: remove it"
         elif kind == "causal-lm":
             read, text = (*read, "messages"), text.replace(":", ", or only messages:")
         misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
@@ -143,8 +143,8 @@ class TaskSpec(FrozenModel):
     @classmethod
     def _limits_fit_kind(cls, value: LimitsSpec, info: ValidationInfo) -> LimitsSpec:
         kind = info.data.get("kind", "classification")
-        if value.per_label is not None and kind not in JUDGED_BY_LABEL:
-            misplaced("limits", [("per_label", value.per_label, only_for(JUDGED_BY_LABEL, kind))])
+        if value.per_label is not None and kind not in EVALUATED_BY_LABEL:
+            misplaced("limits", [("per_label", value.per_label, only_for(EVALUATED_BY_LABEL, kind))])
         return value
 
     @field_validator("training")
@@ -172,12 +172,12 @@ class TaskSpec(FrozenModel):
     def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
         if value is None:
             return value
-        if info.data.get("kind", "classification") not in JUDGED_BY_LABEL:
-            raise ValueError(only_for(JUDGED_BY_LABEL, info.data["kind"]))
+        if info.data.get("kind", "classification") not in EVALUATED_BY_LABEL:
+            raise ValueError(only_for(EVALUATED_BY_LABEL, info.data["kind"]))
         if info.data.get("labels", ()) is None:
             raise ValueError(
                 f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "
-                "with a JSON list of them; `continual-petl init DATA` shows which there are"
+                "with a JSON list of them; `continual-petl init DATA` lists the labels found"
             )
         return value
 

@@ -54,7 +54,7 @@ ClassWeights: TypeAlias = Annotated[
 ]
 
 _NEW = ("gradient_checkpointing", "packing")
-"""Keys that are left out of a dump where they are off."""
+"""Keys that are left out of a dump when they are off."""
 
 
 class TrainingSpec(FrozenModel):
@@ -71,8 +71,8 @@ class TrainingSpec(FrozenModel):
     limit."""
     packing: Bool = False
     """Pack several training rows into each window of the backbone's max_length (or max_tokens, if less) while learning a
-    causal-lm; batch_size then counts windows. No row sees another one: its tokens count in the loss as in a batch without
-    packing. Evaluation and generation are not packed."""
+    causal-lm; batch_size then counts windows. Rows cannot attend to each other, and tokens count in the loss as in a batch
+    without packing. Evaluation and generation are not packed."""
     eval_max_tokens: Count | None = None
     """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
@@ -97,7 +97,7 @@ class TrainingSpec(FrozenModel):
     accumulate: Count = 1
     """Number of batches whose gradients are accumulated for one optimizer step."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Precision of the backbone; auto is bf16 if the device is fast at it."""
+    """Precision of the backbone; auto means bf16 on devices where it is fast."""
     head_dropout: Annotated[Float, Field(ge=0, lt=1)] = 0.1
     """Dropout before the head."""
     label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
@@ -107,8 +107,8 @@ class TrainingSpec(FrozenModel):
     backbone_dropout: Bool = False
     """Enable the dropout with which the backbone was pre-trained (as in the papers)."""
     gradient_checkpointing: Bool = False
-    """Keep only the input of each layer while learning, and compute the layer again in the backward pass: less memory, about
-    a third more time, the same gradients bit for bit."""
+    """Keep only the input of each layer while learning, and compute the layer again in the backward pass: this takes less
+    memory and about a third more time, and gives the same gradients bit for bit."""
     prefix_cache: Literal["auto", "on", "off"] = "auto"
     """Whether hidden states below the lowest layer that the bank changes are computed once and kept on disk while the task
     is learned; auto does so on a CPU, where it pays off."""

@@ -21,7 +21,7 @@ def check_before_reading(place: str, path: str, reader: str, limits: LimitsSpec)
     if "://" in path or reader == "csv":
         return
     if reader in ("parquet", "arrow"):
-        from continual_petl.streams.sources.table_file import check_table_file  # with pyarrow
+        from continual_petl.streams.sources.table_file import check_table_file  # imports pyarrow
 
         check_table_file(place, path, reader, limits)
     elif reader == "json":

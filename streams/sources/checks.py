@@ -1,4 +1,4 @@
-"""Checks of rows before a bank is trained on them; the errors name the place.
+"""Checks of rows before a bank is trained on them; error messages name the place.
 
 Row numbers are 1-based: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
 """
@@ -43,7 +43,7 @@ class Fault:
     """A row that cannot be used, and the reason."""
 
     row: int
-    """Index of the row, 0-based; messages print it 1-based, and as in the source."""
+    """Index of the row, 0-based; messages print it 1-based, as numbered in the source."""
     what: str
 
 
@@ -79,7 +79,7 @@ def shown_columns(names: Iterable[str], wanted: str = "") -> str:
 
 
 def columns_there(table: Iterable[str]) -> str:
-    """Return which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
+    """Describe which columns there are, for a message about a missing one: "the columns are 'text', 'label'"."""
     names = [*table]
     if len(names) == 1:
         return f"the only column is {shown_columns(names)}"
@@ -100,7 +100,7 @@ def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
     """Check that a split has rows.
 
     Raises:
-        InputError: if it has fewer than ``minimum``.
+        InputError: if it has fewer rows than ``minimum``.
     """
     if num_rows < minimum:
         raise InputError(

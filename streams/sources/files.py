@@ -1,7 +1,7 @@
 """Local files: find the files of each split, and read them with ``datasets``, which takes seconds to import.
 
 ``datasets`` first writes the rows to a cache; for local files, that cache is a temporary folder, so nothing is left behind,
-next to the data or elsewhere, and a changed file is never read from an old copy.
+next to the data or elsewhere, and a changed file is never read from a stale copy.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the progress bars and messages of ``datasets`` while small local files are read; its errors are raised."""
+    """Silence the progress bars and messages of ``datasets`` while small local files are read; errors are still raised."""
     import datasets
 
     were_on, verbosity = datasets.are_progress_bars_disabled() is False, datasets.logging.get_verbosity()

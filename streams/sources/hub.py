@@ -21,7 +21,7 @@ def from_hub(
     """Read the splits of a data set from the Hub.
 
     Raises:
-        InputError: if it cannot be loaded, lacks the training split or a column, or a text is too long.
+        InputError: if the data set cannot be loaded, lacks the training split or a column, or has a text that is too long.
     """
     import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
 

@@ -12,7 +12,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.sources.checks import show
 
 _HALF = re.compile("[\ud800-\udfff]")
-"""A lone surrogate, which JSON can spell (``\\ud800``) and no file can hold."""
+"""A lone surrogate, which JSON can spell (``\\ud800``) but no UTF-8 file can hold."""
 MAX_BYTES = 16 * 2**20
 """Maximum size of a file of labels."""
 
@@ -23,7 +23,7 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
     Raises:
         InputError: if the file is missing or holds something else.
     """
-    # A stream file may come from anyone, and names this file.
+    # A stream file may come from anyone, and it names the file that is read here.
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     try:
         if is_special or os.stat(path).st_size > MAX_BYTES:
@@ -46,7 +46,7 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
         raise InputError(f'labels: {path} holds {show(found)}; it must be a JSON list of names, such as ["no", "yes"].')
     names = tuple(str(name) for name in found)
     if bad := [name for name in names if not name or _HALF.search(name)]:
-        raise InputError(f"labels: {path} holds the name {bad[0]!r}; a name is text in UTF-8, not empty.")
+        raise InputError(f"labels: {path} holds the name {bad[0]!r}; a name must be non-empty UTF-8 text.")
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if len(names) < 2 or twice:
         what = f"{', '.join(map(repr, twice))} more than once" if twice else f"{len(names)} names"

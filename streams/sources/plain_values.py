@@ -23,7 +23,7 @@ def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[A
     Raises:
         InputError: if the text of a cell is too long.
     """
-    from continual_petl.streams.sources.table_file import check_cells  # with pyarrow, which `datasets` has imported
+    from continual_petl.streams.sources.table_file import check_cells  # pyarrow is already imported
 
     rows = dataset.with_format("arrow")[:]
     for name, column in zip(rows.column_names, rows.columns, strict=True):

@@ -64,7 +64,7 @@ def read_splits(
     if data.path == "embedded":
         embedded = importlib.import_module(
             "continual_petl.streams.embedded"
-        )  # parses Python sources, so it is only imported if needed
+        )  # building the data parses Python sources, so it is only imported if needed
         try:
             rows = embedded.load(data.name)
         except InputError as error:

@@ -37,7 +37,7 @@ def read_records(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbere
         limits: maximum sizes of the file and its cells.
 
     Raises:
-        InputError: if it cannot be read; the message names the line at fault.
+        InputError: if the file cannot be read; the message names the line at fault.
     """
     if format_of(path) == ".parquet":
         return _parquet(place, path, limits)
@@ -81,7 +81,7 @@ def _json_lines(file: TextFile) -> Iterator[Numbered]:
 
 
 def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
-    """Read a table like training data: quotation marks are ordinary in .tsv, and every line must have all fields."""
+    """Read a table as in training: quotation marks are ordinary in .tsv, and every line must have all fields."""
     header: list[str] | None = None
     for start, fields in table_lines(file, tabs=tabs):
         if header is None:

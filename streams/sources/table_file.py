@@ -28,7 +28,7 @@ def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> 
     Raises:
         InputError: if a size exceeds its limit, or there are no rows.
         pyarrow.ArrowException: if the file cannot be read.
-        OSError: likewise.
+        OSError: if the file cannot be read.
     """
     size, row, packed = 0, 0, os.path.getsize(path)
     for batch in _parquet(place, path, limits) if reader == "parquet" else _arrow(path):
@@ -125,7 +125,7 @@ def _first_beyond(array: Any, limit: int) -> int | None:
         return min(rows, default=None)
     else:
         return None
-    if (pc.max(lengths).as_py() or 0) <= limit:  # nearly always; pyarrow's own comparison would import pandas
+    if (pc.max(lengths).as_py() or 0) <= limit:  # nearly always true; pyarrow's own comparison would import pandas
         return None
     found = int(pc.index(pc.greater(lengths, limit), True).as_py())
     return None if found < 0 else found

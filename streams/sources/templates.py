@@ -59,8 +59,8 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
 
 
 def _column(table: Table, field: str) -> list[Any] | None:
-    """Return a column by name, or for ``a.b`` the values under ``b`` in the mappings of column ``a``, and for ``a.0`` the
-    first items of its lists.
+    """Return a column by name; for ``a.b``, the values of key ``b`` in the mappings of column ``a``; for ``a.0``, the first
+    items of its lists.
     """
     if field in table:
         return table[field]

@@ -208,7 +208,7 @@ def check_unpacked(place: str, packed: int, size: int, limits: LimitsSpec) -> No
         limits: limits of the task.
 
     Raises:
-        InputError: if it exceeds a limit.
+        InputError: if the size exceeds a limit.
     """
     if size > limits.unpacked_gb * 1e9:
         key, needed = "unpacked_gb", 2 * limits.unpacked_gb

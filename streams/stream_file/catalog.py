@@ -6,6 +6,7 @@ Needs only the standard library, so that a wrong name is reported immediately.
 from __future__ import annotations
 
 import os
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from continual_petl.streams.stream_file.near import did_you_mean_path
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
 """Aliases of catalog streams, numbered by task order as in the literature."""
+ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")
+"""Suffixes of files that hold rows and no stream."""
 
 
 def catalog() -> dict[str, Path]:
@@ -30,12 +33,17 @@ def description(file: Path) -> str:
 
 
 def find_stream(name: str) -> Path:
-    """Return the file of a stream: a path, or the name of one in the catalog.
+    """Return the file of a stream that is given by its path, or by its name in the catalog.
 
     Raises:
-        InputError: if there is no such file and no such catalog stream.
+        InputError: if there is no such file and no such catalog stream, or the file holds rows.
     """
     path = Path(name)
+    if path.suffix in ROW_SUFFIXES and os.path.isfile(path):
+        raise InputError(
+            f"{name}: a stream is a YAML file, but this one holds rows; `continual-petl init {shlex.quote(name)}` drafts a "
+            "stream that learns them"
+        )
     if os.path.isfile(path):  # also False for strings that are not valid paths
         return path
     if os.path.isdir(path):

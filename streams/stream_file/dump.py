@@ -47,8 +47,8 @@ def dump_stream(spec: StreamSpec) -> str:
     """Return ``spec`` as YAML; `load_stream` reads it back as an equal `StreamSpec`.
 
     Raises:
-        InputError: if ``trainer`` or rows from Python hold a value that YAML cannot represent, or more than a stream file
-            may hold.
+        InputError: if ``trainer`` or rows from Python hold a value that YAML cannot represent, or more data than a
+            stream file may hold.
     """
     _check_size("tasks", len(spec.tasks), MAX_TASKS)
     tree = _plain(spec, ())
@@ -101,7 +101,7 @@ def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
     if isinstance(value, TrainingOverride):
         return _plain(value.given(), path)
     if isinstance(value, BaseModel):
-        # A null that is also the default adds nothing.
+        # A null that is also the default need not be written.
         fields = {name: (getattr(value, name), info.default) for name, info in type(value).model_fields.items()}
         tree = {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
         return without_idle_options(value.kind, tree) if isinstance(value, TaskSpec) else tree

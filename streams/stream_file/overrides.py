@@ -1,6 +1,6 @@
 """Dotted overrides from the command line, applied to the plain data of a stream file.
 
-``training.learning_rate`` names nested keys, ``tasks.agnews.training.epochs`` selects a task by name,
+``training.learning_rate`` names a nested key, ``tasks.agnews.training.epochs`` selects a task by name,
 ``tasks.0.training.epochs`` selects it by number, and ``tasks.*.limits.train`` selects all tasks. Values are parsed as in
 the file.
 """
@@ -61,7 +61,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
             if own:
                 listed[
                     f"--{path} does not apply to {known_names(own)}: a setting of a task overrides it; "
-                    f"--tasks.{own[0]}.{path} is for one task, --tasks.*.{path} for all"
+                    f"use --tasks.{own[0]}.{path} for one task, --tasks.*.{path} for all"
                 ] = None
     return [*listed]
 
@@ -144,7 +144,7 @@ def _value(text: str) -> Any:
 
 
 def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
-    # In a file, the document itself is one level too.
+    # In a file, the document itself also counts as a level.
     if 1 + len(path) + _depth(value) > MAX_DEPTH:
         raise _Unusable(f"this is nested more than {MAX_DEPTH} levels deep")
     if half_character(".".join(map(str, path))) is not None:

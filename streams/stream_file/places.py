@@ -22,7 +22,7 @@ class Places:
     """The option that set a key path, such as ``--training.epochs``."""
     entries: tuple[int, ...] | None = None
     """For each task of the stream, the number of its entry in the file: `split` turns one entry into several tasks. None if
-    the numbers are equal."""
+    both numbers are always equal."""
     wrong: list[KeyPath] = field(default_factory=list)
     """Key paths with reported problems."""
     _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
@@ -51,10 +51,10 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return the reported and the ``found`` problems in the order of `problems`; problems without a key are last.
+        """Return the reported and the ``found`` problems in the order of `problems`; problems without a key come last.
 
         Args:
-            found: keys of the stream, whose tasks are counted after `split`, and their problems.
+            found: key paths of the stream, in which tasks are numbered after `split`, and their problems.
         """
         both = replace(self, wrong=list(self.wrong), _found=list(self._found))
         for path, text in found:
@@ -69,7 +69,7 @@ class Places:
             case ("tasks", int(number), *below) if self.entries is not None and number < len(self.entries):
                 entry = ("tasks", self.entries[number])
                 if below[:1] == ["all_labels"] and (*entry, "all_labels") not in {*self.lines, *self.options}:
-                    below = ["labels", *below[1:]]  # of the entry that was split
+                    below = ["labels", *below[1:]]  # the labels of the entry that was split
                 return (*entry, *below)
         return path
 

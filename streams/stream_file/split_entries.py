@@ -27,7 +27,7 @@ class Expanded:
 
 
 def expand_splits(spec: StreamSpec) -> Expanded:
-    """Replace each entry that has ``split`` with its tasks; only label files are read."""
+    """Replace each entry that has ``split`` with its tasks; no files but label files are read."""
     if all(task.split is None for task in spec.tasks):
         return Expanded(spec, tuple(range(len(spec.tasks))))
     tasks: list[TaskSpec] = []
@@ -43,7 +43,9 @@ def expand_splits(spec: StreamSpec) -> Expanded:
         entries += [number] * len(own)
     problems += _name_clashes(tasks, entries)
     if len(tasks) > MAX_TASKS:
-        text = f"the stream would have {len(tasks):,} tasks, at most {MAX_TASKS:,} are possible: write more classes_per_task"
+        text = (
+            f"the stream would have {len(tasks):,} tasks, but at most {MAX_TASKS:,} are allowed: raise classes_per_task"
+        )
         last = max(number for number, entry in enumerate(spec.tasks) if entry.split is not None)
         problems.append((("tasks", last, "split"), text))
     return Expanded(spec.model_copy(update={"tasks": tuple(tasks)}), tuple(entries), tuple(problems))
@@ -99,13 +101,13 @@ def _check_size(entry: TaskSpec, num_tasks: int, num_labels: int) -> None:
         if size * num_tasks > MAX_ENTRIES // 2:
             raise InputError(
                 f"split makes {num_tasks:,} tasks, and a file with {size:,} {'rows' if key == 'data' else key} in each of "
-                f"them is too large: {advice}, or write more classes_per_task",
+                f"them is too large: {advice}, or raise classes_per_task",
                 key=(key,),
             )
 
 
 def _training(training: TrainingOverride, own: tuple[str, ...], labels: tuple[str, ...]) -> TrainingOverride:
-    """Return the settings of one of the tasks: class weights are kept for its own labels, and for unknown ones."""
+    """Return the settings of one of the tasks: class weights are kept for its own labels and for unknown labels."""
     weights = training.class_weights
     if not isinstance(weights, Mapping):
         return training
@@ -122,6 +124,6 @@ def _name_clashes(tasks: list[TaskSpec], entries: list[int]) -> list[tuple[KeyPa
     for task, entry in zip(tasks, entries, strict=True):
         other = seen.setdefault(task.name.casefold(), entry)
         if other != entry:
-            text = f"split makes a task {task.name!r}, which is also the name of a task of tasks.{other}: rename one of them"
+            text = f"split makes a task {task.name!r}, which is also the name of a task in tasks.{other}: rename one of them"
             problems.setdefault(entry, (("tasks", entry, "name"), text))
     return [*problems.values()]

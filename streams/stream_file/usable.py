@@ -1,7 +1,7 @@
 """Remove the keys with mistakes from a stream file, so that all other keys are checked in the same pass.
 
 A task is left out entirely if it has a mistake in a key that determines its rows or how they are read: with the default of
-that key, it would be rejected for reasons that are not in the file.
+that key, it would be rejected for reasons that have nothing to do with the file.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
 
 class PartlyUsableError(StreamFileError):
-    """The file of a stream or a task has mistakes, but the remaining keys may be checked further.
+    """The file of a stream or a task has mistakes, but its other keys can still be checked.
 
     Args:
         places: the mistakes, and the places of the keys in the file.
@@ -122,7 +122,9 @@ def load_placed_task(
     tree, places, folder = _read(path, overrides)
     if "tasks" in tree and "kind" not in tree:
         places.report(
-            ("tasks",), "this is a stream file, but a file with a single task is expected, one entry of this list", tree
+            ("tasks",),
+            "this is a stream file, but a file with a single task, one entry of this list, is expected",
+            tree,
         )
         raise StreamFileError(places.problems)
     expand_paths(tree, folder, places)

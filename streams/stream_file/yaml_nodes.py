@@ -43,12 +43,12 @@ _HINTS = {
     r"'\t'": "indent with spaces, not with tabs",
     "mapping values are not allowed here": "check the indentation of this line and the one above; a text that contains a "
     "colon has to be in quotes",
-    "could not find expected ':'": "check the indentation, and for a missing colon or quote in this line and the one above",
+    "could not find expected ':'": "check indentation, and look for a missing colon or quote in this line and the one above",
     "scanning a quoted scalar": "a quote is missing",
     "but found '<block mapping start>'": "check the indentation of this line",
-    "expected <block end>": "check the indentation of this line, and for a missing quote",
+    "expected <block end>": "check the indentation of this line, and look for a missing quote",
 }
-"""What is likely wrong, by a part of PyYAML's message."""
+"""The likely mistake, keyed by a part of PyYAML's message."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -116,7 +116,7 @@ def parse(text: str) -> Parsed:
         parsed.problems.append((1, (), f"this is not readable as YAML: {why}"))
     except (ValueError, OverflowError):  # PyYAML does not check the numbers of %YAML and of escapes
         line = 1 if loader is None else loader.get_mark().line + 1
-        why = "a character or version of YAML whose number is too large"
+        why = "a character code or YAML version whose number is too large"
         parsed.problems.append((line, (), f"this is not readable as YAML: {why}"))
     finally:
         if loader is not None:

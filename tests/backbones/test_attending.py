@@ -52,6 +52,17 @@ def test_attention_is_restored_after_an_error(backbone_folder: Folder) -> None:
     assert {config._attn_implementation for config in configs} == {"eager"}
 
 
+def test_nested_blocks_restore_what_was_there_before(backbone_folder: Folder) -> None:
+    backbone = _load(backbone_folder, "bert", "eager")
+    config = backbone.model.config
+    with attending(backbone, "sdpa"):
+        # The same object as outside, which still says eager.
+        with attending(backbone, "eager"):
+            assert config._attn_implementation == "eager"
+        assert config._attn_implementation == "sdpa"
+    assert config._attn_implementation == "eager"
+
+
 @pytest.mark.parametrize(("family", "asked"), [("bert", "eager"), ("bert", "flash_attention_9"), ("deberta", "sdpa")])
 def test_unchangeable_attention_is_kept_and_reported(backbone_folder: Folder, family: str, asked: str) -> None:
     backbone = _load(backbone_folder, family, "eager")
@@ -71,7 +82,7 @@ def test_auto_selects_the_row_of_this_device(backbone_folder: Folder, monkeypatc
         assert this_device() == row
         assert fastest() is FASTEST[this_device()]
         assert resolve_precision("auto") == FASTEST[this_device()].precision
-        assert load_backbone(str(backbone_folder())).attention == FASTEST[this_device()].attention
+        assert load_backbone(str(backbone_folder())).attention == FASTEST[this_device()].training_attention
     assert all(row.evidence for row in FASTEST.values())
 
 
@@ -79,4 +90,4 @@ def test_documented_table_matches_the_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text("utf-8")
     names = ("GPU since Ampere", "older GPU", "CPU with bf16 units (AMX)", "other CPU")
     for name, row in zip(names, FASTEST.values(), strict=True):
-        assert f"| {name} | `{row.attention}` | `{row.precision}` |" in text
+        assert f"| {name} | `{row.training_attention}` | `{row.attention}` | `{row.precision}` |" in text

@@ -99,7 +99,7 @@ def test_hub_errors_are_reported(hub: Hub, code: str, says: str) -> None:
         load_backbone("some-user/some-model", revision="v1")
     assert hub.asked == ["HEAD /some-user/some-model/resolve/v1/config.json"]
     hub.asked.clear()
-    with pytest.raises(InputError, match="it cannot be a model id on the Hub either"):
+    with pytest.raises(InputError, match="it is not a valid model id on the Hub either"):
         check_available("a/b/c", None)
     assert not hub.asked
 

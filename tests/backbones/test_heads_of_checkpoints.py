@@ -115,5 +115,5 @@ def test_packed_weights_are_refused_with_the_reason(packing: dict[str, object], 
         load_backbone(folder)
     message = str(caught.value)
     assert "\n" not in message
-    for words in (f"method '{method}'", "packed codes", "digest", "bit for bit", "training.precision: bf16"):
+    for words in (f"method '{method}'", "packed codes", "digest", "bit-for-bit", "training.precision: bf16"):
         assert words in message

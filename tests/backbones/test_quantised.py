@@ -108,7 +108,7 @@ def test_a_checkpoint_that_is_already_quantised_is_read(backbone_folder: Folder,
         assert same_bits(read.model(**ids).logits, made.model(**ids).logits)
     assert load_backbone(str(tmp_path), quantize="int8").digest == made.digest
     with pytest.raises(
-        InputError, match=r"backbone\.quantize is nf4, but the weights of the checkpoint are int8 already"
+        InputError, match=r"backbone\.quantize is nf4, but the weights of the checkpoint are already int8"
     ):
         load_backbone(str(tmp_path), quantize="nf4")
 

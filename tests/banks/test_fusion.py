@@ -204,9 +204,9 @@ def test_other_banks_than_the_specified_ones_cannot_be_read() -> None:
     with pytest.raises(ValueError, match="got 1 banks, but this bank reads 0"):
         read[0].read([read[1].tensors()])
     wider = parents(model, PFEIFFER | {"bottleneck": 4})
-    with pytest.raises(ValueError, match=r"do not fit together: modifications\.0\.layer_0\.ffn\.down\.weight: stack"):
+    with pytest.raises(ValueError, match=r"do not match: modifications\.0\.layer_0\.ffn\.down\.weight: stack"):
         bank.read([read[0].tensors(), read[1].tensors(), wider[0].tensors()])
-    with pytest.raises(ValueError, match=r"do not fit together: modifications\.0\.layer_0\.ffn\.down\.weight: '"):
+    with pytest.raises(ValueError, match=r"do not match: modifications\.0\.layer_0\.ffn\.down\.weight: '"):
         bank.read([{}, {}, {}])
 
 

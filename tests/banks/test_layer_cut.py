@@ -203,7 +203,7 @@ def test_states_of_other_rows_or_of_another_precision_are_refused() -> None:
     below = states_below(model, sites, inputs, 1)
     for layer in (1, 2):
         for wrong, what in ((below[:1], "shape"), (below[:, :-1], "shape"), (below.bfloat16(), "dtype")):
-            with pytest.raises(ValueError, match=f"states of {what} .* were given for a pass that has"):  # noqa: SIM117
+            with pytest.raises(ValueError, match=f"got states of {what} .*, but this pass has {what}"):  # noqa: SIM117
                 with resumed_at(model, sites, layer, wrong):
                     model(**inputs)
     assert untouched(model)

@@ -247,7 +247,7 @@ def test_banks_that_cannot_share_a_pass_are_refused_with_reason() -> None:
     with pytest.raises(ValueError, match=r"the batch has 0 rows, but the banks have \[\]"):
         run_together(model, [], {name: rows[:0] for name, rows in inputs.items()})
     with pytest.raises(
-        ValueError, match="banks with prompts or prefixes share a pass only with banks that have equally many"
+        ValueError, match="banks with prompts or prefixes can only share a pass with banks that have the same number"
     ):
         ask(lora, prompt)
     with pytest.raises(ValueError, match=r"still trained through a network cannot share a pass: call fold\(\) on it"):

@@ -221,7 +221,7 @@ def test_wandb_run_ends_with_the_run_even_after_a_failure(tmp_path: Path, fails:
 
 def test_open_wandb_run_of_the_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wandb.run", FakeRun())
-    with pytest.raises(InputError, match=r"a W&B run is open in this process. End it .*, or log into it"):
+    with pytest.raises(InputError, match=r"a W&B run is open in this process. End it .*, or log to it"):
         loggers.made("wandb", tmp_path, None)
 
 

@@ -125,7 +125,7 @@ def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     scores["test"]["predictions"] = "0" * 64
     edit(manifest, sealed=True, scores={split: SplitScores.model_validate(value) for split, value in scores.items()})
     with pytest.raises(
-        ForgettingError, match="task 'two': some predictions for its test rows are not the certified ones"
+        ForgettingError, match="task 'two': some predictions for its test rows differ from those certified"
     ):
         learn(tasks_of(backbone_folder(), "two", "three"), tmp_path / "run", callbacks=[NoForgetting("full")])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl.cli import _console
-from continual_petl.report.ablation import Ablation
+from continual_petl.engine.ablation.result import Ablation
 from tests.cli.bench import Bench
 
 SPANS = [(0, 0), (0, 1), (1, 1)]
@@ -88,7 +88,7 @@ def test_invalid_request_is_refused_before_evaluating(
     def never(*_: object) -> None:
         raise AssertionError("nothing is to be measured")
 
-    monkeypatch.setattr("continual_petl.engine.ablation.evaluate", never)
+    monkeypatch.setattr("continual_petl.engine.ablation.measure.evaluate", never)
     (bench.folder / "folder.json").mkdir()
     before = bench.learned()
     assert bench.main("ablate", "FOLDER/run", *words) == 2

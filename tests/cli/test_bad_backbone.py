@@ -36,7 +36,7 @@ OF_THE_TRAINER = [
     Case("gpu", ["trainer: Lightning rejects {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
     Case(
         "devices",
-        ["trainer.devices: got 999, and each is a process with its own backbone", "or write devices: 1"],
+        ["trainer.devices: got 999, and each needs a process with its own backbone", "or write devices: 1"],
         trainer("{accelerator: cpu, devices: 999}"),
     ),
     Case(
@@ -110,7 +110,7 @@ OF_THE_BACKBONE = [
     Case("file", ["first.yaml' cannot be loaded: this is a file"], options=["--backbone.name", "FOLDER/first.yaml"]),
     Case(
         "incomplete",
-        ["missing from the checkpoint, or of another shape (the first is 'encoder.layer.1.output.dense.weight')"],
+        ["missing from the checkpoint, or of a different shape (the first is 'encoder.layer.1.output.dense.weight')"],
         options=["--backbone.name", "FOLDER/incomplete"],
     ),
     Case(

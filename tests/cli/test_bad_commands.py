@@ -58,7 +58,7 @@ CASES = [
     ),
     Case(
         "output suffix",
-        ["ends in '.xml'; allowed are .jsonl, .csv, .parquet"],
+        ["ends in '.xml'; allowed: .jsonl, .csv, .parquet"],
         options=["w1", "--output", "FOLDER/a.xml"],
         command=_PREDICT,
     ),

@@ -79,6 +79,13 @@ OF_THE_COMMAND = [
     Case("unknown option", ["--trainig.epochs: unknown key 'trainig'"], options=["--trainig.epochs", "3"]),
     Case("value", ["--training.epochs: got 'many'; allowed: a whole number"], options=["--training.epochs", "many"]),
     Case("task", ["--tasks.nope.bank: there is no task 'nope'", "1 other"], options=["--tasks.nope.bank", "lora"]),
+    Case(
+        "rows as stream",
+        [
+            "a stream is a YAML file, but this one holds rows; `continual-petl init FOLDER/data/other/train.jsonl` drafts"
+        ],
+        command=["run", "FOLDER/data/other/train.jsonl"],
+    ),
     Case("folder as stream", ["FOLDER: this is a folder; give the stream file"], command=["run", "FOLDER"]),
     Case("no stream", ["nope.yaml: there is no such file", "Check the path"], command=["run", "FOLDER/nope.yaml"]),
     Case(

@@ -244,7 +244,7 @@ def test_predict_from_arguments_standard_input_and_files(
     [
         (["--task", "nope", "x"], ["'nope'", "learned tasks: single, pair"]),
         (["--task", "pair", "only one"], ["learned on pairs", "tab"]),
-        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed are .jsonl"]),
+        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed: .jsonl"]),
     ],
 )
 def test_predict_reports_invalid_input(run_dir: Path, options: list[str], fragments: list[str], capsys: Any) -> None:
@@ -304,8 +304,10 @@ def test_option_ignored_by_some_tasks_is_reported(
     assert main([*argv, "--training.epochs", "1"]) == 0
     assert "does not apply to" not in capsys.readouterr().err
     assert main([*argv, "--bank.bottleneck", "2"]) == 0
-    told = "--bank.bottleneck does not apply to pair: a setting of a task overrides it; --tasks.pair.bank.bottleneck is for "
-    assert capsys.readouterr().err == f"continual-petl: {told}one task, --tasks.*.bank.bottleneck for all\n"
+    told = (
+        "--bank.bottleneck does not apply to pair: a setting of a task overrides it; use --tasks.pair.bank.bottleneck "
+    )
+    assert capsys.readouterr().err == f"continual-petl: {told}for one task, --tasks.*.bank.bottleneck for all\n"
 
 
 def test_stream_file_is_refused_as_a_task_file(
@@ -313,5 +315,5 @@ def test_stream_file_is_refused_as_a_task_file(
 ) -> None:
     assert main(["learn", str(run_dir), str(stream_file)]) == 2
     told = capsys.readouterr().err
-    assert "this is a stream file, but a file with a single task is expected, one entry of this list" in told
+    assert "this is a stream file, but a file with a single task, one entry of this list, is expected" in told
     assert len(told.splitlines()) == 2

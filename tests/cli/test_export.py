@@ -33,7 +33,7 @@ def test_export_writes_a_folder_and_says_where(bench: Bench, capsys: Any, format
         assert found["files"] == sorted(path.name for path in folder.iterdir())
         assert found["files"] == ["README.md", "adapter_config.json", "adapter_model.safetensors"]
     else:
-        assert said.startswith(f"exported task single to {folder}; its outputs are those of the bank, within 1e-5")
+        assert said.startswith(f"exported task single to {folder}; its outputs match those of the bank within 1e-5")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ COMMANDS = {
         "--json",
     },
     "forget": {"--entry", "--json"},
-    "verify": {"--public-key", "--task", "--data", "--jobs", "--remote-code", "--json"},
+    "verify": {"--public-key", "--task", "--data", "--digests", "--jobs", "--remote-code", "--json"},
     "reevaluate": {"--remote-code", "--wait", "--json"},
     "predict": {
         *(

@@ -39,7 +39,7 @@ REFUSED = {
     "forget what is not learned": ("forget FOLDER/run singel", NOT_LEARNED),
     "predict with no run": ("predict FOLDER/data --task single w1", NO_RUN),
     "predict with a task that is not learned": ("predict FOLDER/run --task singel w1", NOT_LEARNED),
-    "predict with no task": ("predict FOLDER/run w1", "so the task of a row cannot be found: name the task"),
+    "predict with no task": ("predict FOLDER/run w1", "so rows cannot be routed to a task: name the task"),
     "predict rows of no file": ("predict FOLDER/run --task single --input FOLDER/none.csv", "there is no such file"),
     "predict rows without the column": (
         "predict FOLDER/run --task single --input FOLDER/rows.csv",
@@ -54,6 +54,7 @@ REFUSED = {
     "learn a name again": ("learn FOLDER/run FOLDER/again.yaml", "again.yaml:1: key name: the run"),
     "verify no run": ("verify FOLDER/data", NO_RUN),
     "verify what is not learned": ("verify FOLDER/run --task singel", NOT_LEARNED),
+    "import no adapter": ("import FOLDER/run FOLDER/none --task new", "there is no such folder"),
     "ablate no run": ("ablate FOLDER/data", NO_RUN),
     "ablate what is not learned": ("ablate FOLDER/run --task singel", NOT_LEARNED),
     "reevaluate no run": ("reevaluate FOLDER/data", NO_RUN),
@@ -150,11 +151,17 @@ def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "imported"), [(["--json"], "numpy"), (["--output", "FOLDER/report"], "numpy plotly")]
-)
-def test_report_does_not_import_torch(bench: Bench, light: Light, words: list[str], imported: str) -> None:
-    assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", imported)
+def test_digests_are_verified_without_importing_torch(bench: Bench, light: Light) -> None:
+    assert light(bench, ["verify", "FOLDER/run", "--digests"]) == (0, "", "")
+    bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
+    content = bank.read_bytes()
+    bank.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert light(bench, ["verify", "FOLDER/run", "--digests"]) == (1, "", "")
+
+
+@pytest.mark.parametrize("words", [["--json"], ["--output", "FOLDER/report"]])
+def test_report_imports_neither_torch_nor_plotly(bench: Bench, light: Light, words: list[str]) -> None:
+    assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", "numpy")
 
 
 @pytest.mark.slow
@@ -163,7 +170,7 @@ def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench, light
     content = bytearray(bank.read_bytes())
     content[-1] ^= 1
     bank.write_bytes(content)
-    assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy plotly")
+    assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy")
     assert "the certified digest is" in (bench.folder / "report" / "index.html").read_text()
 
 
@@ -205,6 +212,16 @@ def test_missing_backbone_is_reported_with_mistakes_in_the_data_without_importin
     assert (code, imported) == (2, "numpy"), said
     assert re.findall(r"yaml:\d+: key ([\w.]+)", said) == ["backbone.name", "tasks.1.labels"]
     assert not (bench.folder / "new").exists()
+
+
+def test_missing_backbone_of_a_run_is_reported_with_that_of_the_run(
+    bench: Bench, light: Light, backbone_folder: Callable[[], Path]
+) -> None:
+    (bench.folder / "stream.yaml").write_text(bench.stream.replace(str(backbone_folder()), "minlm"))
+    code, said, imported = light(bench, ["run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run"])
+    assert (code, imported) == (2, "numpy")
+    assert said.rstrip().endswith(f"The run was learned on backbone {str(backbone_folder())!r}.")
+    assert "is missing" not in said
 
 
 WRONG_TASK = """\

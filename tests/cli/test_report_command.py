@@ -29,7 +29,7 @@ RUN = "FOLDER/run"
         ([RUN, "FOLDER/other", "--rows"], "--rows evaluates the test rows of one run"),
         ([RUN, "--remote-code"], "--remote-code: needs --rows"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
-        ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
+        ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed: 1 to 65535"),
         ([RUN, "FOLDER/data/../run"], "run was given twice"),
         ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file, but a report is a folder"),
         ([RUN, "--output", RUN], "this is a run or part of one"),

@@ -138,7 +138,7 @@ def test_predict_uses_the_limits_of_the_task(bench: Bench, capsys: pytest.Captur
             "--limits.cell_mb: got nan; it must be a finite number greater than 0",
         ),
         ("predict", ["--limits.unpacked_gb", "inf"], "--limits.unpacked_gb: got inf"),
-        ("init", ["--rows", "0"], "--rows: got 0; allowed are whole numbers from 1"),
+        ("init", ["--rows", "0"], "--rows: got 0; must be at least 1"),
     ],
 )
 def test_invalid_limits_are_refused(
@@ -150,7 +150,7 @@ def test_invalid_limits_are_refused(
 def test_too_long_text_for_predict_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main("predict", "FOLDER/run", "--task", "single", "w1 " * 900, "--limits.cell_mb", "0.002") == 2
     said = capsys.readouterr().err
-    assert "text 1: a text of more than 0.002 million characters (limits.cell_mb). If the file" in said
+    assert "text 1: the text has more than 0.002 million characters (limits.cell_mb). If the file" in said
     assert "--limits.cell_mb 0.005 for init" in said
 
 

@@ -30,7 +30,7 @@ COMMANDS: dict[str, str] = {
     },
     "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md has one on this machine",
     "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/engine/test_on_ray.py has it",
-    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_at_once.py has jobs",
+    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_parallel.py has jobs",
     "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
 }
 """Commands of continual-petl that are parsed but not run."""
@@ -52,7 +52,7 @@ PROGRAMS: dict[str, str] = {
 
 PYTHON: dict[str, str] = {
     "SFTTrainer": "needs TRL and the Hub; tests/streams/test_tokenise_chats.py compares what is learned",
-    "jobs=2": "starts two processes with a backbone each; tests/engine/test_at_once.py has it",
+    "jobs=2": "starts two processes with a backbone each; tests/engine/test_parallel.py has it",
 }
 """Words of a Python block that is only compiled."""
 

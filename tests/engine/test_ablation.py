@@ -21,12 +21,12 @@ from continual_petl.banks.ablated_view import AblatedView
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import module_tensors, tensor_digests
-from continual_petl.engine import ablation
-from continual_petl.engine.ablation import chosen_spans
+from continual_petl.engine.ablation import measure
+from continual_petl.engine.ablation.measure import chosen_spans
+from continual_petl.engine.ablation.result import Ablation
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.plan import build_bank
-from continual_petl.report.ablation import Ablation
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
@@ -142,7 +142,7 @@ def test_rows_are_read_once_and_equivalent_spans_evaluated_once(learned: Path, m
     run = Run(learned)
     measured, read = MagicMock(wraps=evaluate), MagicMock(wraps=run.session.split)
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(ablation, "evaluate", measured)
+    monkeypatch.setattr(measure, "evaluate", measured)
     monkeypatch.setattr(run.session, "split", read)
     found = run.ablate("upper", progress=lambda done, total: told.append((done, total)))
     # Nothing is in layer 0: the whole bank and the one without layer 1 are all that there is.
@@ -187,7 +187,7 @@ def test_undefined_score_has_no_relative_change(
         assert isinstance(learner.active_bank, AblatedView)
         return found.model_copy(update={"scores": {}}) if learner.active_bank.removed else found
 
-    monkeypatch.setattr(ablation, "evaluate", constant)
+    monkeypatch.setattr(measure, "evaluate", constant)
     found = run.ablate("number")
     assert found.full is not None
     assert {(cell.score, cell.relative) for cell in found.cells} == {(None, None)}
@@ -212,7 +212,7 @@ def test_split_can_be_chosen(learned: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("probe", "it only has its head. bottleneck, lowrank, decomposed"),
+        ("probe", "it only has its head. The forms that act in layers are"),
         ("prompt", "it only has its head; a prompt of 3 vectors in front of the input"),
         ("layernorm", "it only has its head; its own LayerNorms"),
     ],
@@ -260,12 +260,12 @@ def on_disk(backbone: Path, folder: Path, *, with_test: bool = True) -> Path:
 def test_missing_or_changed_data_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = on_disk(backbone_folder(), tmp_path, with_test=False)
     assert Run(folder).ablate("one").notices == ()
-    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate has validation"):
+    with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate covers validation"):
         Run(folder).ablate("one", split="test")
     rows = tmp_path / "data" / "validation.jsonl"
     lines = rows.read_text().splitlines(keepends=True)
     rows.write_text("".join(lines[1:]))
-    with pytest.raises(InputError, match="its validation rows are not those that it was learned with"):
+    with pytest.raises(InputError, match="its validation rows are not the ones it was learned with"):
         Run(folder).ablate("one")
     shutil.rmtree(tmp_path / "data")
     with pytest.raises(InputError, match="which an ablation re-evaluates, are not available: "):
@@ -285,13 +285,13 @@ def test_changed_full_score_is_reported(learned: Path, monkeypatch: pytest.Monke
     def other(*given: Any) -> Any:
         return evaluate(*given).model_copy(update={"predictions": "another"})
 
-    monkeypatch.setattr(ablation, "evaluate", other)
+    monkeypatch.setattr(measure, "evaluate", other)
     (notice,) = Run(learned).ablate("lora", "single").notices
     assert notice.startswith(
-        "Some predictions of the full bank are not the certified ones, although all scores are equal"
+        "Some predictions of the full bank differ from those certified, although all scores are equal"
     )
     monkeypatch.setattr(
-        ablation, "evaluate", lambda *given: evaluate(*given).model_copy(update={"scores": {"accuracy": 0.0}})
+        measure, "evaluate", lambda *given: evaluate(*given).model_copy(update={"scores": {"accuracy": 0.0}})
     )
     found = Run(learned).ablate("lora", "single")
     (notice,) = found.notices

@@ -43,7 +43,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chat_backbone(tmp_path_factory.mktemp("backbones") / "llama")
 
 
-def course(backbone: Path, *tasks: dict[str, Any], **more: Any) -> TaskStream:
+def chat_stream(backbone: Path, *tasks: dict[str, Any], **more: Any) -> TaskStream:
     return stream(backbone, tasks, **{"backbone": {"name": str(backbone), **BACKBONE}, **more})
 
 
@@ -53,7 +53,7 @@ def learned(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = task_of_kind("causal-lm", "plain", num_rows=20) | GENERATES
     second = talk("last", 1, chat={"template": PLAIN, "system": "w70", "loss_on": "last"}, probe="validation")
     every = talk("every", 1, chat={"loss_on": "all"}, probe="validation")
-    learn(course(backbone, talk(), plain, second, task("topics", num_rows=20), every), folder)
+    learn(chat_stream(backbone, talk(), plain, second, task("topics", num_rows=20), every), folder)
     return folder
 
 
@@ -125,7 +125,7 @@ def test_rows_that_are_no_conversations_are_refused(learned: Path, row: Any, wha
         Run(learned).predict(row, task="talk")
     assert str(caught.value).startswith("task 'talk': row 1 is ")
     assert what in str(caught.value)
-    assert "a list of messages {role, content} that ends with one" in str(caught.value)
+    assert "a list of messages {role, content} that ends with a user message" in str(caught.value)
 
 
 def test_a_system_message_of_a_row_is_refused_where_the_task_has_one(learned: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
         for bad, what in (
             ({"messages": [assistant("w1")]}, "has the role assistant, not user"),
             ({"messages": [{"role": "tool", "content": "w1"}]}, "message 1 has the role 'tool'"),
-            ({"text": "w1"}, "it has the keys 'text'; each row is a text, or an object with the key messages"),
+            ({"text": "w1"}, "it has the keys 'text'; each row must be a text, or an object with the key messages"),
             (7, "7 is of type int"),
         ):
             answer = client.post("/v1/predict", json={"inputs": [bad], "task": "talk"})
@@ -192,42 +192,42 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
 @pytest.mark.parametrize("loss_on", ["response", "all"])
 def test_cached_states_train_conversations(backbone: Path, tmp_path: Path, loss_on: str) -> None:
     task_ = talk(chat={"loss_on": loss_on})
-    run = learn(course(backbone, task_, bank=TOP, training={"prefix_cache": "on"}), tmp_path / "run")
+    run = learn(chat_stream(backbone, task_, bank=TOP, training={"prefix_cache": "on"}), tmp_path / "run")
     assert all(check.ok for check in run.verify(data=True))
 
 
 def test_packed_conversations_learn_the_same_tokens(backbone: Path, tmp_path: Path) -> None:
     training = {"packing": True, "precision": "fp32", "epochs": 1}
-    run = learn(course(backbone, talk(), training=training), tmp_path / "run")
+    run = learn(chat_stream(backbone, talk(), training=training), tmp_path / "run")
     assert all(check.ok for check in run.verify(data=True))
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
-    data = begin_task(learner, course(backbone, talk(), training=training), "talk")
+    data = begin_task(learner, chat_stream(backbone, talk(), training=training), "talk")
     learned = [batch["labels"] != -100 for batch in data.train_dataloader()]
     assert sum(int(mask.sum()) for mask in learned) == 2 * 3 * 24
 
 
 def test_conversations_are_learned_with_an_own_trainer(backbone: Path) -> None:
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
-    data = begin_task(learner, course(backbone, talk()), "talk")
+    data = begin_task(learner, chat_stream(backbone, talk()), "talk")
     assert learner.plan.chat is not None
     batch = next(iter(data.train_dataloader()))
     assert (batch["labels"] != -100).sum() == 2 * 3 * len(batch["labels"])
 
 
 def test_an_interrupted_task_resumes_to_the_same_bank(backbone: Path, tmp_path: Path) -> None:
-    whole = bank_digests(learn(course(backbone, talk()), tmp_path / "whole"))
+    whole = bank_digests(learn(chat_stream(backbone, talk()), tmp_path / "whole"))
     with pytest.raises(Interrupted):
-        learn(course(backbone, talk()), tmp_path / "run", callbacks=[SignalAt(4, signal.SIGINT)])
-    assert bank_digests(learn(course(backbone, talk()), tmp_path / "run")) == whole
+        learn(chat_stream(backbone, talk()), tmp_path / "run", callbacks=[SignalAt(4, signal.SIGINT)])
+    assert bank_digests(learn(chat_stream(backbone, talk()), tmp_path / "run")) == whole
 
 
 def test_other_chat_settings_start_an_interrupted_task_over(backbone: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        learn(course(backbone, talk()), tmp_path / "run", callbacks=[SignalAt(4, signal.SIGINT)])
-    other = course(backbone, talk(chat={"loss_on": "last"}))
+        learn(chat_stream(backbone, talk()), tmp_path / "run", callbacks=[SignalAt(4, signal.SIGINT)])
+    other = chat_stream(backbone, talk(chat={"loss_on": "last"}))
     whole = bank_digests(learn(other, tmp_path / "whole"))
     assert bank_digests(learn(other, tmp_path / "run")) == whole
-    assert whole != bank_digests(learn(course(backbone, talk()), tmp_path / "response"))
+    assert whole != bank_digests(learn(chat_stream(backbone, talk()), tmp_path / "response"))
 
 
 def test_a_task_of_conversations_can_be_forgotten(own: Path) -> None:
@@ -255,13 +255,13 @@ def test_another_template_of_the_tokenizer_changes_nothing(learned: Path, tmp_pa
 def test_a_template_that_was_changed_in_the_certificate_is_noticed(own: Path) -> None:
     file = own / "banks" / "talk" / "bank.json"
     file.write_text(file.read_text("utf-8").replace("w80", "w79"), encoding="utf-8")
-    with pytest.raises(StoreError, match=r"digest: it is not that of the template|seal"):
+    with pytest.raises(StoreError, match=r"digest: it does not match the template|seal"):
         Run(own).predict("w3 w50", task="talk")
 
 
 def test_a_template_in_a_file_is_relative_to_the_stream_and_not_needed_later(backbone: Path, tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text(PLAIN, encoding="utf-8")
-    tasks = course(backbone, talk(chat={"template": "chat.jinja"}), data_dir=str(tmp_path))
+    tasks = chat_stream(backbone, talk(chat={"template": "chat.jinja"}), data_dir=str(tmp_path))
     learn(tasks, tmp_path / "run")
     assert not changed_settings(Run(tmp_path / "run").session)
     (tmp_path / "chat.jinja").write_text(PLAIN.replace("w80", "w79"), encoding="utf-8")
@@ -277,7 +277,7 @@ def test_a_template_in_a_file_is_relative_to_the_stream_and_not_needed_later(bac
 
 
 def test_the_dry_run_shows_a_row_and_counts_what_is_cut(backbone: Path, tmp_path: Path) -> None:
-    (facts,) = dry_run(Session(course(backbone, talk(turns=5)).spec, Store(tmp_path / "run")))
+    (facts,) = dry_run(Session(chat_stream(backbone, talk(turns=5)).spec, Store(tmp_path / "run")))
     notices = "\n".join(facts.notices)
     assert (
         "24 of 24 train, 6 of 6 validation, 8 of 8 test rows are longer than 40 tokens and were cut; their oldest"
@@ -296,7 +296,7 @@ def test_prompts_and_completions_are_conversations_with_chat(backbone: Path, tmp
         talk("texts", data={"train": texts, "validation": texts[:4]}, **columns),
         talk("same", 1, data={"train": chats(24), "validation": chats(4)}),
     ]
-    run = learn(course(backbone, *tasks), tmp_path / "run")
+    run = learn(chat_stream(backbone, *tasks), tmp_path / "run")
     assert bank_digests(run).keys() == {"lists", "texts", "same"}
     one, other = run.store.manifest("texts"), run.store.manifest("same")
     assert one.data == other.data
@@ -306,20 +306,20 @@ def test_prompts_and_completions_are_conversations_with_chat(backbone: Path, tmp
 def test_a_template_that_cannot_be_used_stops_the_run_at_once(template: str | None, tmp_path: Path) -> None:
     backbone = chat_backbone(tmp_path / "backbone", template)
     with pytest.raises(InputError, match=r"task 'talk', chat\.template"):
-        learn(course(backbone, talk()), tmp_path / "run")
+        learn(chat_stream(backbone, talk()), tmp_path / "run")
     assert not (tmp_path / "run" / "banks").exists()
 
 
 def test_messages_without_chat_are_refused_with_what_to_write(backbone: Path, tmp_path: Path) -> None:
     rows = [{"source": m["messages"][:-1], "target": m["messages"][-1]["content"]} for m in chats(24)]
     with pytest.raises(InputError, match=r"lists of messages; to learn conversations, add chat: \{\} to this task"):
-        learn(course(backbone, talk(data={"train": rows}, columns={})), tmp_path / "run")
+        learn(chat_stream(backbone, talk(data={"train": rows}, columns={})), tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_answers_are_learned_up_to_their_end(backbone: Path, tmp_path: Path) -> None:
     training = {"epochs": 30, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32"}
-    run = learn(course(backbone, talk(), training=training), tmp_path / "run")
+    run = learn(chat_stream(backbone, talk(), training=training), tmp_path / "run")
     # Every answer ends with this word; which word of the question comes first is harder.
     for answer in run.predict(["w3 w50", "w9 w50"], task="talk"):
         assert str(answer.value).endswith("w60")

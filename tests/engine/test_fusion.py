@@ -38,7 +38,7 @@ from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import SILENT, bank_digests
-from tests.engine.at_once import DieOnce, files_of
+from tests.engine.parallel_run import DieOnce, files_of
 from tests.store.tampering import change_tensors, edit, nudge
 from tests.streams_in_code import regression_task, stream, task, write_rows
 
@@ -359,7 +359,7 @@ def test_certificate_that_names_other_banks_than_its_specification_is_refused(fo
 def test_bank_of_another_form_in_the_place_of_one_that_is_read_is_refused(folder: Path) -> None:
     store = Store(folder)
     wrong = store.manifest("f").bank.model_copy(update={"layers": "0-1"})
-    with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', which has other modifications or layers"):
+    with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', whose modifications or layers differ"):
         read_banks(store, "f", wrong, store.manifest("f").reads)
 
 

@@ -29,14 +29,14 @@ from tests.usual import few
 
 Folder = Callable[..., Path]
 
-COURSES: dict[str, tuple[str, ...]] = {
+FAMILIES: dict[str, tuple[str, ...]] = {
     "bart": ("classification", "seq2seq", "token-classification", "multilabel", "regression"),
     "gpt2": ("causal-lm", "classification"),
     "vit": ("image-classification",),
 }
 
 
-def course(backbone: Path, kinds: tuple[str, ...], **more: Any) -> TaskStream:
+def stream_of_kinds(backbone: Path, kinds: tuple[str, ...], **more: Any) -> TaskStream:
     tasks = [task_of_kind(kind, num_rows=20) for kind in kinds]
     return stream(backbone, tasks, **{"backbone": {"name": str(backbone)}, **more})
 
@@ -44,21 +44,21 @@ def course(backbone: Path, kinds: tuple[str, ...], **more: Any) -> TaskStream:
 @pytest.fixture(scope="module")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return one run folder for each backbone."""
-    folder = tmp_path_factory.mktemp("courses")
-    for family, kinds in COURSES.items():
-        learn(course(backbone_folder(family), kinds), folder / family)
-    return {family: folder / family for family in COURSES}
+    folder = tmp_path_factory.mktemp("kinds")
+    for family, kinds in FAMILIES.items():
+        learn(stream_of_kinds(backbone_folder(family), kinds), folder / family)
+    return {family: folder / family for family in FAMILIES}
 
 
-@pytest.mark.parametrize("family", COURSES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_kind_is_learned_and_certified(learned: dict[str, Path], family: str) -> None:
     run = Run(learned[family])
-    assert run.store.tasks == list(COURSES[family])
-    assert len(COURSES[family]) == 1 or run.results.forgetting == 0.0
+    assert run.store.tasks == list(FAMILIES[family])
+    assert len(FAMILIES[family]) == 1 or run.results.forgetting == 0.0
     for check in run.verify(data=True):
         assert check.problems == ()
         assert check.how == "digests and probe, bit for bit, test rows"
-    for kind in COURSES[family]:
+    for kind in FAMILIES[family]:
         manifest = run.store.manifest(kind)
         assert set(manifest.scores["test"].scores) <= set(METRICS[manifest.kind])
         assert (manifest.generation is not None) == (manifest.max_target_length is not None) == (kind in GENERATIVE)
@@ -72,7 +72,7 @@ def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
     return [row[key] for row in rows["test"]]
 
 
-@pytest.mark.parametrize(("family", "kind"), [(family, kind) for family in COURSES for kind in COURSES[family]])
+@pytest.mark.parametrize(("family", "kind"), [(family, kind) for family in FAMILIES for kind in FAMILIES[family]])
 def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kind: str) -> None:
     """To the bit, and those that the certificate of the scores has a digest of."""
     run = Run(learned[family])
@@ -98,12 +98,12 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
     assert scores == manifest.scores["test"]
 
 
-@pytest.mark.parametrize("family", few(list(COURSES)))
+@pytest.mark.parametrize("family", few(list(FAMILIES)))
 @pytest.mark.parametrize("bank", ["houlsby", pytest.param("prefix", marks=pytest.mark.slow)])
 def test_interrupted_run_ends_with_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, family: str, bank: str
 ) -> None:
-    tasks = course(backbone_folder(family), COURSES[family][:2], bank=small(bank))
+    tasks = stream_of_kinds(backbone_folder(family), FAMILIES[family][:2], bank=small(bank))
     whole = bank_digests(learn(tasks, tmp_path / "whole"))
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path / "stopped", callbacks=[SignalAt(4, signal.SIGINT)])
@@ -114,8 +114,8 @@ def test_interrupted_run_ends_with_the_same_banks(
 
 @pytest.mark.slow
 def test_order_of_kinds_does_not_matter(backbone_folder: Folder, learned: dict[str, Path], tmp_path: Path) -> None:
-    kinds = COURSES["bart"]
-    run = learn(course(backbone_folder("bart"), tuple(reversed(kinds))), tmp_path)
+    kinds = FAMILIES["bart"]
+    run = learn(stream_of_kinds(backbone_folder("bart"), tuple(reversed(kinds))), tmp_path)
     assert bank_digests(run) == bank_digests(Run(learned["bart"]))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from continual_petl import InputError, learn
 from continual_petl.engine.parallel import ray_workers
-from tests.engine.at_once import TASKS, TRAINING, DieOnce, files_of, stop_half_way
+from tests.engine.parallel_run import TASKS, TRAINING, DieOnce, files_of, stop_half_way
 from tests.ray_cluster import UNTIDY, needs_ray, two_workers
 from tests.streams_in_code import stream, task
 

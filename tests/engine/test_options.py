@@ -15,8 +15,10 @@ from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.session import Session, changed_settings
 from continual_petl.heads.words import Answer
+from continual_petl.predictor.task_finder import task_finder
 from continual_petl.serve import ServeSettings, make_app
 from continual_petl.store.store import Store
+from continual_petl.streams.encoding.chat_encoder import ChatEncoder
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.schema.task_spec import TaskSpec
 from tests.chats import assistant, chat_backbone, user
@@ -129,6 +131,34 @@ def test_endpoint_answers_with_options_and_with_texts(learned: Path) -> None:
         assert isinstance(answer, Answer)
         assert record["answer"] == answer.value
         assert ("probabilities" in record) == (name != "texts")
+
+
+def test_rows_count_once_per_option_at_the_endpoint(learned: Path) -> None:
+    with TestClient(make_app(learned, ServeSettings(max_rows=5)), base_url="http://127.0.0.1") as client:
+        body = {"inputs": ["w20 w30"] * 2, "task": "choice"}
+        found = client.post("/v1/predict", json=body)
+        assert (found.status_code, found.json()["error"]["code"]) == (413, "too_many_rows")
+        assert "2 rows, which are 6 with each row once per option" in found.json()["error"]["message"]
+        assert client.post("/v1/predict", json=body | {"inputs": ["w20 w30"]}).status_code == 200
+
+
+def test_options_are_encoded_only_where_they_are_scored(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    encode = ChatEncoder.target
+
+    def encoded(encoder: ChatEncoder, messages: Any, *given: Any) -> Any:
+        seen.append(messages[-1]["content"])
+        return encode(encoder, messages, *given)
+
+    monkeypatch.setattr(ChatEncoder, "target", encoded)
+    run = Run(learned)
+    data = run.session.prepare(next(spec for spec in run.spec.tasks if spec.name == "talk"))
+    assert data.train.option_ids is None
+    assert len(seen) == 24 + (9 + 9) * (1 + len(OPTIONS))
+    seen.clear()
+    models = run.session.models
+    task_finder(models).states(models, [[user("w20 w30")]] * 3)
+    assert seen == []
 
 
 def test_an_exported_checkpoint_says_how_to_choose(learned: Path, tmp_path: Path) -> None:

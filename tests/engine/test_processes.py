@@ -20,14 +20,14 @@ from continual_petl.engine.parallel.processes import Processes, Slot, WorkerDied
 from continual_petl.engine.parallel.worker import brief_of
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
-from tests.engine.at_once import is_alive
+from tests.engine.parallel_run import is_alive
 from tests.house import ROOT
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 NO_BRIEF: Any = None
 
-COURSE = """
+SCRIPT = """
 import time
 from continual_petl.engine.parallel.processes import Slot
 slot = Slot(None)
@@ -41,12 +41,12 @@ time.sleep(600)
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
 def test_killing_the_run_ends_all_workers_even_starting_ones() -> None:
-    with subprocess.Popen([sys.executable, "-c", COURSE], cwd=ROOT, stdout=subprocess.PIPE, text=True) as course:
-        assert course.stdout is not None
-        worker = int(course.stdout.readline())
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        worker = int(started.stdout.readline())
         assert is_alive(worker)
-        course.kill()
-    assert course.returncode == -signal.SIGKILL
+        started.kill()
+    assert started.returncode == -signal.SIGKILL
     until = time.monotonic() + 60
     while is_alive(worker) and time.monotonic() < until:
         time.sleep(0.02)

@@ -136,7 +136,7 @@ def test_other_protocol_for_a_finished_run_is_checked_on_its_tasks(backbone_fold
     with pytest.raises(InputError) as caught:
         learn(stream(backbone_folder(), tasks[:2], protocol="domain", training=QUICK), tmp_path / "run")
     assert caught.value.key == ("protocol",)
-    assert "protocol: task 'three' is learned already: got regression; with protocol: domain" in str(caught.value)
+    assert "protocol: task 'three' is already learned: got regression; with protocol: domain" in str(caught.value)
 
 
 def test_split_is_run_and_stored_as_its_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_routing_that_is_off_is_reported_where_the_protocol_needs_it(
     ):
         assert main(["run", str(file), "--dry-run", *words]) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert ("protocol: class judges rows that name no task, but routing is off for s-01, s-02" in said) == expected
+        assert ("class evaluates rows without a task name, but routing is off for s-01, s-02" in said) == expected
 
 
 def test_images_are_split_by_label(backbone_folder: Folder, tmp_path: Path) -> None:

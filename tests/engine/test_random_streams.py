@@ -84,19 +84,19 @@ def check(backbone: Path, tasks: list[dict[str, Any]], stop: int, data: st.DataO
     """Learn a stream at once, and in another order with its last task appended and interrupted; compare and verify."""
     training = {"epochs": 1, "learning_rate": 0.01, "checkpoint_every": 2}
 
-    def course(which: list[dict[str, Any]], **more: Any) -> Any:
+    def stream_of(which: list[dict[str, Any]], **more: Any) -> Any:
         return stream(backbone, which, training=training, **more)
 
     with tempfile.TemporaryDirectory() as folder:
-        whole = learn(course(tasks), Path(folder, "whole"))
+        whole = learn(stream_of(tasks), Path(folder, "whole"))
         expected = bank_digests(whole)
         # Another order, the last task appended later, and stopped on the way.
         shuffled = data.draw(st.permutations(tasks))
         policy = data.draw(st.sampled_from(["all", "sample", "certified", "auto"]))
-        learn(course(shuffled[:-1]), Path(folder, "other"))
+        learn(stream_of(shuffled[:-1]), Path(folder, "other"))
         with suppress(Interrupted):  # or not, where the last task has fewer batches
-            learn(course(shuffled, evaluate=policy), Path(folder, "other"), callbacks=[SignalAt(stop)])
-        run = learn(course(shuffled, evaluate=policy), Path(folder, "other"))
+            learn(stream_of(shuffled, evaluate=policy), Path(folder, "other"), callbacks=[SignalAt(stop)])
+        run = learn(stream_of(shuffled, evaluate=policy), Path(folder, "other"))
         assert bank_digests(run) == expected
         for folder_name in ("whole", "other"):
             again = Run(Path(folder, folder_name))

@@ -226,7 +226,7 @@ def test_progress_of_another_task_is_not_resumed(
     # The loss of work is reported, with its cause.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
-    assert "'one': its saved progress no longer fits (" in " ".join(heard)
+    assert "'one': its saved progress is no longer valid (" in " ".join(heard)
     assert cause in " ".join(heard)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,43 @@ def test_parallel_run_takes_the_same_start(backbone_folder: Folder, first: Path,
     two = learn(given, Path(shutil.copytree(first, tmp_path / "two")), jobs=2)
     assert start_of(one) == start_of(two)
     assert tensor_digests(one.store.tensors("new")) == tensor_digests(two.store.tensors("new"))
+
+
+@pytest.mark.slow
+def test_two_devices_take_the_same_start(backbone_folder: Folder, first: Path, tmp_path: Path) -> None:
+    trainer = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
+    one = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "one")), new())
+    two = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "two")), new(), trainer=trainer)
+    assert start_of(one) == start_of(two)
+    assert all(check.ok for check in two.verify())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("fit", [1, 3, 4])
+def test_run_killed_while_it_chooses_takes_the_same_start(
+    backbone_folder: Folder, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit: int
+) -> None:
+    whole = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "whole")), new())
+    run = Path(shutil.copytree(first, tmp_path / "run"))
+    child = os.fork()
+    if child == 0:
+        fits = itertools.count(1)
+
+        def killed(*given: Any, **more: Any) -> None:
+            short_fit.fit_briefly(*given, **more)
+            if next(fits) == fit:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(choose, "fit_briefly", killed)
+        monkeypatch.setattr(choose, "score_after_fit", killed)  # no score is used: the process is killed first
+        learned(backbone_folder(), run, new())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    again = learned(backbone_folder(), run, new())
+    assert start_of(again) == start_of(whole)
+    assert tensor_digests(again.store.tensors("new")) == tensor_digests(whole.store.tensors("new"))
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -17,7 +17,8 @@ from continual_petl.engine.parallel.processes import Slot
 from continual_petl.engine.session import Session
 from continual_petl.engine.verify import checker as checker_module
 from continual_petl.engine.verify import in_processes
-from continual_petl.engine.verify.checker import Checker, checker_of
+from continual_petl.engine.verify.checker import Checker
+from continual_petl.engine.verify.digests import DigestChecker
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -56,7 +57,8 @@ def many(whole: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Others are started after the first few certificates, however little is left."""
-    monkeypatch.setattr(in_processes, "_WORTH_S", 0.0)
+    for checker in (Checker, DigestChecker):
+        monkeypatch.setattr(checker, "worth_s", 0.0)
     yield
     torch.set_num_threads(torch.get_num_threads())
 
@@ -108,6 +110,29 @@ def waiting(real: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
     return next_one
 
 
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("at_once")
+def test_digests_alone_reveal_every_changed_file(many: Path, jobs: int) -> None:
+    shutil.rmtree(many / "banks" / "copy9")
+    with (many / "stream.yaml").open("a") as file:
+        file.write("# edited\n")
+    seen: list[int] = []
+    found = Run(many).verify(probe=False, jobs=jobs, progress=lambda done, total: seen.append(done))
+    wrong = {check.task for check in found if not check.ok}
+    assert wrong == {"copy5", "copy17", "copy30", "copy9", "copy10", "(stream.yaml)"}, (
+        "copy10 follows copy9 in the chain"
+    )
+    assert {check.how for check in found} == {"digests"}
+    assert seen[-1] == COUNT - 1
+    assert [check.ok for check in Run(many).verify("copy5", probe=False)] == [False]
+
+
+@pytest.mark.parametrize("more", [{"data": True}, {"limit": 3}])
+def test_digests_go_with_no_other_choice(whole: Path, more: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="probe: False compares the digests of all files, and goes with neither"):
+        Run(whole).verify(probe=False, **more)
+
+
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.slow), "cannot open"])
 def test_checks_missing_from_another_process_are_done_here(
@@ -129,7 +154,7 @@ def test_checks_missing_from_another_process_are_done_here(
 
 def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_stream(whole / "stream.yaml"), Store(whole))
-    checker = checker_of(Checker(session, indexed=False, data=False).order(1, indexed=False))
+    checker = Checker(session, indexed=False, data=False).divide(torch.get_num_threads()).checker()
     found = iter(
         [
             TaskCheck(task="one", findings=(), how=how, largest_difference=0.0, seconds=0.0)
@@ -159,7 +184,7 @@ def test_in_memory_backbone_is_checked_in_this_process(many: Path, monkeypatch: 
     run = Run(many)
     run.predict(["a text"], task="one")
     monkeypatch.setattr(in_processes, "_Helper", None)
-    monkeypatch.setattr(in_processes, "_WORTH_S", 0.0)
+    monkeypatch.setattr(Checker, "worth_s", 0.0)
     assert len(run.verify(jobs=4)) == COUNT
 
 
@@ -171,13 +196,13 @@ def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
 
 def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker(Session(load_stream(whole / "stream.yaml"), Store(whole)), indexed=False, data=False)
-    assert in_processes._most_jobs(checker) == 1, "nothing is known of the backbone yet"
+    assert checker.most_jobs() == 1, "nothing is known of the backbone yet"
     assert checker.check("one").ok
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    monkeypatch.setattr(in_processes, "_memory", lambda: 9 * 2**30)
-    assert in_processes._most_jobs(checker) == 4
-    monkeypatch.setattr(in_processes, "_memory", lambda: 0)
-    assert in_processes._most_jobs(checker) == 1
+    monkeypatch.setattr(checker_module, "_memory", lambda: 9 * 2**30)
+    assert checker.most_jobs() == 4
+    monkeypatch.setattr(checker_module, "_memory", lambda: 0)
+    assert checker.most_jobs() == 1
 
 
 def test_child_process_starts_no_others(

@@ -150,7 +150,7 @@ def test_the_page_shows_forgetting_and_zeros() -> None:
     assert "forgetting and BWT are exactly 0 in all 20 measured runs" in page
     assert "All certificates of these 20 runs were verified" in page
     assert "All 25 banks and copies that were learned in two orders have the same digest in both" in page
-    assert "Sequential fine-tuning forgets clearly: 25.0 ± 0.0 points, over 3 seeds" in page
+    assert "Sequential fine-tuning clearly forgets: 25.0 ± 0.0 points, over 3 seeds" in page
     assert "fault" not in page
 
 
@@ -163,7 +163,7 @@ def test_page_reports_a_bank_that_forgot() -> None:
     book = _book(change=change)
     page = classic5.STUDY.body(SMALL, book)
     assert (
-        "**Banks forgot: bank: Houlsby adapters (yelp agnews dbpedia amazon yahoo, seed 21).** That is a fault." in page
+        "**Banks forgot: bank: Houlsby adapters (yelp agnews dbpedia amazon yahoo, seed 21).** This is a bug." in page
     )
     # Other orders cannot be had by permutation then.
     assert _line(page, BANKS[0])[0] == "-"
@@ -185,7 +185,7 @@ def test_page_reports_order_dependence_and_failed_certificates() -> None:
             outcome["unchanged"] = False
 
     page = classic5.STUDY.body(SMALL, _book(change=change))
-    assert "**In two orders the digests of 1 of 25 banks differ: yelp of full copy per task.**" in page
+    assert "**The digests of 1 of 25 banks differ between two orders: yelp of full copy per task.**" in page
     assert "**Certificates that fail: full copy per task (dbpedia yahoo agnews amazon yelp, seed 13).**" in page
 
 
@@ -195,7 +195,7 @@ def test_page_reports_a_sequence_that_does_not_forget() -> None:
             outcome["R"][-1] = [row[number] for number, row in enumerate(outcome["R"])]
 
     page = classic5.STUDY.body(SMALL, _book(change=change))
-    assert "Sequential with 1 % replay **does not forget clearly**" in page
+    assert "Sequential with 1 % replay **does not clearly forget**" in page
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_r_of_a_forgetting_method_is_not_permuted(count: int, data: st.DataObjec
     R_TT[row, data.draw(st.integers(0, row - 1))] -= 1e-9
     with pytest.raises(ValueError, match="a score changed after its task was learned"):
         permuted(R_TT, tasks, tasks[::-1])
-    with pytest.raises(ValueError, match="it has to have the tasks"):
+    with pytest.raises(ValueError, match="it must have the tasks"):
         permuted(R_TT, tasks, tasks[1:])
 
 

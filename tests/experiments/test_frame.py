@@ -99,7 +99,7 @@ def test_processor_seconds_are_for_one_thread() -> None:
 
 
 def test_an_unknown_peer_is_refused() -> None:
-    with pytest.raises(InputError, match="got nobody; allowed are peft, adapters"):
+    with pytest.raises(InputError, match="got nobody; give a comma-separated list from peft, adapters"):
         options.parse(["step", "--peers", "peft,nobody"], TABLES)
 
 
@@ -133,8 +133,8 @@ def test_every_committed_table_is_made_from_its_raw_numbers() -> None:
 
 
 def test_a_table_says_whether_its_target_was_met() -> None:
-    assert "0.5 % slower than the bare backbone; the target: at most 4.0 %: met" in render(_inference(1.005))
-    assert "50.0 % slower than the bare backbone; the target: at most 4.0 %: missed" in render(_inference(1.5))
+    assert "0.5 % slower than the bare backbone; the target is at most 4.0 %: met" in render(_inference(1.005))
+    assert "50.0 % slower than the bare backbone; the target is at most 4.0 %: missed" in render(_inference(1.5))
 
 
 def test_worker_reports_errors_and_continues() -> None:
@@ -146,7 +146,7 @@ def test_worker_reports_errors_and_continues() -> None:
     answer_all(asked, answers, {"broken": broken, "double": lambda value: 2 * value})
     told = [json.loads(line) for line in answers.getvalue().splitlines()]
     assert told[0]["error"] == "RuntimeError: out of order"
-    assert "there is no command 'nothing'; there are broken, double" in told[1]["error"]
+    assert "there is no command 'nothing'; the commands are broken, double" in told[1]["error"]
     assert "JSONDecodeError" in told[2]["error"]
     assert told[3] == {"answer": 4}
 
@@ -166,7 +166,7 @@ def test_dead_worker_error_has_its_last_output() -> None:
 
 
 def test_a_worker_that_takes_too_long_is_ended() -> None:
-    with pytest.raises(PeerError, match="peer 'slow': 'begin' took longer than 0 s, and was ended"):
+    with pytest.raises(PeerError, match="peer 'slow': 'begin' took longer than 0 s and was stopped"):
         Peer("slow", sys.executable, "plain", threads=1, patience=0.0)
 
 
@@ -185,7 +185,7 @@ def _pinned(file: Path) -> dict[str, str]:
 
 
 def test_unknown_environment_is_refused() -> None:
-    with pytest.raises(InputError, match="environments: got 'nobody'; allowed are peft, adapters"):
+    with pytest.raises(InputError, match="environments: got 'nobody'; it must be one of peft, adapters"):
         make_environments(["nobody"])
 
 

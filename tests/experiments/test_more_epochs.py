@@ -94,11 +94,11 @@ def test_page_is_made_from_available_trials(stages: int, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("study", [compare.STUDY, wider_rates.STUDY, STUDY], ids=lambda study: str(study.name))
 def test_claims_judged_by_means_say_so_before_the_table(study: Study) -> None:
-    assert study.rule == claims.BY_MEANS or study.rule.endswith("; the first row by its means")
+    assert study.rule == claims.BY_MEANS or study.rule.endswith("; the first row is judged by its means alone")
 
 
 def test_distance_of_a_mean_from_the_threshold() -> None:
     ours, theirs = Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3)
     assert "+0.2 ± 0.5, 1.2 standard errors from the threshold of -0.4 (2 would" in claims.by_means(ours, theirs, -0.4)
-    assert claims.by_means(Mean(80.0, None, 1), theirs, -0.4) == "by the means, of one seed: the difference is +0.2"
+    assert claims.by_means(Mean(80.0, None, 1), theirs, -0.4) == "by means alone, of one seed: the difference is +0.2"
     assert "standard errors from" not in claims.by_means(Mean(80.0, 0.0, 3), Mean(79.0, 0.0, 3), -0.4)

@@ -1,4 +1,4 @@
-"""The study of rows that name no task: its page, its parts on plain restatements, and the whole command on made-up rows."""
+"""The study of rows without a task name: its page, its parts on plain restatements, and the whole command on made-up rows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_ranpac_equals_ridge_regression_on_its_features() -> None:
 def test_command_without_data_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse([])
-    assert "--data: missing; give the folder with a folder of rows for every task" in capsys.readouterr().err
+    assert "--data is missing: give the folder that has one subfolder of rows per task" in capsys.readouterr().err
 
 
 def _rows_of_classes(folder: Path) -> None:

@@ -60,7 +60,7 @@ def test_results_report_the_share_of_the_first_seed(tmp_path: Path) -> None:
     book = filled(find(name), SMALL, lambda trial: outcome_of(trial, 0.8) | {"wall": 3600.0})
     text = write_results([find(name)], SMALL, book, tmp_path).read_text(encoding="utf-8")
     assert "90 trials and 90.0 hours in total" in text
-    assert "it is 30\ntrials and 15.0 hours, divided in the same way" in text, "two at once"
+    assert "takes\n30 trials and 15.0 hours, divided in the same way" in text, "two at once"
     one = write_results([find(name)], ONE, book, tmp_path).read_text(encoding="utf-8")
     assert "--seeds 1" not in one
     assert "**One seed.**" in one

@@ -46,10 +46,10 @@ def test_right_answers_are_counted(state: Soak) -> None:
 @pytest.mark.parametrize(
     ("wrong", "fragment"),
     [
-        ((RIGHT[1], RIGHT[0]), "got the answer of"),
+        ((RIGHT[1], RIGHT[0]), "got the answer for"),
         (((200, _body("a", "one text", no=0.26, yes=0.74)), RIGHT[1]), "is off by 0.01"),
         (((500, b"a fault"), RIGHT[1]), "was answered with 500: b'a fault'"),
-        (((410, b""), RIGHT[1]), "a answers 410, but was not forgotten"),
+        (((410, b""), RIGHT[1]), "a was answered with 410, but was not forgotten"),
     ],
 )
 def test_wrong_answer_is_noticed(state: Soak, wrong: Any, fragment: str) -> None:

@@ -310,7 +310,7 @@ def test_results_count_the_hours_of_shared_trials_once(tmp_path: Path) -> None:
     count = len(book.lines)
     assert text.count(f" | {count} | {count / 100:.1f} | yes |") == 2
     assert f"{count} trials and {count / 100:.1f} hours in total" in text
-    assert f"Divided by the number of parallel trials, this is {count / 200:.1f} hours." in text
+    assert f"divided by the number of parallel trials, the total is {count / 200:.1f} hours." in text
 
 
 def test_every_study_is_found_under_its_name() -> None:
@@ -322,7 +322,7 @@ def test_command_line_of_studies(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main_module.main(["houlsby2019/compair", "--data", str(tmp_path)]) == 2
     assert "no study 'houlsby2019/compair'" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--out", str(tmp_path)]) == 2
-    assert "--data: is missing" in capsys.readouterr().err
+    assert "--data is missing" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--data", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "has no folder agnews" in capsys.readouterr().err
     for wrong in (
@@ -346,7 +346,7 @@ def test_command_line_of_studies(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "here" not in main_module.parse(["--data=/here", "--out=/here", "--backbone", "bart-small=/here"])[1].command
     assert main_module.main(["he2022/methods", "--data", "x", "--scale", "a", "--model", "b"]) == 2
     assert "only runs at the small scale" in capsys.readouterr().err
-    with pytest.raises(InputError, match="--data: is missing"):
+    with pytest.raises(InputError, match="--data is missing"):
         run_studies([], Request(data=None, out=tmp_path))
 
 

@@ -40,7 +40,7 @@ def test_page_says_what_was_not_measured() -> None:
 def test_command_without_data_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.parse([])
-    assert "--data: missing; give the folder with a folder of rows for every task" in capsys.readouterr().err
+    assert "--data is missing: give the folder that has one subfolder of rows per task" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from continual_petl import learn
 from continual_petl.backbones.backbone import load_tokenizer
 from continual_petl.export.model_card import HERE
 from tests.chats import PLAIN, chat_backbone
-from tests.engine.test_chats import course, talk
+from tests.engine.test_chats import chat_stream, talk
 from tests.small import small
 
 
@@ -23,7 +23,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_exported_checkpoint_has_the_template_and_the_end_of_an_answer(backbone: Path, tmp_path: Path) -> None:
     chat = {"template": PLAIN, "system": "w9"}
-    run = learn(course(backbone, talk(chat=chat), bank=small("lora")), tmp_path / "run")
+    run = learn(chat_stream(backbone, talk(chat=chat), bank=small("lora")), tmp_path / "run")
     run.export("talk", "merged", tmp_path / "exported")
     tokenizer = load_tokenizer(str(tmp_path / "exported"))
     assert tokenizer.chat_template == PLAIN
@@ -38,7 +38,7 @@ def test_an_exported_checkpoint_has_the_template_and_the_end_of_an_answer(backbo
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_readme_of_an_exported_adapter_renders_the_conversation(backbone: Path, tmp_path: Path) -> None:
     chat = {"template": PLAIN, "system": "w9"}
-    run = learn(course(backbone, talk(chat=chat), bank=small("lora")), tmp_path / "run")
+    run = learn(chat_stream(backbone, talk(chat=chat), bank=small("lora")), tmp_path / "run")
     run.export("talk", "peft", tmp_path / "exported")
     lines = (tmp_path / "exported" / "README.md").read_text("utf-8").split("```python")[1].split("```")[0]
     names: dict[str, Any] = {}

@@ -102,7 +102,7 @@ RESCALE = row("rescale", "key", insertion="sequential", composition="multiply")
         ("gpt2", "prompt", r"absolute positions \(gpt2\)"),
         ("gpt2", "prefix_flat", "moves the positions of the text"),
         ("t5", "prefix_flat", "or has no such prefix"),
-        ("llama", {"preset": "prefix_flat", "length": 3, "layers": "1"}, "one prefix in every layer"),
+        ("llama", {"preset": "prefix_flat", "length": 3, "layers": "1"}, "a prefix in every layer"),
         ("llama", "multihead_parallel", "no multi-head parallel adapter"),
     ],
 )
@@ -132,7 +132,7 @@ def test_prefix_for_windowed_attention_is_refused(backbone_folder: Folder, tmp_p
     subject = subject_of(backbone_folder("qwen2"), "causal-lm", "prefix_flat")
     config: Any = subject.backbone.model.config
     config.use_sliding_window = True
-    with pytest.raises(InputError, match="has a window"):
+    with pytest.raises(InputError, match="uses sliding-window attention"):
         write_peft(subject, tmp_path)
 
 
@@ -140,7 +140,7 @@ def test_ambiguous_names_of_modules_are_an_error(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Names, "shortest", lambda self, names: ["dense"])
-    with pytest.raises(ExportError, match=r"match other modules than there are tensors for, such as .*dense'"):
+    with pytest.raises(ExportError, match=r"match modules other than those with tensors, such as .*dense'"):
         write_peft(subject_of(backbone_folder("bert"), "classification", "lora_ffn"), tmp_path)
 
 

@@ -31,8 +31,11 @@ def with_status(kind: Any, code: int) -> Any:
             with_status(HfHubHTTPError, 403),
             r"the Hub does not allow it \(what the Hub said\)\. Log in with `hf auth login`",
         ),
-        (with_status(HfHubHTTPError, 500), r"what the Hub said\. The same command goes on where this one ended"),
-        (with_status(EntryNotFoundError, 404), r"what the Hub said\. The same command"),
+        (
+            with_status(HfHubHTTPError, 500),
+            r"what the Hub said\. Run the same command again to continue where this one stopped",
+        ),
+        (with_status(EntryNotFoundError, 404), r"what the Hub said\. Run the same command"),
         (HFValidationError("no such name."), r"no such name$"),
         (ConnectionError("broken"), r"cannot be reached, or the connection broke \(ConnectionError: broken\)"),
     ],
@@ -63,9 +66,7 @@ def test_run_that_changes_while_it_is_downloaded_is_not_mixed(
         return found
 
     monkeypatch.setattr(HfApi, "list_repo_tree", changed_afterwards)
-    with pytest.raises(
-        StoreError, match=r"hf://user/run: it changed while it was downloaded. Run the same command again"
-    ):
+    with pytest.raises(StoreError, match=r"hf://user/run: it changed during the download. Run the same command again"):
         Run("hf://user/run")
 
 
@@ -75,6 +76,6 @@ def test_server_that_names_no_commit_is_refused(hub: LocalHub, folder: Path) -> 
     repo.commits["../../x"] = repo.commits[repo.branches["main"][-1]]
     repo.branches["main"].append("../../x")
     with pytest.raises(
-        InputError, match=r"the Hub names its newest commit '../../x', which is no commit; check HF_ENDPOINT"
+        InputError, match=r"the Hub reports '../../x' as its newest commit, which is no commit; check HF_ENDPOINT"
     ):
         Run("hf://user/run")

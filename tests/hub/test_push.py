@@ -76,7 +76,7 @@ def test_broken_upload_is_resumed(hub: LocalHub, folder: Path, monkeypatch: pyte
     run = Run(folder)
     hub.break_after = 2  # the third one breaks off, however often it is tried again
     with pytest.raises(
-        InputError, match=r"hf://user/run: it cannot be pushed: .*The same command goes on where this one"
+        InputError, match=r"hf://user/run: it cannot be pushed: .*Run the same command again to continue"
     ):
         run.push("user/run")
     assert set(hub.files("user/run")) == {".gitattributes"}  # no part of a run is visible
@@ -116,7 +116,7 @@ def test_dropped_task_does_not_come_back(hub: LocalHub, folder: Path, tmp_path: 
     behind = shutil.copytree(folder, tmp_path / "behind")
     forget(folder, "one")
     Run(folder).push("user/run")
-    with pytest.raises(InputError, match="this run with more learned or dropped than here"):
+    with pytest.raises(InputError, match="this run with more tasks learned or dropped"):
         Run(behind).push("user/run")
 
 
@@ -132,7 +132,7 @@ def test_repository_can_be_private_and_have_branches(
     assert Run.from_hub("user/run", revision="v1").store.tasks == ["one", "two"]
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "no-token"))
-    with pytest.raises(InputError, match=r"the Hub has no such repository \(or it is private: then log in"):
+    with pytest.raises(InputError, match=r"the Hub has no such repository \(if it is private, log in"):
         Run("hf://user/run@v1")
 
 
@@ -150,10 +150,12 @@ def test_another_run_is_never_overwritten(hub: LocalHub, folder: Path, backbone_
     Run(folder).push("user/run")
     other = tmp_path / "other"
     learn(stream(backbone_folder(), [task("one")], training={"epochs": 1}, seed=5), other)
-    with pytest.raises(InputError, match=r"holds another run, or this run with more learned or dropped.*hf download"):
+    with pytest.raises(
+        InputError, match=r"holds another run, or this run with more tasks learned or dropped.*hf download"
+    ):
         Run(other).push("user/run")
     hub.change("user/run", {"results.jsonl": hub.files("user/run")["results.jsonl"] + b"{}\n"})
-    with pytest.raises(InputError, match="holds another run, or this run with more learned or dropped than here"):
+    with pytest.raises(InputError, match="holds another run, or this run with more tasks learned or dropped"):
         Run(folder).push("user/run")
 
 

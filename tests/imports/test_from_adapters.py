@@ -60,9 +60,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"residual_before_ln": False}, {}, "key residual_before_ln: got False"),
     ({"non_linearity": "mish"}, {}, "a bank has no activation like 'mish'"),
     ({"original_ln_before": True}, {}, "read normalised sums .original_ln_before. only on the FFN"),
-    ({"is_parallel": True}, {}, "a parallel bottleneck .is_parallel. reads something else"),
+    ({"is_parallel": True}, {}, "a parallel bottleneck .is_parallel. has another input"),
     ({"architecture": "prefix_tuning"}, {}, "key config.architecture: got 'prefix_tuning'"),
-    ({"model_type": "roberta"}, {}, "key model_type: got 'roberta', and the run's backbone is of type 'bert'"),
+    ({"model_type": "roberta"}, {}, "key model_type: got 'roberta', but the run's backbone is of type 'bert'"),
     ({"leave_out": [0, 1]}, {}, "it leaves out all layers"),
     ({"leave_out": [0]}, {}, "is not one that adapter_config.json asks for"),
     ({}, {f"{ROOT}.adapter_up.bias": None}, "asks for is missing"),
@@ -106,7 +106,7 @@ def test_pickles_are_read_without_executing_anything(
     with pytest.raises(InputError, match="it is damaged"):
         imported(subject, out)
     save([torch.zeros(1)], path)
-    with pytest.raises(InputError, match="does not hold tensors by name"):
+    with pytest.raises(InputError, match="does not contain a mapping from names"):
         imported(subject, out)
     path.unlink()
     with pytest.raises(InputError, match=r"has neither adapter\.safetensors nor pytorch_adapter\.bin"):

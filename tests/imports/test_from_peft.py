@@ -127,7 +127,7 @@ def test_other_methods_and_families(
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"peft_type": "VERA"}, "key peft_type: got 'VERA', but banks can be made of LORA, IA3"),
+    ({"peft_type": "VERA"}, "key peft_type: got 'VERA', but only these can be imported: LORA, IA3"),
     ({"bias": "lora_only"}, "key bias: got 'lora_only', but it changes what the adapter computes"),
     ({"lora_bias": True}, "key lora_bias: got True, but it changes"),
     ({"layer_replication": [[0, 2]]}, "key layer_replication"),
@@ -135,11 +135,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"use_qalora": True}, "key use_qalora"),
     (
         {"some_new_option": 3},
-        "key some_new_option: got 3, but it changes what the adapter computes, or is not known here",
+        "key some_new_option: got 3, but it changes what the adapter computes, or is unknown",
     ),
     (
         {"init_lora_weights": "pissa"},
-        "key init_lora_weights: got 'pissa', but such an adapter belongs to changed weights",
+        "key init_lora_weights: got 'pissa', but such an adapter belongs to modified weights",
     ),
     ({"init_lora_weights": "loftq"}, "key init_lora_weights"),
     ({"r": "8"}, "key r: Input should be a valid integer; the file is damaged"),
@@ -150,7 +150,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"target_modules": "all-linear"}, "key target_modules: got 'all-linear'"),
     ({"target_modules": ["query"]}, "peft would not load the tensors of"),
     ({"modules_to_save": [], "target_modules": ["value"]}, "peft would not load the tensors of"),
-    ({"peft_type": "IA3"}, "are of peft_type IA3|is of peft_type IA3"),
+    ({"peft_type": "IA3"}, "is not of peft_type IA3|no tensor is of peft_type IA3"),
 ]
 
 
@@ -184,10 +184,10 @@ def test_options_that_cannot_be_expressed_are_refused_by_name(
 ROOT = "base_model.model.bert.encoder.layer.0.attention.self.query"
 TENSORS: list[tuple[dict[str, Tensor | None], str]] = [
     ({f"{ROOT}.lora_A.weight": None}, "expected matrices lora_A.weight, lora_B.weight of one rank"),
-    ({f"{ROOT}.lora_B.weight": torch.zeros(17, 2)}, "are for 17 outputs of 16 inputs, but this backbone has 16 of 16"),
+    ({f"{ROOT}.lora_B.weight": torch.zeros(17, 2)}, "are for 17 outputs and 16 inputs, but this backbone has 16 and 16"),
     ({f"{ROOT}.lora_A.weight": torch.full((2, 16), torch.nan)}, "are not finite"),
     ({f"{ROOT}.lora_A.weight": torch.zeros(2, 16, dtype=torch.int8)}, "are not of a floating-point type"),
-    ({"other.lora_A.weight": torch.zeros(2, 16)}, "is not named as peft names it"),
+    ({"other.lora_A.weight": torch.zeros(2, 16)}, "does not follow peft's naming"),
     ({ROOT.replace("bert.", "gpt.") + ".lora_A.weight": torch.zeros(2, 16)}, "has no module"),
     ({"base_model.model.classifier.weight": torch.zeros(3, 17)}, "Put head.safetensors into it"),
     ({"base_model.model.classifier.weight": None, "base_model.model.classifier.bias": None}, "Put head.safetensors into it"),
@@ -231,5 +231,5 @@ def test_modules_outside_the_layers_and_other_heads_are_refused(backbone_folder:
         imported(subject_of(llama, "classification", "lora"), tmp_path / "last")
     config = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3)
     made(bert, "AutoModelForSequenceClassification", config, tmp_path / "prompt", num_labels=3)
-    with pytest.raises(InputError, match="gets positions there and moves those of the text"):
+    with pytest.raises(InputError, match="takes positions and shifts those of the text"):
         imported(subject_of(bert, "classification", "lora"), tmp_path / "prompt")

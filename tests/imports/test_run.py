@@ -159,7 +159,7 @@ def test_other_base_model_is_refused_unless_it_has_another_name(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:
     adapter = changed(learned[2], tmp_path / "adapter", base_model_name_or_path="someone/bert")
-    with pytest.raises(InputError, match="belongs to base model 'someone/bert', and the run's backbone is"):
+    with pytest.raises(InputError, match="belongs to base model 'someone/bert', but the run's backbone is"):
         import_adapter(run_folder, adapter, "foreign")
     assert import_adapter(run_folder, adapter, "foreign", base="someone/bert").store.tasks == ["first", "foreign"]
 
@@ -168,7 +168,7 @@ def test_labels_are_needed_to_score_rows(learned: tuple[Path, Path, Path], run_f
     adapter, data = changed(learned[2], tmp_path / "adapter"), rows_in(tmp_path / "rows")
     path = adapter / "adapter_model.safetensors"
     save_file(load_file(path), path)  # as peft writes it: no labels
-    with pytest.raises(InputError, match="labels: the adapter does not say which of its 2 outputs is which label"):
+    with pytest.raises(InputError, match="labels: the adapter does not say which label each of its 2 outputs"):
         import_adapter(run_folder, adapter, "foreign", data=str(data))
     run = import_adapter(run_folder, adapter, "foreign", data=str(data), labels=["yes", "no"])
     assert run.store.manifest("foreign").labels == ("yes", "no")

@@ -42,7 +42,9 @@ def test_backbone_other_than_the_streams_is_refused(
     backbone = {"name": str(backbone_folder()), "pooling": "mean"} | says.get("backbone", {})
     tasks = stream(backbone_folder(), [task("one", num_rows=16)], backbone=backbone, training=says.get("training", {}))
     learner = ContinualLearner(load_backbone(str(backbone_folder()), **loaded))
-    with pytest.raises(InputError, match=f"task 'one': the learner's backbone has {message}"):
+    with pytest.raises(
+        InputError, match=f"task 'one': the learner's backbone does not match the stream: it has {message}"
+    ):
         begin_task(learner, tasks, "one")
     assert list(learner.plans) == []
 

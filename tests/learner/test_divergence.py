@@ -138,7 +138,7 @@ def test_non_finite_bank_is_not_committed(backbone_folder: Folder, tmp_path: Pat
             pl_module.active_bank.head.get_parameter("output.bias").data[0] = torch.nan
 
     with pytest.raises(
-        InputError, match=r"task 'one': learning diverged: 1 of .* no longer finite, first head\.output"
+        InputError, match=r"task 'one': learning diverged: 1 of .* no longer finite \(the first is head\.output"
     ):
         learn(tasks_of(backbone_folder(), select="last"), tmp_path, callbacks=[Spoil()])
     assert not (tmp_path / "banks" / "one").exists()

@@ -106,7 +106,7 @@ def test_a_prompt_is_refused_with_the_reason(backbone_folder: Folder, tmp_path: 
 def test_cached_states_are_refused_with_the_reason(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task_of_kind("causal-lm", "one", bank={"preset": "lora", "layers": "top-1"})]
     training = {"packing": True, "prefix_cache": "on"}
-    with pytest.raises(InputError, match=r"cannot be cached: training\.packing puts rows into other windows"):
+    with pytest.raises(InputError, match=r"cannot be cached: training\.packing puts rows into different windows"):
         learn(stream(backbone_folder("gpt2"), tasks, training=training), tmp_path)
 
 

@@ -47,7 +47,7 @@ def test_supported_kinds_per_family(backbone_folder: Folder, family: str, kinds:
 def test_unsupported_kinds_are_refused(backbone_folder: Folder, family: str, kind: str, why: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     tasks = stream(backbone_folder(family), [task_of_kind(kind, "one")])
-    with pytest.raises(InputError, match=f"task 'one': kind '{kind}' .*{why}.*Allowed on it are .*: change"):
+    with pytest.raises(InputError, match=f"task 'one': kind '{kind}' .*{why}.*It supports .*: change"):
         plan_task(tasks.spec, tasks["one"], ("a", "b"), backbone)
 
 

@@ -26,7 +26,7 @@ scores = st.floats(0, 1, allow_subnormal=False)
 
 
 @st.composite
-def courses(draw: st.DrawFn, min_tasks: int = 2) -> tuple[Tensor, Tensor]:
+def results(draw: st.DrawFn, min_tasks: int = 2) -> tuple[Tensor, Tensor]:
     """Draw a result matrix and one reference score per task."""
     num_tasks = draw(st.integers(min_tasks, 7))
     rows = draw(st.lists(st.lists(scores, min_size=num_tasks, max_size=num_tasks), min_size=num_tasks + 1,
@@ -53,58 +53,58 @@ def test_every_metric_has_a_plain_restatement() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @QUICK
-@given(course=courses())
-def test_agrees_with_plain_python(name: str, course: tuple[Tensor, Tensor]) -> None:
+@given(result=results())
+def test_agrees_with_plain_python(name: str, result: tuple[Tensor, Tensor]) -> None:
     # The order of summation differs, hence the tolerance: a few units in the last place of a float64 near 1.
-    assert _value(name, *course).item() == pytest.approx(_plain_value(name, *course), rel=0, abs=1e-14)
+    assert _value(name, *result).item() == pytest.approx(_plain_value(name, *result), rel=0, abs=1e-14)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @LONG
-@given(course=courses())
-def test_agrees_with_plain_python_many_examples(name: str, course: tuple[Tensor, Tensor]) -> None:
-    assert _value(name, *course).item() == pytest.approx(_plain_value(name, *course), rel=0, abs=1e-14)
+@given(result=results())
+def test_agrees_with_plain_python_many_examples(name: str, result: tuple[Tensor, Tensor]) -> None:
+    assert _value(name, *result).item() == pytest.approx(_plain_value(name, *result), rel=0, abs=1e-14)
 
 
 @pytest.mark.parametrize("name", ALL)
 @QUICK
-@given(course=courses())
-def test_returns_a_float64_scalar_and_does_not_modify_arguments(name: str, course: tuple[Tensor, Tensor]) -> None:
-    before = [each.clone() for each in course]
-    found = _value(name, *course)
+@given(result=results())
+def test_returns_a_float64_scalar_and_does_not_modify_arguments(name: str, result: tuple[Tensor, Tensor]) -> None:
+    before = [each.clone() for each in result]
+    found = _value(name, *result)
     assert found.shape == ()
     assert found.dtype == torch.float64
-    assert all(torch.equal(new, old) for new, old in zip(course, before, strict=True))
+    assert all(torch.equal(new, old) for new, old in zip(result, before, strict=True))
 
 
 @pytest.mark.parametrize("name", ALL)
 @QUICK
-@given(course=courses(min_tasks=1))
-def test_arrays_and_tensors_give_identical_values(name: str, course: tuple[Tensor, Tensor]) -> None:
-    arrays = [each.numpy() for each in course]
+@given(result=results(min_tasks=1))
+def test_arrays_and_tensors_give_identical_values(name: str, result: tuple[Tensor, Tensor]) -> None:
+    arrays = [each.numpy() for each in result]
     metrics: dict[str, Callable[..., Any]] = {**MATRIX_METRICS, **REFERENCE_METRICS}
     metric = metrics[name]
     found = metric(arrays[0]) if name in MATRIX_METRICS else metric(*arrays)
     assert isinstance(found, np.ndarray)
     assert (found.shape, found.dtype) == ((), np.float64)
-    assert found.tobytes() == _value(name, *course).numpy().tobytes()
+    assert found.tobytes() == _value(name, *result).numpy().tobytes()
 
 
 @pytest.mark.parametrize("name", BACKWARD_ZERO)
 @QUICK
-@given(course=courses())
-def test_constant_scores_give_exactly_zero(name: str, course: tuple[Tensor, Tensor]) -> None:
-    constant_TT = course[1].expand(len(course[1]), -1)
+@given(result=results())
+def test_constant_scores_give_exactly_zero(name: str, result: tuple[Tensor, Tensor]) -> None:
+    constant_TT = result[1].expand(len(result[1]), -1)
     unlearned_TT = torch.rand(constant_TT.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     R_TT = constant_TT.tril() + unlearned_TT.triu(1)  # before a task is learned its score may be anything
     assert MATRIX_METRICS[name](R_TT).item() == 0.0
 
 
 @QUICK
-@given(course=courses())
-def test_constant_scores_count_as_remembered(course: tuple[Tensor, Tensor]) -> None:
-    constant_TT = course[1].expand(len(course[1]), -1)
+@given(result=results())
+def test_constant_scores_count_as_remembered(result: tuple[Tensor, Tensor]) -> None:
+    constant_TT = result[1].expand(len(result[1]), -1)
     assert MATRIX_METRICS["rem"](constant_TT).item() == 1.0
     assert MATRIX_METRICS["forgetting_max_all_rows"](constant_TT).item() == 0.0
     assert torch.equal(MATRIX_METRICS["acc"](constant_TT), MATRIX_METRICS["learning_accuracy"](constant_TT))
@@ -112,47 +112,47 @@ def test_constant_scores_count_as_remembered(course: tuple[Tensor, Tensor]) -> N
 
 @pytest.mark.parametrize("name", DIFFERENCES)
 @QUICK
-@given(course=courses(), shift=st.integers(-8, 8))
-def test_differences_are_invariant_to_a_constant(name: str, course: tuple[Tensor, Tensor], shift: int) -> None:
-    shifted = MATRIX_METRICS[name](course[0] + shift)
-    assert shifted.item() == pytest.approx(MATRIX_METRICS[name](course[0]).item(), abs=1e-13)
+@given(result=results(), shift=st.integers(-8, 8))
+def test_differences_are_invariant_to_a_constant(name: str, result: tuple[Tensor, Tensor], shift: int) -> None:
+    shifted = MATRIX_METRICS[name](result[0] + shift)
+    assert shifted.item() == pytest.approx(MATRIX_METRICS[name](result[0]).item(), abs=1e-13)
 
 
 @pytest.mark.parametrize("name", REFERENCE_METRICS)
 @QUICK
-@given(course=courses(), shift=st.integers(-8, 8))
+@given(result=results(), shift=st.integers(-8, 8))
 def test_adding_a_constant_to_scores_and_references_changes_nothing(
-    name: str, course: tuple[Tensor, Tensor], shift: int
+    name: str, result: tuple[Tensor, Tensor], shift: int
 ) -> None:
-    shifted = REFERENCE_METRICS[name](course[0] + shift, course[1] + shift)
-    assert shifted.item() == pytest.approx(REFERENCE_METRICS[name](*course).item(), abs=1e-13)
+    shifted = REFERENCE_METRICS[name](result[0] + shift, result[1] + shift)
+    assert shifted.item() == pytest.approx(REFERENCE_METRICS[name](*result).item(), abs=1e-13)
 
 
 @QUICK
-@given(course=courses(), data=st.data())
-def test_average_is_invariant_to_task_order(course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
-    order = data.draw(st.permutations(range(len(course[1]))))
-    permuted_TT = course[0][:, order]
-    found, expected = MATRIX_METRICS["acc"](permuted_TT), MATRIX_METRICS["acc"](course[0])
+@given(result=results(), data=st.data())
+def test_average_is_invariant_to_task_order(result: tuple[Tensor, Tensor], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(result[1]))))
+    permuted_TT = result[0][:, order]
+    found, expected = MATRIX_METRICS["acc"](permuted_TT), MATRIX_METRICS["acc"](result[0])
     assert found.item() == pytest.approx(expected.item(), abs=1e-14)
 
 
 @pytest.mark.parametrize("name", ["bwt_gem", "bwt_gem_code", "forgetting_first", "intransigence_mean"])
 @QUICK
-@given(course=courses(), data=st.data())
-def test_earlier_tasks_can_be_permuted(name: str, course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
+@given(result=results(), data=st.data())
+def test_earlier_tasks_can_be_permuted(name: str, result: tuple[Tensor, Tensor], data: st.DataObject) -> None:
     """Only the last task is special: R with rows and columns permuted in the same way has the same value."""
-    last = len(course[1]) - 1
+    last = len(result[1]) - 1
     order = [*data.draw(st.permutations(range(last))), last]
-    R_TT, reference_T = course
+    R_TT, reference_T = result
     found = _value(name, R_TT[order][:, order], reference_T[order])
-    assert found.item() == pytest.approx(_value(name, *course).item(), abs=1e-14)
+    assert found.item() == pytest.approx(_value(name, *result).item(), abs=1e-14)
 
 
 @QUICK
-@given(course=courses())
-def test_variants_are_related_as_named(course: tuple[Tensor, Tensor]) -> None:
-    R_TT, reference_T = course
+@given(result=results())
+def test_variants_are_related_as_named(result: tuple[Tensor, Tensor]) -> None:
+    R_TT, reference_T = result
     value = {name: _value(name, R_TT, reference_T).item() for name in ALL}
     assert value["forgetting_first"] == -value["bwt_gem"]
     assert value["forgetting_max_all_rows"] >= value["forgetting_max"] >= value["forgetting_first"]
@@ -164,9 +164,9 @@ def test_variants_are_related_as_named(course: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @QUICK
-@given(course=courses())
-def test_only_the_cells_of_the_formula_are_read(name: str, course: tuple[Tensor, Tensor]) -> None:
-    R_TT, reference_T = course
+@given(result=results())
+def test_only_the_cells_of_the_formula_are_read(name: str, result: tuple[Tensor, Tensor]) -> None:
+    R_TT, reference_T = result
     needed = plain.NEEDED[name](len(R_TT))
     sparse_TT = torch.full_like(R_TT, torch.nan)
     for i, j in needed:
@@ -176,20 +176,20 @@ def test_only_the_cells_of_the_formula_are_read(name: str, course: tuple[Tensor,
 
 @pytest.mark.parametrize("name", ALL)
 @QUICK
-@given(course=courses(), data=st.data())
+@given(result=results(), data=st.data())
 def test_missing_required_score_makes_the_value_missing(
-    name: str, course: tuple[Tensor, Tensor], data: st.DataObject
+    name: str, result: tuple[Tensor, Tensor], data: st.DataObject
 ) -> None:
-    R_TT = course[0].clone()
+    R_TT = result[0].clone()
     i, j = data.draw(st.sampled_from(sorted(plain.NEEDED[name](len(R_TT)))))
     R_TT[i, j] = torch.nan
-    assert _value(name, R_TT, course[1]).isnan()
+    assert _value(name, R_TT, result[1]).isnan()
 
 
 @pytest.mark.parametrize("name", REFERENCE_METRICS)
 @QUICK
-@given(course=courses())
-def test_a_missing_reference_makes_the_value_missing(name: str, course: tuple[Tensor, Tensor]) -> None:
-    reference_T = course[1].clone()
+@given(result=results())
+def test_a_missing_reference_makes_the_value_missing(name: str, result: tuple[Tensor, Tensor]) -> None:
+    reference_T = result[1].clone()
     reference_T[-1] = torch.nan
-    assert REFERENCE_METRICS[name](course[0], reference_T).isnan()
+    assert REFERENCE_METRICS[name](result[0], reference_T).isnan()

@@ -162,7 +162,7 @@ def test_invalid_costs_are_refused() -> None:
         metrics.sss(_f64(-1), 1.0)
     with pytest.raises(ValueError, match="data_memory is 0, but must be > 0"):
         metrics.sss(_f64(1), 0)
-    with pytest.raises(ValueError, match=r"learn_ops_T has shape \(1,\); pass_ops_T has \(2,\)"):
+    with pytest.raises(ValueError, match=r"learn_ops_T has shape \(1,\), but pass_ops_T has \(2,\)"):
         metrics.ce(_f64(1, 2), _f64(1), epsilon=1.0)
     with pytest.raises(ValueError, match="epsilon is nan, but must be > 0"):
         metrics.ce(_f64(1), _f64(1), epsilon=NAN)

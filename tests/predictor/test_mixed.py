@@ -115,12 +115,12 @@ def test_invalid_request_is_refused_before_predicting(run: Run) -> None:
         InputError, match=r"task 'nine' is not learned in .*; learned tasks: one, pairs, wide, number, tags"
     ):
         run.predict(["w1", "w2"], ["one", "nine"])
-    with pytest.raises(InputError, match=r"task 'nine' is not learned in .* \(nor 1 other is\)"):
+    with pytest.raises(InputError, match=r"task 'nine' is not learned in .* \(the same goes for 1 other\)"):
         run.predict(["w1", "w2", "w3"], ["one", "nine", "ten"])
     with pytest.raises(InputError, match="task 7 is not learned"):
         run.predict(["w1", "w2"], ["one", 7])  # type: ignore[list-item]
     with pytest.raises(
-        InputError, match="2 rows, but 1 task: give one task per row, in the same order, or one name for all"
+        InputError, match="got 2 rows, but 1 task: give one task per row, in the same order, or a single task for all"
     ):
         run.predict(["w1", "w2"], ["one"])
     with pytest.raises(InputError, match=r"task 'pairs': row 3 is 'w3'; each row of this task is a pair of texts"):

@@ -12,7 +12,7 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor
-from tests.engine.test_kinds import course
+from tests.engine.test_kinds import stream_of_kinds
 from tests.predictor.committed import Made, committed
 
 Folder = Callable[..., Path]
@@ -53,7 +53,7 @@ def test_tuple_of_texts_is_two_rows_for_single_text_tasks(run: Run) -> None:
 def test_row_of_the_wrong_type_is_refused(run: Run) -> None:
     with pytest.raises(InputError, match="task 'pairs': row 1 is 'w1'; each row of this task is a pair of texts"):
         run.predict("w1", "pairs")
-    with pytest.raises(InputError, match=r"a single row was given, but a list of 2 tasks: .* use predict_all"):
+    with pytest.raises(InputError, match=r"a single row was given together with a list of 2 tasks: .* use predict_all"):
         run.predict("w1", ["one", "wide"])
     with pytest.raises(InputError, match=r"rows: got 7 of type int; give one row .* or a list of rows"):
         run.predict(7, "one")  # type: ignore[call-overload]
@@ -90,7 +90,7 @@ def test_rows_may_be_any_iterable(run: Run) -> None:
 def test_one_image_is_a_path_an_array_or_an_image_of_pillow(backbone_folder: Folder, tmp_path: Path) -> None:
     from PIL import Image
 
-    run = learn(course(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
+    run = learn(stream_of_kinds(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
     name = "image-classification"
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
     Image.fromarray(pixels).save(tmp_path / "one.png")

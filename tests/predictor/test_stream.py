@@ -66,7 +66,7 @@ def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, mo
     ("name", "row", "fragment"),
     [
         ("labels", "w1", "task 'labels' is a classification task, which generates no text.*causal-lm and seq2seq"),
-        ("beams", "w1", "task 'beams' generates with 2 beams, and which of them is the text is known only at the end"),
+        ("beams", "w1", "task 'beams' generates with 2 beams, and only at the end is it known which one"),
         ("none", "w1", "'none' is not learned"),
         ("texts", ["w1", "w2"], "got 2 rows in a list; give a single row"),
         ("texts", " ", "row 1 is ' ', with an empty text"),

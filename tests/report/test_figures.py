@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from continual_petl import Run
@@ -25,7 +24,7 @@ from continual_petl.report.figures import (
     seconds,
 )
 from continual_petl.report.figures.registry import figures_of_run, figures_of_task
-from continual_petl.report.figures.style import scatter, styled, task_axis, tick
+from continual_petl.report.figures.style import Drawing, as_figure, drawing, scatter, task_axis, tick
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.certificate.history import Confusion, PerLabel, Points
@@ -37,13 +36,13 @@ def read(folder: Path, name: str, file: str) -> Any:
     return json.loads((folder / "banks" / name / file).read_text())
 
 
-def drawn(figure: Any) -> Any:
-    assert figure is not None
-    return figure
+def drawn(drawing: Drawing | None) -> Any:
+    assert drawing is not None
+    return as_figure(drawing)
 
 
 def test_heat_map_has_r_exactly_and_nothing_above_the_diagonal(facts: RunFacts) -> None:
-    (heat,) = result_matrix.figure(facts).data
+    (heat,) = drawn(result_matrix.figure(facts)).data
     for i, row in enumerate(heat.z):
         for j, value in enumerate(row):
             assert (value == float(facts.results.R[i, j])) if j <= i else value is None
@@ -51,7 +50,7 @@ def test_heat_map_has_r_exactly_and_nothing_above_the_diagonal(facts: RunFacts) 
 
 def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None:
     long = many(facts, 250)
-    (heat,) = result_matrix.figure(long).data
+    (heat,) = drawn(result_matrix.figure(long)).data
     assert len(heat.z) == result_matrix.MAX_CELLS
     R = long.results.R.numpy()
     known = [
@@ -70,7 +69,7 @@ def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None
 
 
 def test_lines_have_every_known_score_with_its_status(facts: RunFacts) -> None:
-    figure = scores_over_time.figure(facts)
+    figure = drawn(scores_over_time.figure(facts))
     assert [trace.name for trace in figure.data] == ["one \u2261", "two \u2261", "multilabel \u2261", "four \u2261"]
     for j, trace in enumerate(figure.data):
         assert list(trace.x) == list(range(j + 1, 5))
@@ -84,7 +83,7 @@ def test_changed_scores_and_banks_are_marked(facts: RunFacts) -> None:
     results = dataclasses.replace(facts.results, rows=rows_of(R))
     bad = dataclasses.replace(facts.tasks[1].check, findings=(Finding(message="it changed"),))
     tasks = (facts.tasks[0], dataclasses.replace(facts.tasks[1], check=bad), *facts.tasks[2:])
-    moved = scores_over_time.figure(dataclasses.replace(facts, results=results, tasks=tasks))
+    moved = drawn(scores_over_time.figure(dataclasses.replace(facts, results=results, tasks=tasks)))
     assert moved.data[0].marker.symbol == ("circle", "circle", "circle", "x")
     assert moved.data[0].text[-1] == "measured, changed"
     assert [trace.name for trace in moved.data] == ["one \u2261", "two \u2260", "multilabel \u2261", "four \u2261"]
@@ -92,7 +91,7 @@ def test_changed_scores_and_banks_are_marked(facts: RunFacts) -> None:
 
 def test_the_spread_of_many_tasks_is_that_of_their_changes(facts: RunFacts) -> None:
     long = many(facts, 60)
-    best, middle, worst = scores_over_time.figure(long).data
+    best, middle, worst = drawn(scores_over_time.figure(long)).data
     R = long.results.R.numpy()
     for at, step in enumerate(best.x):
         changes = [R[step - 1, j] - R[j, j] for j in range(step - 1) if not np.isnan(R[step - 1, j])]
@@ -103,52 +102,52 @@ def test_the_spread_of_many_tasks_is_that_of_their_changes(facts: RunFacts) -> N
 
 
 def test_forgetting_is_drawn_after_each_task(facts: RunFacts) -> None:
-    for trace in forgetting.figure(facts).data:
+    for trace in drawn(forgetting.figure(facts)).data:
         assert list(trace.x) == [2, 3, 4]
         assert list(trace.y) == [facts.after(step)[trace.name] for step in (2, 3, 4)]
-    low, high = forgetting.figure(facts).layout.yaxis.range
+    low, high = drawn(forgetting.figure(facts)).layout.yaxis.range
     assert low < 0 < high
 
 
 def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
-    *parts, copies = growth.parameters(facts).data
+    *parts, copies = drawn(growth.parameters(facts)).data
     for step, row in enumerate(facts.growth):
         assert sum(trace.y[step + 1] for trace in parts) == row.stored
         assert copies.y[step + 1] == row.full_copies
-    *parts, copies = growth.num_bytes(facts).data
+    *parts, copies = drawn(growth.num_bytes(facts)).data
     assert facts.pin is not None
     for step, row in enumerate(facts.growth):
         assert sum(trace.y[step + 1] for trace in parts) == row.cumulative_bytes
         assert copies.y[step + 1] == 4 * facts.pin.num_parameters * (step + 1)
     for place, task_facts in enumerate(facts.tasks):
-        assert sum(trace.y[place] for trace in growth.each_task(facts).data) == task_facts.num_parameters
-        assert sum(trace.y[place] for trace in growth.each_bytes(facts).data) == task_facts.num_bytes
+        assert sum(trace.y[place] for trace in drawn(growth.each_task(facts)).data) == task_facts.num_parameters
+        assert sum(trace.y[place] for trace in drawn(growth.each_bytes(facts)).data) == task_facts.num_bytes
 
 
 def test_growth_starts_at_zero_tasks(facts: RunFacts) -> None:
-    for figure in (growth.parameters(facts), growth.num_bytes(facts)):
+    for figure in (drawn(growth.parameters(facts)), drawn(growth.num_bytes(facts))):
         assert [(trace.x[0], trace.y[0]) for trace in figure.data] == [(0, 0)] * len(figure.data)
 
 
 def test_axis_with_at_most_one_value_has_a_range_and_no_dates() -> None:
     def axes(x: list[float], y: list[float | None]) -> Any:
-        layout = styled([scatter(x=x, y=y)], x="tasks learned", y="score").layout
+        layout = drawn(drawing([scatter(x=x, y=y)], x="tasks learned", y="score")).layout
         return layout.xaxis.range, layout.yaxis.range
 
     assert axes([], []) == ((0, 1), (0, 1))
     assert axes([1], [0.5]) == (None, (0.45, 0.55))
     assert axes([1, 2], [0.5, 0.5 + 1e-12])[1] == pytest.approx((0.45, 0.55))
     assert axes([1, 2], [0.5, 0.501]) == (None, None)
-    near = styled([scatter(x=[10**9, 10**9 + 1], y=[0.1, 0.9])], y="score", xaxis={"type": "log"}).layout
+    near = drawn(drawing([scatter(x=[10**9, 10**9 + 1], y=[0.1, 0.9])], y="score", xaxis={"type": "log"})).layout
     assert near.xaxis.range is None, "a range of a logarithmic axis is one of exponents"
-    layout = styled([scatter(x=["2024-01-01"], y=[1])], y="score").layout
+    layout = drawn(drawing([scatter(x=["2024-01-01"], y=[1])], y="score")).layout
     assert (layout.xaxis.type, layout.yaxis.type) == ("linear", "linear")
 
 
 def test_time_includes_all_phases(facts: RunFacts) -> None:
     spent = {**facts.results.seconds, "two": {**facts.results.seconds["two"], "waiting": 3.5}}
     results = dataclasses.replace(facts.results, seconds=spent)
-    figure = seconds.figure(dataclasses.replace(facts, results=results))
+    figure = drawn(seconds.figure(dataclasses.replace(facts, results=results)))
     for place, name in enumerate(facts.results.tasks):
         assert sum(trace.y[place] for trace in figure.data) == pytest.approx(sum(spent[name].values()))
     assert "waiting" in [trace.name for trace in figure.data]
@@ -163,7 +162,7 @@ def test_bars_of_few_tasks_have_their_names(facts: RunFacts) -> None:
 def test_learning_curve_matches_the_history(learned: Path, facts: RunFacts) -> None:
     for task_facts in facts.tasks:
         kept = read(learned, task_facts.name, "history.json")
-        figure = go.Figure(curves.drawn(task_facts))
+        figure = drawn(curves.drawn(task_facts))
         losses, scores = figure.data
         assert [list(losses.x), list(losses.y)] == [
             [point[key] for point in kept["curve"]["losses"]] for key in ("step", "loss")
@@ -185,7 +184,7 @@ def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts
     rows = task("one")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="one")
     expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
-    (heat,) = go.Figure(answered.drawn(facts.tasks[0])).data
+    (heat,) = drawn(answered.drawn(facts.tasks[0])).data
     labels = facts.tasks[0].manifest.labels
     assert labels is not None
     found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
@@ -198,7 +197,7 @@ def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts
 def test_scatter_plot_matches_the_predictions(learned: Path, facts: RunFacts) -> None:
     rows = regression_task("two")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="two")
-    dots = go.Figure(answered.drawn(facts.tasks[1])).data[1]
+    dots = drawn(answered.drawn(facts.tasks[1])).data[1]
     assert list(dots.x) == [row["label"] for row in rows]
     assert list(dots.y) == pytest.approx([answer.value for answer in said], abs=1e-4)  # another batch: rounding
 
@@ -207,7 +206,7 @@ def test_multilabel_bars_match_the_predictions(learned: Path, facts: RunFacts) -
     rows = task_of_kind("multilabel", num_rows=20)["data"]["test"]
     answers = [answer.value for answer in Run(learned).predict([row["text"] for row in rows], task="multilabel")]
     said = [answer for answer in answers if isinstance(answer, list)]
-    right, wrong, missed = go.Figure(answered.drawn(facts.tasks[2])).data
+    right, wrong, missed = drawn(answered.drawn(facts.tasks[2])).data
     for place, label in enumerate(right.customdata):
         pairs = Counter((label in row["label"], label in answer) for row, answer in zip(rows, said, strict=True))
         assert (right.y[place], wrong.y[place], missed.y[place]) == (
@@ -224,7 +223,7 @@ def test_large_confusion_matrix_shows_labels_with_most_errors(facts: RunFacts) -
         manifest=facts.tasks[0].manifest.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
     )
-    (heat,) = go.Figure(answered.drawn(found)).data
+    (heat,) = drawn(answered.drawn(found)).data
     assert len(heat.z) == answered.MAX_LABELS
     assert heat.z[-2][-1] == pytest.approx(7 / 17)
     assert "&lt;b&gt;250 predicted as &lt;b&gt;299: 7" in heat.customdata[-2]
@@ -247,11 +246,11 @@ def test_a_split_without_rows_is_drawn(facts: RunFacts, found: Confusion | Point
 def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFacts) -> None:
     R = facts.results.R
     names = ["four", "gone", "one"]
-    (dots,) = comparison.each_task([("a run", facts)], names).data
+    (dots,) = drawn(comparison.each_task([("a run", facts)], names)).data
     assert list(dots.y) == [float(R[3, 3]), None, float(R[3, 0])]
-    (line,) = comparison.over_time([("a run", facts)], "BWT").data
+    (line,) = drawn(comparison.over_time([("a run", facts)], "BWT")).data
     assert list(line.y) == [facts.after(step)["BWT"] for step in (2, 3, 4)]
-    (dot,) = comparison.cost([("a run", facts)]).data
+    (dot,) = drawn(comparison.cost([("a run", facts)])).data
     assert (dot.x, dot.y) == ((facts.growth[-1].stored,), (facts.results.acc,))
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 import torch
 from hypothesis import given
@@ -24,7 +23,9 @@ from continual_petl.metrics import acc, bwt_gem, forgetting_max
 from continual_petl.report import facts as facts_module
 from continual_petl.report import write
 from continual_petl.report.facts import Reader, read_facts
-from continual_petl.report.figures import answered, bars, curves, growth, seconds
+from continual_petl.report.figures import bars, comparison, growth, result_matrix, scores_over_time, seconds
+from continual_petl.report.figures.registry import run_figures, task_figures
+from continual_petl.report.figures.style import as_figure
 from continual_petl.report.page.details import script_of
 from continual_petl.report.page.parts import MAX_ROWS, Table
 from continual_petl.report.page.sections import TOGETHER, sections
@@ -92,7 +93,7 @@ def test_averages_of_known_cells_match_the_full_matrix(matrix: list[list[float]]
 def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
     size = bars.tasks_of_a_bar(LONG)
     assert size > 1
-    modifications = growth.each_task(long).data[0]
+    modifications = as_figure(growth.each_task(long)).data[0]
     assert len(modifications.x) == -(-LONG // size) <= bars.MAX_BARS
     for number, (value, words) in enumerate(zip(modifications.y, modifications.customdata, strict=True)):
         tasks = range(number * size, min(LONG, (number + 1) * size))
@@ -102,19 +103,21 @@ def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
     for name in ("each", "each-bytes", "seconds"):
         assert f"Each bar is the mean of {size} of the {LONG} tasks" in said[name]
     assert "The table lists every task." in said["each"]
-    assert "by number" in growth.each_bytes(long).layout.xaxis.title.text
+    assert "by number" in as_figure(growth.each_bytes(long)).layout.xaxis.title.text
 
 
 def test_means_ignore_unknown_values(long: RunFacts) -> None:
     first = long.tasks[0].name
     spent = {name: {"train": 3.0} for name in long.results.tasks if name != first}
     results = dataclasses.replace(long.results, seconds=spent)
-    train = seconds.figure(dataclasses.replace(long, results=results)).data[list(seconds.PHASES).index("train")]
+    train = as_figure(seconds.figure(dataclasses.replace(long, results=results))).data[
+        list(seconds.PHASES).index("train")
+    ]
     assert set(train.y) == {3.0}
 
 
 def test_growth_lines_are_thinned_and_say_so(long: RunFacts) -> None:
-    added = growth.parameters(long).data[0]
+    added = as_figure(growth.parameters(long)).data[0]
     assert list(added.x) == [0, *long.steps]
     assert added.x[-1] == LONG
     assert list(added.y) == [0, *(sum(range(step)) for step in long.steps)]
@@ -139,7 +142,11 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
 
 def test_few_hundred_tasks_are_shown_task_by_task(facts: RunFacts) -> None:
     run = many(facts, MAX_TASKS)
-    assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) - 1 == MAX_TASKS
+    assert (
+        len(as_figure(growth.each_task(run)).data[0].x)
+        == len(as_figure(growth.parameters(run)).data[0].x) - 1
+        == MAX_TASKS
+    )
     said = words_of(run)
     for name in ("parameters", "bytes", "each", "each-bytes", "seconds"):
         assert "mean of" not in said[name]
@@ -203,14 +210,23 @@ def test_long_table_has_all_rows_as_data_and_the_first_in_the_document(facts: Ru
     assert not table_of(many(facts, MAX_ROWS), "Certificates").is_long
 
 
-def test_task_figures_match_plotly(facts: RunFacts) -> None:
-    for task in facts.tasks:
-        for module in (curves, answered):
-            drawn = module.drawn(task)
-            assert drawn is not None
-            checked = json.loads(go.Figure(drawn).to_json())
+def test_figures_match_plotly(facts: RunFacts) -> None:
+    drawn = [each.draw(facts) for each in run_figures()]
+    drawn += [each.draw(task) for each in task_figures() for task in facts.tasks]
+    drawn += [comparison.cost([("run", facts)]), comparison.each_task([("run", facts)], facts.results.tasks)]
+    drawn += [result_matrix.figure(many(facts, 250)), scores_over_time.figure(many(facts, 50))]
+    for drawing in drawn:
+        if drawing is not None:
+            checked = json.loads(as_figure(drawing).to_json())
             checked["layout"]["template"] = {}  # of which plotly makes one that says nothing
-            assert json.loads(json.dumps(drawn)) == checked
+            assert without_none(json.loads(json.dumps(drawing))) == without_none(checked)
+
+
+def without_none(value: Any) -> Any:
+    """Return JSON without the keys whose value is None: plotly leaves them out."""
+    if isinstance(value, dict):
+        return {key: without_none(each) for key, each in value.items() if each is not None}
+    return [without_none(each) for each in value] if isinstance(value, list) else value
 
 
 def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

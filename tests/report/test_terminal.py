@@ -84,7 +84,7 @@ def test_all_of_a_dozen_tasks_are_shown() -> None:
     text = shown(12)
     assert all(f" t{number} " in text for number in range(12))
     assert "mean of" not in text
-    assert "n/a: forgetting needs every score of the rows before the last one, and some are unknown" in text
+    assert "n/a: forgetting needs every score of the rows before the last one, but some are unknown" in text
 
 
 def test_missing_number_has_a_reason() -> None:

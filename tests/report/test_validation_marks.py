@@ -11,6 +11,7 @@ import pytest
 from continual_petl import Run, learn
 from continual_petl.report.facts import read_facts
 from continual_petl.report.figures import result_matrix, scores_over_time
+from continual_petl.report.figures.style import as_figure
 from continual_petl.report.write import write_comparison, write_report
 from tests.streams_in_code import stream, task
 
@@ -36,10 +37,13 @@ def test_page_marks_validation_scores_and_explains_the_mark(run: Path, tmp_path:
 
 def test_figures_mark_validation_scores(run: Path) -> None:
     facts = read_facts(run)
-    matrix = result_matrix.figure(facts)
+    matrix = as_figure(result_matrix.figure(facts))
     assert matrix.layout.xaxis.ticktext == ("with", "without*")
     assert matrix.layout.yaxis.ticktext == ("with", "without")
-    assert [trace.name for trace in scores_over_time.figure(facts).data] == ["with \u2261", "without* \u2261"]
+    assert [trace.name for trace in as_figure(scores_over_time.figure(facts)).data] == [
+        "with \u2261",
+        "without* \u2261",
+    ]
 
 
 def test_a_comparison_marks_the_score_in_each_run(run: Path, tmp_path: Path) -> None:

@@ -179,16 +179,16 @@ def test_stored_arrays_are_read_back_exactly() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("counts_C", np.asarray([0], np.int64), r"rows \[0\]"),
-        ("counts_C", np.asarray([1, 2], np.int64), "1 means, but numbers of rows for 2"),
+        ("counts_C", np.asarray([0], np.int64), r"counts \[0\]"),
+        ("counts_C", np.asarray([1, 2], np.int64), "1 means, but row counts for 2"),
         ("counts_C", np.asarray(3, np.int64), "number of dimensions"),
         ("means_CF", np.zeros((0, 6)), "0 means"),
         ("layers_K", np.asarray([], np.int64), "0 layers"),
         ("layers_K", np.asarray([1, 2, 3, 4], np.int64), "4 layers"),
         ("means_CF", np.full((1, 6), np.nan), "not finite"),
         ("means_CF", np.zeros((1, 6), np.float32), "with their dtypes"),
-        ("covariance_U", np.zeros(20, np.int32), "do not fit"),
-        ("distances_Q", np.zeros(3), "do not fit"),
+        ("covariance_U", np.zeros(20, np.int32), "wrong shapes"),
+        ("distances_Q", np.zeros(3), "wrong shapes"),
         ("more", np.zeros(3), "expected the arrays"),
     ],
 )

@@ -88,7 +88,7 @@ def test_lines_of_a_text_file_are_rows(run: Run, tmp_path: Path, capsys: pytest.
     [
         (
             {"body": "w1"},
-            r"rows.jsonl:1: a row that names no task is read from one of the columns text, source, tokens",
+            r"rows.jsonl:1: a row without a task name is read from one of the columns text, source, tokens",
         ),
         ({"text": "w1", "source": "w2"}, "this one fills 'text' and 'source'"),
         ({"text": 3}, "column 'text' holds 3, which is not a text"),

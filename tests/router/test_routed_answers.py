@@ -89,7 +89,7 @@ def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
 
 
 def test_rows_that_no_task_takes_are_refused(run: Run) -> None:
-    with pytest.raises(InputError, match=r"row 2 is .* no task that can be found without its name takes such rows"):
+    with pytest.raises(InputError, match=r"row 2 is .* none of the tasks that can be found without their name takes"):
         run.predict(["w1", ("w1", "w2", "w3")])
 
 
@@ -138,7 +138,11 @@ def test_tasks_learned_with_other_layers_are_named(run: Run, backbone_folder: Fo
 def test_the_command_prints_the_task_before_the_answer(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     text, strange = _texts("high")[0], STRANGE
     assert main(["predict", str(run.store.folder), text, strange]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    first, second = printed.out.splitlines()
+    assert printed.err.splitlines()[-1].endswith(
+        "name the task with --task, or take the nearest with --unknown nearest"
+    )
     assert first.startswith("high ")
     assert second.startswith("(unknown)\tnearest task: ")
     assert main(["predict", str(run.store.folder), "--json", "--unknown", "nearest", text, "w1\tw2 w3"]) == 0

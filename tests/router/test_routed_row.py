@@ -140,9 +140,9 @@ def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.Capture
     assert main(["report", str(run.store.folder), "--json"]) == 0
     json.loads(capsys.readouterr().out)
     assert main(["report", str(run.store.folder)]) == 0
-    assert "rows (row) taken for each task (column)" in " ".join(capsys.readouterr().out.split())
+    assert "rows (row) routed to each task (column)" in " ".join(capsys.readouterr().out.split())
     page = (run.store.folder / "report" / "index.html").read_text()
-    assert "Which task rows are taken for" in page
+    assert "Which task rows are routed to" in page
     assert set(run.figures()) >= {"routing", "routed", "taken-for"}
 
 

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
 
 from continual_petl import InputError, Run, StoreError, forget, learn
 from continual_petl.serve import ServeSettings, make_app
+from continual_petl.serve.verified import REFUSED_S
 from continual_petl.store.model_cache import ModelCache
 from tests.serve.conftest import TASKS, TRAINING, Open
 from tests.small import small
@@ -79,6 +81,22 @@ def test_changed_bank_gives_no_predictions(own: Path, opened: Open) -> None:
     client = opened(own)
     assert _ask(client, "second") == (503, "not_verified")
     assert _ask(client, "first")[0] == 200
+
+
+def test_task_that_failed_is_not_verified_for_every_request(
+    own: Path, opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = own / "banks" / "second" / "bank.safetensors"
+    _flip(bank)
+    client = opened(own)
+    with caplog.at_level("ERROR", "continual_petl.serve"):
+        assert [_ask(client, "second")[0] for _ in range(3)] == [503] * 3
+    assert sum("is not served" in record.message for record in caplog.records) == 1
+    _flip(bank)
+    assert _ask(client, "second") == (503, "not_verified")
+    later = time.monotonic() + REFUSED_S
+    monkeypatch.setattr("continual_petl.serve.verified.time", SimpleNamespace(monotonic=lambda: later))
+    assert _ask(client, "second")[0] == 200
 
 
 def test_changed_probe_gives_no_predictions(own: Path, opened: Open) -> None:

@@ -39,7 +39,7 @@ def test_tasks(asking: Client, learned: Path) -> None:
 
 
 def test_refusal_is_raised_with_its_fields(asking: Client) -> None:
-    with pytest.raises(EndpointError, match="task 'frist' is not learned here") as caught:
+    with pytest.raises(EndpointError, match="task 'frist' has not been learned") as caught:
         asking.predict("w1", "frist")
     assert (caught.value.status, caught.value.code) == (404, "unknown_task")
     with pytest.raises(EndpointError) as caught:

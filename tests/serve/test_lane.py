@@ -99,7 +99,7 @@ def test_rows_beyond_the_limit_are_refused_with_the_time_to_wait() -> None:
         await _started(recorder)
         others = [asyncio.ensure_future(lane.answer([Rows(name, 4)])) for name in "bc"]
         await asyncio.sleep(0)
-        with pytest.raises(Problem, match="8 rows are waiting; at most 8 may: try again later") as caught:
+        with pytest.raises(Problem, match="8 rows are waiting; at most 8 are allowed: try again later") as caught:
             await lane.answer([Rows("d")])
         assert (caught.value.status, caught.value.retry_after) == (429, 1)
         assert caught.value.headers() == {"retry-after": "1"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from continual_petl import Run
+from continual_petl import Run, learn
+from continual_petl.predictor.predictor import Predictor
+from tests.router.rows import labelled_task, routed_stream, rows_of
+from tests.serve.conftest import Open
 
 PIXEL = "R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
 TEXTS = ["w1 w20 w30", "w0 w41", "w1 w1 w50 w60 w70 w12"]
@@ -64,6 +68,32 @@ def test_rows_without_a_task_are_routed(client: TestClient, run: Run) -> None:
         assert _close(record["runners_up"], wanted.runners_up)
 
 
+def test_banks_in_upper_layers_resume_from_the_pass_that_found_the_task(
+    backbone_folder: Callable[..., Path], tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = {"preset": "houlsby", "bottleneck": 4, "layers": "1"}
+    tasks = [labelled_task("low"), labelled_task("high")]
+    run = learn(routed_stream(backbone_folder(), tasks, bank=bank), tmp_path / "run", progress=False)
+    texts = [row["text"] for name in ("low", "high") for row in rows_of(name, 6, 7)]
+    client = opened(tmp_path / "run")
+    names = ["low", *[None] * (len(texts) - 1)]
+    _predicted(client, texts, names, unknown="nearest")  # verifies the banks first
+    below: list[object] = []
+    resume = Predictor.resume
+
+    def resumed(predictor: Predictor, *given: Any, **more: Any) -> Any:
+        below.append(given[2])
+        return resume(predictor, *given, **more)
+
+    monkeypatch.setattr(Predictor, "resume", resumed)
+    found = _predicted(client, texts, names, unknown="nearest")
+    assert [states is not None for states in below] == [False, True]  # the named row, then those whose task was found
+    wanted = run.predict(texts, [record["task"] for record in found])
+    for record, answer in zip(found, wanted, strict=True):
+        assert record["answer"] == answer.value
+        assert _close(record["probabilities"], answer.probabilities)
+
+
 def test_named_and_unnamed_rows_share_a_request(client: TestClient, run: Run) -> None:
     named, found = _predicted(client, [TEXTS[0], TEXTS[0]], ["first", None], unknown="nearest")
     assert "task_probability" not in named
@@ -82,22 +112,22 @@ def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code", "fragment"),
     [
-        ({"inputs": ["w1"], "task": "frist"}, 404, "unknown_task", "task 'frist' is not learned here; learned tasks: first"),
+        ({"inputs": ["w1"], "task": "frist"}, 404, "unknown_task", "task 'frist' has not been learned; learned tasks: first"),
         ({"inputs": [], "task": "first"}, 422, "no_rows", "give at least one row"),
-        ({"inputs": ["w1", 3], "task": "first"}, 422, "bad_row", "row 2: it is a number; each row is a text"),
+        ({"inputs": ["w1", 3], "task": "first"}, 422, "bad_row", "row 2: it is a number; each row must be a text"),
         ({"inputs": ["w1", "  "], "task": "first"}, 422, "bad_row", "row 2: it is empty"),
         ({"inputs": ["w1", "w2"], "task": "pairs"}, 422, "bad_row", "row 1 is 'w1'; each row of this task is a pair"),
-        ({"inputs": [["w1", "w2"]], "task": "first"}, 422, "bad_row", "row 1: it is a list; each row is a text"),
-        ({"inputs": [{"txt": "w1"}], "task": "first"}, 422, "bad_row", "row 1: it has the keys 'txt'; each row is a text"),
+        ({"inputs": [["w1", "w2"]], "task": "first"}, 422, "bad_row", "row 1: it is a list; each row must be a text"),
+        ({"inputs": [{"txt": "w1"}], "task": "first"}, 422, "bad_row", "it has the keys 'txt'; each row must be a text"),
         ({"inputs": [{"tokens": ["w1"]}], "task": "first"}, 422, "bad_row", "it has the keys 'tokens'"),
         ({"inputs": [{"image": "aaaa"}], "task": "first"}, 422, "bad_row", "it has the keys 'image'"),
-        ({"inputs": [["w1", 2]], "task": "tags"}, 422, "bad_row", "row 1: it is a list; each row is a list of words"),
-        ({"inputs": [None]}, 422, "bad_row", "row 1: it is a null; each row is a text, a list of two texts"),
+        ({"inputs": [["w1", 2]], "task": "tags"}, 422, "bad_row", "row 1: it is a list; each row must be a list of words"),
+        ({"inputs": [None]}, 422, "bad_row", "row 1: it is a null; each row must be a text, a list of two texts"),
         ({"inputs": [["w1", "w2", "w3"]]}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "image: it is not base64"),
-        ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "row 1: image: it cannot be read; allowed are PNG, JPEG"),
-        ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "no task that can be found without its name takes such rows"),
-        ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: text: it is no text"),
+        ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "row 1: image: it cannot be read; allowed formats are PNG, JPEG"),
+        ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "none of the tasks that can be found without their name"),
+        ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: text: it is not a text"),
         ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": ["w1 \ud800"], "task": "first"}, 422, "bad_row", "row 1: it contains an unpaired surrogate"),
         ({"inputs": ["w1"], "task": ["first", "first"]}, 422, "bad_request", "2 tasks for 1 rows"),
@@ -146,6 +176,19 @@ def test_what_is_not_json_is_refused(client: TestClient, content: bytes) -> None
     response = client.post("/v1/predict", content=content, headers={"content-type": "application/json"})
     assert response.status_code in (400, 422)
     assert response.json()["error"]["code"] == "bad_request"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"inputs": ["w1"], "task": "first", "task": "second"}',
+        b'{"inputs": [{"text": "w1", "text": "w2"}], "task": "first"}',
+    ],
+)
+def test_key_given_twice_is_refused(client: TestClient, content: bytes) -> None:
+    response = client.post("/v1/predict", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 422
+    assert "twice in one object: give it once" in response.json()["error"]["message"]
 
 
 def test_texts_sent_as_a_form_are_refused(client: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,18 @@ from starlette.testclient import TestClient
 
 from continual_petl import Run
 from continual_petl.serve import ServeSettings, make_app
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.problems import Problem
 from continual_petl.serve.ray_engine import RayEngine
+from continual_petl.serve.rows import Asked
 from tests.ray_cluster import UNTIDY, needs_ray, two_workers
+
+
+def test_streaming_is_refused(learned: Path) -> None:
+    settings = ServeSettings(engine="ray")
+    one = Asked(["w1"], ["first"], "reject", [1], put=print)
+    with pytest.raises(Problem, match="stream: texts are not streamed from replicas on Ray Serve"):
+        asyncio.run(RayEngine(learned, settings).answer(one, Catalog(learned)))
 
 
 @pytest.mark.slow

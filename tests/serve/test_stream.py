@@ -98,7 +98,7 @@ def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -
         ({"task": None}, 422, "stream: got 1 rows or no task"),
         ({"task": "labels"}, 422, "task 'labels' is a classification task, which generates no text"),
         ({"task": "beams"}, 422, "task 'beams' generates with 2 beams"),
-        ({"task": "none"}, 404, "task 'none' is not learned here"),
+        ({"task": "none"}, 404, "task 'none' has not been learned"),
         ({"inputs": " "}, 422, "row 1: it is empty"),
         ({"stream": "yes"}, 422, "stream: Input should be a valid boolean"),
     ],
@@ -120,7 +120,7 @@ def test_token_and_time_are_those_of_other_requests(
     _slowly(monkeypatch, 0.3)
     late = client.post("/v1/predict", json=_body(), headers=headers)
     assert late.status_code == 200
-    assert late.text.endswith('no prediction within 1 s: send fewer rows, or try again when there is less to do"}}\n\n')
+    assert late.text.endswith('no prediction within 1 s: send fewer rows, or try again when the load is lower"}}\n\n')
     assert "event: error" in late.text
     _slowly(monkeypatch, 1.5)
     late = client.post("/v1/predict", json=_body(), headers=headers)
@@ -144,7 +144,7 @@ def test_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with _served(texts) as address, Client(address) as client:
         assert "".join(client.stream(ROW, "texts")) == wanted
         for inputs in (ROW, [ROW]):
-            with pytest.raises(EndpointError, match="task 'none' is not learned here"):
+            with pytest.raises(EndpointError, match="task 'none' has not been learned"):
                 list(client.stream(inputs, "none"))
         tokens = _slowly(monkeypatch, 0.2)
         pieces = client.stream(ROW, "texts")
@@ -176,7 +176,7 @@ def test_client_reports_a_text_that_breaks_off(texts: Path) -> None:
             "http://x", transport=httpx2.MockTransport(lambda _: httpx2.Response(200, text=text, headers=headers))
         )
 
-    with pytest.raises(EndpointError, match="the connection ended before the text did"):
+    with pytest.raises(EndpointError, match="the connection was closed before the text ended"):
         list(client('data: {"text": "a"}\n\n').stream("w1", "texts"))
     body = '{"error": {"code": "timed_out", "message": "no prediction within 1 s"}}'
     with pytest.raises(EndpointError, match="no prediction within 1 s") as caught:

@@ -94,13 +94,19 @@ def _png(width: int, height: int) -> str:
 @pytest.mark.parametrize(
     ("row", "fragment"),
     [
-        ("/etc/hostname", "row 1: each row is an object with the key image"),
+        ("/etc/hostname", "row 1: each row must be an object with the key image"),
         ({"image": 5}, "row 1: image: it is not base64"),
-        ({"image": base64.b64encode(b"no image").decode()}, "row 1: image: it cannot be read; allowed are PNG, JPEG"),
+        (
+            {"image": base64.b64encode(b"no image").decode()},
+            "row 1: image: it cannot be read; allowed formats are PNG, JPEG",
+        ),
         ({"image": base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 50).decode()}, "row 1: image: it cannot be read"),
-        ({"image": base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").decode()}, "allowed are PNG"),
+        (
+            {"image": base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").decode()},
+            "allowed formats are PNG",
+        ),
         ({"image": _png(9, 9)[:-36]}, "row 1: its bytes cannot be read"),
-        ({"image": _png(6000, 6000)}, "row 1: image: it has 6,000 x 6,000 pixels; allowed are 33,554,432"),
+        ({"image": _png(6000, 6000)}, "row 1: image: it has 6,000 x 6,000 pixels; at most 33,554,432 are allowed"),
     ],
 )
 def test_what_is_no_image_is_refused(
@@ -123,4 +129,4 @@ def test_text_without_a_task_is_never_read_as_a_path(backbone_folder: Folder, tm
     for row in (str(tmp_path / "image.png"), {"text": "/etc/hostname"}, {"tokens": ["w1"]}):
         response = client.post("/v1/predict", json={"inputs": [row], "unknown": "nearest"})
         assert (response.status_code, response.json()["error"]["row"]) == (422, 1)
-        assert response.json()["error"]["message"].startswith("row 1: each row is an object with the key image")
+        assert response.json()["error"]["message"].startswith("row 1: each row must be an object with the key image")

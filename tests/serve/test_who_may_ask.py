@@ -63,12 +63,12 @@ def test_other_host_names_are_refused(client: TestClient) -> None:
     [
         ({"host": "0.0.0.0"}, "host: 0.0.0.0 can be reached from other machines"),
         ({"host": "models.example.org"}, "--allowed-host models.example.org"),
-        ({"port": 70_000}, "port: got 70000; allowed are"),
-        ({"batch_rows": 0}, "batch_rows: got 0; allowed are whole numbers from 1"),
+        ({"port": 70_000}, "port: got 70000; must be an integer"),
+        ({"batch_rows": 0}, "batch_rows: got 0; must be an integer from 1"),
         ({"window_ms": -1}, "window_ms: got -1"),
-        ({"timeout_s": 0}, "timeout_s: got 0; allowed are seconds above 0"),
+        ({"timeout_s": 0}, "timeout_s: got 0; must be a number of seconds above 0"),
         ({"max_rows": 10, "max_waiting": 5}, "max_waiting: got 5, but a request may have 10 rows"),
-        ({"resident_bytes": -1}, "resident_bytes: got -1; allowed are whole numbers from 0"),
+        ({"resident_bytes": -1}, "resident_bytes: got -1; must be an integer from 0"),
         ({"allowed_hosts": ("models*",)}, "allowed_hosts: got 'models"),
         ({"allowed_hosts": ("*",)}, "allowed_hosts: got"),
         ({"engine": "gpu"}, "engine: got 'gpu'; allowed are local, ray"),
@@ -110,7 +110,7 @@ def test_body_without_a_length_is_limited_too(learned: Path, opened: Open) -> No
 
 
 def test_text_is_never_read_as_a_path(client: TestClient, learned: Path) -> None:
-    """For a task on images a text would be a file of the machine that serves; see also `rows`."""
+    """For a task on images a text would be read as a file on the server; see also `rows`."""
     found = client.post("/v1/predict", json={"inputs": [str(learned / "stream.yaml")], "task": "first"})
     assert found.status_code == 200
     assert found.json()["predictions"][0]["answer"] in ("no", "yes")
@@ -128,7 +128,7 @@ def test_internal_error_shows_no_traceback(
     def fail(*args: Any, **more: Any) -> None:
         raise RuntimeError("secret /etc/passwd")
 
-    monkeypatch.setattr("continual_petl.serve.served_run.Predictor.predict", fail)
+    monkeypatch.setattr("continual_petl.serve.served_run.Predictor.resume", fail)
     with caplog.at_level(logging.ERROR, "continual_petl.serve"):
         found = client.post("/v1/predict", json=ROW)
     assert (found.status_code, found.json()["error"]["code"]) == (500, "internal")

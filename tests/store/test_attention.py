@@ -1,36 +1,95 @@
-"""A run keeps the attention it started with, and a certificate is replayed with the attention recorded in it."""
+"""A run keeps the attentions it started with: one to train, one to predict, which its certificates record.
+
+A certificate is replayed, and its bank predicts, with the attention recorded in it, whatever the rest of the run uses.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from transformers import PreTrainedModel
 
-from continual_petl import Run, learn
+from continual_petl import Run, StreamCallback, learn
 from continual_petl.backbones.auto_defaults import FASTEST, this_device
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.callbacks import TaskEvent
+from continual_petl.errors import Interrupted
+from continual_petl.predictor.batching import groups, like
 from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.certificate.origin import Origin
+from tests.engine.kept_states import Open, tasks_of
+from tests.engine.test_resume import SignalAt
 from tests.store.tampering import QUICK, change_tensors, edit
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 BIT_FOR_BIT = "digests and probe, bit for bit"
+ATTENTIONS: tuple[Literal["eager", "sdpa"], ...] = ("eager", "sdpa")
+ROWS = ["w11 w12 w13", "w14"]
+Passes = set[tuple[bool, str]]
+"""For passes of a backbone: whether it was a training step, and the attention."""
+
+
+@contextmanager
+def auto(attention: Literal["eager", "sdpa"], training_attention: Literal["eager", "sdpa"]) -> Iterator[None]:
+    """Let `auto` select these attentions on this machine."""
+    row = replace(FASTEST[this_device()], attention=attention, training_attention=training_attention)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FASTEST, this_device(), row)
+        yield
+
+
+@contextmanager
+def passes() -> Iterator[Passes]:
+    """Record all passes of any backbone inside the block."""
+    seen: Passes = set()
+
+    def note(module: nn.Module, _: object) -> None:
+        if isinstance(module, PreTrainedModel):
+            seen.add((torch.is_grad_enabled(), str(module.config._attn_implementation)))
+
+    handle = register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+@pytest.fixture(autouse=True)
+def eager_here() -> Iterator[None]:
+    with auto("eager", "eager"):
+        yield
 
 
 @pytest.fixture(scope="module")
 def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run that was learned when `auto` was another attention than it is here."""
-    device = this_device()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FASTEST, device, replace(FASTEST[device], attention="sdpa"))
+    with auto("sdpa", "sdpa"), passes() as seen:
         run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
     assert run.store.manifest("one").environment.attention == "sdpa"
+    assert {attention for _, attention in seen} == {"sdpa"}
+    return run.store.folder
+
+
+@pytest.fixture(scope="module")
+def split_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that was trained with one attention, and predicts with another."""
+    with auto("sdpa", "eager"), passes() as seen:
+        run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
+    # The passes without gradients are those of validation, scores and probe.
+    assert seen == {(True, "eager"), (False, "sdpa")}
     return run.store.folder
 
 
@@ -51,7 +110,6 @@ def _ways(run: Run) -> list[str]:
 
 
 def test_verify_and_predict_use_the_certified_attention(folder: Path) -> None:
-    assert FASTEST[this_device()].attention == "eager"
     run = Run(folder)
     assert _ways(run) == [f"{BIT_FOR_BIT}, test rows"]
     assert run.session.models.backbone("fp32").attention == "sdpa"
@@ -72,7 +130,9 @@ def test_later_task_uses_the_same_attention(folder: Path, backbone_folder: Folde
     assert _ways(Run(folder)) == [f"{BIT_FOR_BIT}, test rows"] * 2
 
 
-def test_changed_stream_attention_does_not_affect_certificates(folder: Path, backbone_folder: Folder) -> None:
+def test_changed_stream_attention_does_not_affect_certificates_and_answers(
+    folder: Path, sdpa_run: Path, backbone_folder: Folder
+) -> None:
     run = learn(_stream(backbone_folder(), "two", attention="eager"), folder)
     assert {name: run.store.manifest(name).environment.attention for name in ("one", "two")} == {
         "one": "sdpa",
@@ -80,6 +140,15 @@ def test_changed_stream_attention_does_not_affect_certificates(folder: Path, bac
     }
     again = Run(folder)
     assert _ways(again) == [f"{BIT_FOR_BIT}, test rows"] * 2
+    with passes() as seen:
+        alone = {name: again.predict(ROWS, name) for name in ("one", "two")}
+    assert seen == {(False, "sdpa"), (False, "eager")}
+    assert alone["one"] == Run(sdpa_run).predict(ROWS, "one")
+    assert again.predict([*ROWS, *ROWS], ["one", "one", "two", "two"]) == [*alone["one"], *alone["two"]]
+    assert again.predict_all(ROWS, ["one", "two"]) == alone
+    manifests = {"two": run.store.manifest("two")} | dict.fromkeys("ab", run.store.manifest("one"))
+    for grouped in (groups, like):
+        assert grouped(manifests, lambda _: again.session.models.backbone("fp32"), 2**30) == [["two"], ["a", "b"]]
     assert again.session.models.backbone("fp32").attention == "eager"
     assert again.session.models.backbone("fp32").model.config._attn_implementation == "eager"
 
@@ -107,6 +176,84 @@ def test_damaged_bank_is_reported_with_its_certified_attention(
         told.append(check.problems[0].replace(str(place), ""))
     assert "The probe's outputs are still the certified ones" in told[0]
     assert told[1] == told[0]
+
+
+def test_certificate_names_both_attentions(
+    split_run: Path, sdpa_run: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    manifest = Run(split_run).store.manifest("one")
+    assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
+    assert _ways(Run(split_run)) == [f"{BIT_FOR_BIT}, test rows"]
+    with auto("sdpa", "sdpa"), passes() as seen:
+        explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.manifest("one")
+    # An explicit attention is used for both, and training is the same, bit for bit.
+    assert {attention for _, attention in seen} == {"eager"}
+    assert explicit.environment.attention == "eager"
+    assert explicit.digest == manifest.digest
+    for folder in (tmp_path / "run", sdpa_run):  # as certificates always were
+        assert "training_attention" not in json.loads((folder / "banks" / "one" / "bank.json").read_text())
+
+
+def test_later_task_keeps_both_attentions(split_run: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+    folder = shutil.copytree(split_run, tmp_path / "run")
+    with auto("eager", "sdpa"), passes() as seen:
+        run = learn(_stream(backbone_folder(), "two"), folder)
+    assert seen == {(True, "eager"), (False, "sdpa")}
+    manifest = run.store.manifest("two")
+    assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
+
+
+def test_imported_bank_does_not_determine_the_training_attention(folder: Path) -> None:
+    origin = Origin(format="peft", method="lora", base=None, files={})
+    edit(folder / "banks" / "one" / "bank.json", sealed=True, origin=origin)
+    models = Run(folder).session.models
+    backbone = models.backbone("fp32")
+    assert (backbone.attention, models.training_attention(backbone)) == ("sdpa", "eager")
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    split=st.booleans(),
+    here=st.tuples(st.sampled_from(ATTENTIONS), st.sampled_from(ATTENTIONS)),
+    asked=st.sampled_from(("auto", *ATTENTIONS)),
+)
+def test_certificate_is_replayed_with_its_attention(
+    split_run: Path, sdpa_run: Path, split: bool, here: tuple[Any, Any], asked: str
+) -> None:
+    folder = split_run if split else sdpa_run
+    with auto(*here):
+        run = Run(folder)
+        models = run.session.models
+        models.spec = models.spec.model_copy(update={"attention": asked})
+        with passes() as seen:
+            assert _ways(run) == [f"{BIT_FOR_BIT}, test rows"]
+            run.predict(ROWS, "one")
+            run.model("one")(**models.tokenizer(ROWS[:1], return_tensors="pt"))
+    assert {attention for _, attention in seen} == {"sdpa"}
+
+
+def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+    class Notices(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            found.extend(event.notices)
+
+    tasks, digest = _stream(backbone_folder()), Run(split_run).store.manifest("one").digest
+    for now, told in (("sdpa", "resumes at"), ("eager", r"(the attention that the bank predicts with changed)")):
+        found: list[str] = []
+        folder = tmp_path / now
+        with auto("sdpa", "eager"), pytest.raises(Interrupted):
+            learn(tasks, folder, callbacks=[SignalAt(0)])
+        with auto(now, "eager"):
+            assert learn(tasks, folder, callbacks=[Notices()]).store.manifest("one").digest == digest
+        assert any(told in notice for notice in found)
+
+
+def test_states_below_a_bank_are_those_of_the_passes_that_read_them(backbone_folder: Folder, tmp_path: Path) -> None:
+    with auto("sdpa", "eager"), passes() as seen:
+        opened = Open(tasks_of(backbone_folder()), tmp_path / "run")
+        seen.clear()
+        opened.filled().close()
+    assert seen == {(False, "eager"), (False, "sdpa")}
 
 
 def _damaged(folder: Path) -> Run:

@@ -284,7 +284,7 @@ def test_task_names_with_paths_are_refused(tmp_path: Path) -> None:
 )
 def test_exchanged_and_resealed_probes_are_detected(folder: Path, name: str, made: torch.Tensor) -> None:
     exchange_probe(folder, lambda tensors: tensors.update({name: made}))
-    assert "probe.safetensors does not fit this task" in told(folder)
+    assert "probe.safetensors does not match this task" in told(folder)
 
 
 @pytest.mark.slow

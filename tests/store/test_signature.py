@@ -101,7 +101,7 @@ def test_later_entries_are_reported_as_not_signed(
     learn(stream(backbone_folder(), tasks), folder)
     check = check_signature(Store(folder), keys[1])
     assert check.ok
-    assert check.how == "signed: the chain up to entry 1; 1 later not signed"
+    assert check.how == "signed: the chain up to entry 1; 1 later, not signed"
     sign(Store(folder), keys[0])
     assert check_signature(Store(folder), keys[1]).how == "signed: the chain up to entry 2"
 
@@ -152,7 +152,7 @@ def test_other_files_are_not_keys(folder: Path, keys: tuple[Path, Path], tmp_pat
 
 def test_run_without_tasks_cannot_be_signed(tmp_path: Path, keys: tuple[Path, Path]) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="nothing is learned yet"):
+    with pytest.raises(InputError, match="nothing has been learned yet"):
         sign(Store(tmp_path / "empty"), keys[0])
 
 

@@ -49,7 +49,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("old", "new", "differs"),
     few(
         [
-            ("\nseed: 3", "\nseed: 4", "it gives the seed 4, but tasks were learned with another one"),
+            ("\nseed: 3", "\nseed: 4", "it has seed 4, but tasks were learned with a different seed"),
             ("name: two", "name: twp", "learned, but not named in it: two"),
             ("learning_rate: 0.02", "learning_rate: 0.03", r"task 'one' has other settings \(training.learning_rate\)"),
             ("name: tiny", "name: tiry", "nothing differs"),
@@ -86,7 +86,9 @@ def test_resealed_seed_is_reported(folder: Path) -> None:
     edit_stream(folder, "\nseed: 3", "\nseed: 4")
     found = problems(folder)
     assert found.keys() == {"(stream.yaml)"}
-    assert "it gives the seed 4, but tasks were learned with another one. Restore it" in found["(stream.yaml)"]
+    assert "it has seed 4, but tasks were learned with a different seed. Restore it" in found["(stream.yaml)"]
+    (wrong,) = (check for check in Run(folder).verify(probe=False) if not check.ok)
+    assert wrong.problems == (found["(stream.yaml)"],)
 
 
 def test_missing_seal_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

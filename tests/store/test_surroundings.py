@@ -47,9 +47,9 @@ def test_other_tokenizer_is_refused(
     words["w0"], words["w1"] = words["w1"], words["w0"]
     path.write_text(json.dumps(rules))
     edit_stream(folder, str(backbone_folder()), str(other))
-    assert "was learned with a tokenizer whose digest is" in problems(folder)["one"]
+    assert "the tokenizer that it was learned with has the digest" in problems(folder)["one"]
     monkeypatch.setattr(Store, "load_bank", lambda *_: pytest.fail("a bank was read"))
-    with pytest.raises(StoreError, match="task 'two' was learned with a tokenizer"):
+    with pytest.raises(StoreError, match="task 'two': the tokenizer that it was learned with"):
         Run(folder).predict(["w0"], task="two")
 
 
@@ -63,7 +63,7 @@ def test_tokenizer_with_another_setting_is_refused(
     path = other / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | setting))
     edit_stream(folder, str(backbone_folder()), str(other))
-    assert "was learned with a tokenizer whose digest is" in problems(folder)["one"]
+    assert "the tokenizer that it was learned with has the digest" in problems(folder)["one"]
 
 
 def test_tokenizer_changed_in_memory_is_detected(folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_tokenizer_changed_in_memory_is_detected(folder: Path) -> None:
     assert tokenizer is not None
     tokenizer.truncation_side = "left"
     for check in run.verify():
-        assert "was learned with a tokenizer whose digest is" in check.problems[0]
+        assert "the tokenizer that it was learned with has the digest" in check.problems[0]
     tokenizer.truncation_side = "right"
     assert all(check.ok for check in run.verify())
 

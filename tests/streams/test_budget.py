@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import Batch, LengthBucketed, evaluation_batches
-from continual_petl.streams.batches.budget import rows_that_fit, stretches
+from continual_petl.streams.batches.budget import buckets, rows_that_fit
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.batches.loaders import TrainLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
@@ -86,7 +86,7 @@ def test_order_without_budget_is_unchanged() -> None:
 
 def test_budget_is_well_used_with_little_padding() -> None:
     batches = _order(batch_size=10_000).epoch(0)
-    # An eighth where a stretch ends, and what is left where the budget is no multiple of a length.
+    # An eighth where a bucket ends, and what is left where the budget is no multiple of a length.
     assert np.mean([_tokens(batch) for batch in batches]) > 0.75 * BUDGET
     assert sum(map(_tokens, batches)) < 1.05 * LENGTHS.sum()
 
@@ -99,10 +99,10 @@ def test_large_budget_does_not_change_the_number_of_batches() -> None:
 
 
 def test_chunks_have_whole_batches() -> None:
-    found = stretches(LENGTHS, 32, BUDGET)
-    assert sum(stretch.num_rows for stretch in found) == len(LENGTHS)
-    assert all(stretch.num_rows % stretch.batch_size == 0 for stretch in found[:-1])
-    assert [stretch.batch_size for stretch in found] == sorted(stretch.batch_size for stretch in found)
+    found = buckets(LENGTHS, 32, BUDGET)
+    assert sum(bucket.num_rows for bucket in found) == len(LENGTHS)
+    assert all(bucket.num_rows % bucket.batch_size == 0 for bucket in found[:-1])
+    assert [bucket.batch_size for bucket in found] == sorted(bucket.batch_size for bucket in found)
     assert rows_that_fit(0, 7, 3) == 3  # a row without tokens, as only a broken tokenizer makes one
 
 

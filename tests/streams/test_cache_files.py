@@ -217,5 +217,5 @@ def test_size_limit_is_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert CacheFiles.usual("tokens") is None
     for wrong in ("5 GB", "-1", "1e9"):
         monkeypatch.setenv("CONTINUAL_PETL_CACHE_BYTES", wrong)
-        with pytest.raises(InputError, match=r"CONTINUAL_PETL_CACHE_BYTES: got .*; it is a number of bytes"):
+        with pytest.raises(InputError, match=r"CONTINUAL_PETL_CACHE_BYTES: got .*; it must be a number of bytes"):
             CacheFiles.usual("tokens")

@@ -121,7 +121,7 @@ def test_an_error_in_one_row_names_the_row() -> None:
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"digest": "0" * 64}, "not that of the template"),
+        ({"digest": "0" * 64}, "it does not match the template"),
         ({"tokens": {"tools": "a"}}, "'tools' is not the name of a special token"),
         ({"template": "a" * 100_001}, "at most 100000 characters"),
     ],
@@ -139,7 +139,7 @@ TALK = {"name": "talk", "kind": "causal-lm", "data": "talk.jsonl", "columns": {"
     [
         ({"kind": "seq2seq", "columns": {}, "chat": {}}, "has no effect on a seq2seq"),
         ({"kind": "seq2seq", "columns": {"messages": "m"}}, "is not read by a seq2seq, which reads source, target"),
-        ({"columns": {"messages": "m", "source": "s"}}, "is not read next to messages: remove it"),
+        ({"columns": {"messages": "m", "source": "s"}}, "is not read if messages is given: remove it"),
         (
             {"columns": {"text": "m"}},
             "is not read by a causal-lm, which reads source, target, or only messages: remove it",

@@ -54,7 +54,7 @@ def load(tmp_path: Path) -> Load:
     [
         (
             f'data_dir: "{BACK}UFFFFFFFF"',
-            "5: this is not readable as YAML: a character or version of YAML whose number is",
+            "5: this is not readable as YAML: a character code or YAML version whose number is",
         ),
         (f'data_dir: "{BACK}ud800"', f"5: key data_dir: the text holds {BACK}ud800, half of a surrogate pair"),
         (f'trainer: {{"{BACK}udfff": 1}}', f"5: key trainer: the text holds {BACK}udfff, half of a surrogate pair"),
@@ -266,8 +266,8 @@ def test_deeply_nested_lists_are_refused() -> None:
     ("text", "problem"),
     [
         ("[" * 100_000, "is nested too deeply; it must hold a list of names"),
-        (f'["a", "{BACK}ud800"]', "holds the name '" + BACK + "ud800'; a name is text in UTF-8, not empty"),
-        ('["a", ""]', "holds the name ''; a name is text in UTF-8, not empty"),
+        (f'["a", "{BACK}ud800"]', "holds the name '" + BACK + "ud800'; a name must be non-empty UTF-8 text"),
+        ('["a", ""]', "holds the name ''; a name must be non-empty UTF-8 text"),
         ("[1, " + "9" * 10_000 + "]", "is not JSON"),
     ],
     ids=lambda value: str(value)[:20],

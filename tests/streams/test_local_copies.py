@@ -127,7 +127,7 @@ def test_label_numbers_refer_to_the_copys_or_the_tasks_names(tmp_path: Path) -> 
     file.write_text('["a", "b", "c"]')
     with pytest.raises(
         InputError,
-        match=r"labels.json names 3 classes, and the task has 2 \(labels: no, yes\): this is a copy of another",
+        match=r"labels.json names 3 classes, but the task has 2 \(labels: no, yes\): this is a copy of another",
     ):
         check_data(spec, task)
     file.write_text('{"kind": "regression"}')

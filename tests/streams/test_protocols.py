@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from continual_petl.errors import StreamFileError
-from continual_petl.streams.protocols.rules import judged_by_label, label_clashes
+from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -31,10 +31,10 @@ def problems(tmp_path: Path, protocol: str, *tasks: str) -> list[str]:
 
 
 def test_only_the_protocol_task_asks_for_the_right_task() -> None:
-    assert not judged_by_label("task")
-    assert judged_by_label("class")
-    assert judged_by_label("domain")
-    assert judged_by_label("revisit")
+    assert not evaluated_by_label("task")
+    assert evaluated_by_label("class")
+    assert evaluated_by_label("domain")
+    assert evaluated_by_label("revisit")
 
 
 def test_protocol_is_task_unless_written(tmp_path: Path) -> None:
@@ -51,7 +51,10 @@ def test_kinds_without_one_label_per_row_are_reported_at_their_lines(tmp_path: P
         "6: key tasks.1.kind (task b): got multilabel",
         "7: key tasks.2.kind (task c): got regression",
     ]
-    assert "every task is classification or image-classification: remove this task, or write protocol: task" in told[0]
+    assert (
+        "every task must be classification or image-classification: remove this task, or write protocol: task"
+        in told[0]
+    )
     assert problems(tmp_path, "task", *tasks) == []
 
 

@@ -69,7 +69,7 @@ def test_columns_of_a_template_count_as_used(tmp_path: Any) -> None:
     )
     data = {"path": "csv", "data_files": str(tmp_path / "rows.csv"), "templates": {"source": "{one} {two}"}}
     (remark,) = _remarks("causal-lm", [], data=data)
-    assert remark.endswith("For a mark where the answer begins, write \\nAnswer: at the end of data.templates.source.")
+    assert remark.endswith("To mark where the answer begins, write \\nAnswer: at the end of data.templates.source.")
 
 
 def test_advised_path_of_a_file_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

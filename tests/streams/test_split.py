@@ -104,8 +104,8 @@ def test_labels_may_be_in_a_file_that_each_task_names(tmp_path: Path) -> None:
     ("entry", "key", "text"),
     [
         ("name: s, kind: classification, data: x.csv", "split", "split needs labels, before any data is read"),
-        (SIX.replace(", f]", "]"), "split", "of 5 labels a single one is left for the last task"),
-        (SIX.replace("c, d, e, f]", "]"), "split", "but there are 2 labels, which is one task"),
+        (SIX.replace(", f]", "]"), "split", "only one of 5 labels is left for the last task"),
+        (SIX.replace("c, d, e, f]", "]"), "split", "but there are 2 labels, enough for one task"),
         (
             SIX.replace("classification", "multilabel"),
             "split",
@@ -185,7 +185,5 @@ def test_lists_too_long_for_the_file_of_a_run_are_refused(tmp_path: Path, monkey
         load_stream(file)
     monkeypatch.setattr(split_entries, "MAX_TASKS", 2)
     monkeypatch.setattr(split_entries, "MAX_ENTRIES", 100)
-    with pytest.raises(
-        StreamFileError, match="would have 3 tasks, at most 2 are possible: write more classes_per_task"
-    ):
+    with pytest.raises(StreamFileError, match="would have 3 tasks, but at most 2 are allowed: raise classes_per_task"):
         load_stream(file)

@@ -99,7 +99,7 @@ def test_max_length_without_room_for_text_is_refused(
 
 
 def test_columns_of_different_length_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="pairs has 1 rows, texts has 3"):
+    with pytest.raises(ValueError, match="pairs has 1 rows, but texts has 3"):
         tokenise(TEXTS, ["w1"], None, tokenizer, max_length=8)
 
 

@@ -138,7 +138,7 @@ def test_no_room_for_the_text_is_refused() -> None:
 
 
 def test_columns_of_different_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="targets has 1 rows, sources has 2"):
+    with pytest.raises(ValueError, match="targets has 1 rows, but sources has 2"):
         tokenise_sources(["w0", "w1"], ["w1"], _tokenizer("both"), 16, kind="seq2seq")
 
 

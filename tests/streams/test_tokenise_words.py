@@ -126,7 +126,7 @@ def test_tokenizer_without_word_support_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_columns_of_different_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="tags has 1 rows, rows has 2"):
+    with pytest.raises(ValueError, match="tags has 1 rows, but rows has 2"):
         tokenise_words([["a"], ["b"]], _tags([1]), _pieces(), 16)
 
 

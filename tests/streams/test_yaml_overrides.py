@@ -189,4 +189,4 @@ def test_override_hidden_by_a_task_setting_is_reported(
     told = unreached(load_stream(file, given), given)
     assert [sentence.split(" does not apply to sst.v2: ")[0] for sentence in told] == [f"--{name}" for name in names]
     if overrides == [("training.epochs", "1")]:
-        assert told[0].endswith("--tasks.sst.v2.training.epochs is for one task, --tasks.*.training.epochs for all")
+        assert told[0].endswith("use --tasks.sst.v2.training.epochs for one task, --tasks.*.training.epochs for all")

@@ -69,7 +69,7 @@ def test_reaching_the_time_limit_is_not_an_error(bench: Path, capsys: pytest.Cap
         (["--minutes", "-1"], "minutes: got -1.0; give a number of at least 0"),
         (["--jobs", "0"], "jobs: got 0"),
         (["--training.epochs", "no"], "--training.epochs: got 'no'"),
-        (["--trainer.devices", "2", "--trainer.accelerator", "cpu"], "2 processes for each trial"),
+        (["--trainer.devices", "2", "--trainer.accelerator", "cpu"], "give each trial 2 processes"),
     ],
 )
 def test_invalid_sweep_is_reported_before_any_trial(

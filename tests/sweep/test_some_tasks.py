@@ -44,8 +44,8 @@ def test_choice_for_one_task_is_kept_when_sweeping_another(
     assert second.tasks["one"] == first.tasks["one"]
     assert load_stream(tmp_path / "chosen.yaml") == first.chosen
     written = (tmp_path / "chosen.yaml").read_text()
-    assert "So far: 4 trials left." in written
-    assert "# three: never swept; the stream's own settings\n" in written
+    assert "Unfinished: 4 trials left." in written
+    assert "# three: never swept; keeps the stream's own settings\n" in written
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert [task["task"] for task in summary["tasks"]] == ["one", "two"]
     assert (summary["left"], summary["never_swept"]) == (4, ["three"])

@@ -60,7 +60,7 @@ prunes: median
     for fragment, problem in zip(
         (
             "key space.bank.bottleneck: got 8; must be a list of values, or a mapping with low and high",
-            "got 0.1; it has to be above low, which is 1.0",
+            "got 0.1; it must be above low, which is 1.0",
             "key space.training.epochs: got a list of 0; allowed: a list, not empty",
             "key sampler: got 'bayes'; allowed: grid, tpe, random",
             "key trials: got 0; allowed: a whole number of at least 1",
@@ -80,12 +80,15 @@ prunes: median
         ("- a\n", "FILE:1: got a list of 1; a sweep needs at least space"),
         ("sampler: grid\n", "key space: is missing: add it, for instance"),
         ("space: [\n", "this is not readable as YAML"),
-        ("space: {training.epochs: {low: 1, high: 3}}\n", "is a range, and a grid needs a list of values"),
-        ("space: {training.epochs: [1]}\nsampler: tpe\n", "key trials: is missing: sampler tpe does not end by itself"),
+        ("space: {training.epochs: {low: 1, high: 3}}\n", "is a range, but a grid needs a list of values"),
+        (
+            "space: {training.epochs: [1]}\nsampler: tpe\n",
+            "key trials: is missing, but sampler tpe does not stop by itself",
+        ),
         ("space: {training.epochs: [1, 1]}\n", "key space.training.epochs.1: 1 is in the list twice"),
         (
             "space: {training.learning_rate: {low: 0.0, high: 0.1, log: true}}\nsampler: tpe\ntrials: 2\n",
-            "key space.training.learning_rate.low: got 0.0; it has to be above 0 with log: true",
+            "key space.training.learning_rate.low: got 0.0; it must be above 0 with log: true",
         ),
         ("space: {bank: [lora], bank.bottleneck: [2]}\n", "is a part of bank, which is tried as well"),
         ("space: {training.epochs: [3, 0]}\n", "space.training.epochs.1: got 0; allowed: a whole number of at least 1"),
@@ -133,10 +136,10 @@ def test_value_invalid_for_one_task_names_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bank", "says"),
     [
-        ({"start_from": "one"}, "task 'two' starts from the bank of 'one', and a sweep learns each task alone"),
+        ({"start_from": "one"}, "task 'two' starts from the bank of 'one', but a sweep learns each task alone"),
         (
             {"preset": "fusion", "fuse": ["one", "zero"]},
-            "task 'two' reads the banks of 'one', 'zero', and a sweep learns",
+            "task 'two' reads the banks of 'one', 'zero', but a sweep learns",
         ),
         ({"preset": "lora", "scope": "shared"}, "task 'two' continues the bank of the task before it"),
     ],

@@ -98,7 +98,7 @@ def test_invalid_worker_output_is_refused(tmp_path: Path) -> None:
 def test_worker_without_access_to_the_folder_reports_it(backbone_folder: Folder, tmp_path: Path) -> None:
     brief = brief_of(tmp_path / "none", small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
     assert "sees no sweep folder here" in open_sweep(brief)
-    assert "sees no sweep folder here" in worker.try_on_ray(brief, "course", "one/0000").message
+    assert "sees no sweep folder here" in worker.try_on_ray(brief, "sweep", "one/0000").message
 
 
 def test_conflicting_settings_fail_their_trial(brief: Any) -> None:

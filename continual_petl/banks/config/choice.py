@@ -69,9 +69,9 @@ class BankChoice(FrozenModel):
     reparametrise: Reparametrisation | None = None
     """Network through which a prefix or prompt is trained."""
     hidden: Size | None = None
-    """Width inside the reparametrisation network."""
+    """Hidden width of the reparametrisation network."""
     mlp_width: Size | None = None
-    """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden."""
+    """Hidden width of the MLP after the LSTM of a prompt; null means the same as hidden."""
     implementation: Literal["concat", "gated"] | None = None
     """Implementation of a prefix."""
     density: Annotated[Number, Field(gt=0, le=1)] | None = None
@@ -140,7 +140,7 @@ class BankChoice(FrozenModel):
             )
 
     def resolve(self) -> BankSpec:
-        """Return the full specification, or raise `ValueError` naming the option that does not fit."""
+        """Return the full specification, or raise `ValueError` naming the option that is not allowed."""
         if (self.preset is None) == (self.modifications is None):
             raise ValueError("a bank is either a preset or a list of modifications, so give exactly one of the two")
         whole = self.model_dump(include={"layernorms", "layers", "scope", "start_from"}, exclude_none=True)

@@ -57,7 +57,7 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
 def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> BankSpec:
     """Return the specification of a fused bank: the modifications and layers of the banks that it reads."""
     names, where = choices[task].fuse or (), f"task {task!r}, bank.fuse"
-    # Without this task: a bank that it reads cannot be taken from its own bank.
+    # Without this task: a bank that it reads cannot get its settings from this task's own bank.
     others = {name: choice for name, choice in choices.items() if name != task}
     found: dict[str, BankSpec] = {}
     for name in names:

@@ -94,7 +94,7 @@ _ROWS: dict[str, Preset] = {
     "layernorm": _preset(1.5e-3, layernorms="own"),
     # Ben-Zaken et al. 2022: every bias of the encoder, including those of the LayerNorms.
     "bitfit": _preset(6e-3, {"form": "additive", "modifies": "bias"}),
-    # Guo et al. 2021: a difference to every weight; half a percent of the entries is kept.
+    # Guo et al. 2021: a difference added to every weight; half a percent of the entries is kept.
     "diff_pruning": _preset(1e-3, {"form": "sparse", "modifies": "weights"}),
     # Variable fine-tuning (Houlsby et al. 2019, section 3.3): copies of the top layers.
     "top_layers": _preset(3e-4, _WEIGHTS, epochs=5, layers="top-2"),

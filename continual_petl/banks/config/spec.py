@@ -41,7 +41,7 @@ MAX_AVERAGED = 8
 
 
 def _two_or_more(value: Any) -> Any:
-    """Check the number of tasks in a list, and that each is there once."""
+    """Check the number of tasks in a list, and that none appears twice."""
     if not isinstance(value, list | tuple):
         return value
     if not 2 <= len(value) <= MAX_AVERAGED:
@@ -110,9 +110,9 @@ class Modification(FrozenModel):
     """Prefix: mlp trains the vectors through one MLP per kind of attention; prompt: mlp or lstm (P-tuning). Folded into
     plain vectors after training."""
     hidden: Size = 512
-    """Width inside the reparametrisation network."""
+    """Hidden width of the reparametrisation network."""
     mlp_width: Size | None = None
-    """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden (peft's P-tuning has twice hidden)."""
+    """Hidden width of the MLP after the LSTM of a prompt; null means the same as hidden (peft's P-tuning: twice hidden)."""
     implementation: Literal["concat", "gated"] = "concat"
     """Prefix: learned keys and values in front of the text's, or the equivalent gated sum (He et al. 2022, equation 7)."""
     density: Annotated[Number, Field(gt=0, le=1)] = 0.005
@@ -150,7 +150,7 @@ class Modification(FrozenModel):
                 needs = f" without {NEEDS[name]}" if name in self.known_options else ""
                 raise ValueError(
                     f"{name} {getattr(self, name)} has no effect on {self.form} on {self.modifies}, insertion "
-                    f"{self.insertion}, composition {self.composition}{needs}: options there are "
+                    f"{self.insertion}, composition {self.composition}{needs}; options that have one: "
                     f"{', '.join(sorted(self.options)) or 'none'}"
                 )
         self.config.check(self)
@@ -245,7 +245,7 @@ class BankSpec(FrozenModel):
 
     @property
     def why_not_fused(self) -> str | None:
-        """Why no other bank can be fused from this one; None if one can."""
+        """Why this bank cannot be fused with others; None if it can."""
         if self.fuse:
             return ITSELF_FUSED
         if self.scope == "shared":

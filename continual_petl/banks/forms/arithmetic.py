@@ -60,8 +60,8 @@ def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
 def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
     """Return a linear layer, allocated but not initialised; nothing is drawn from the global random generator.
 
-    Like `torch.nn.utils.skip_init`, without first building it on the meta device, which took most of the time of loading a
-    bank.
+    Like `torch.nn.utils.skip_init`, without first building it on the meta device, which took most of the time needed to
+    load a bank.
     """
     layer = nn.Linear.__new__(nn.Linear)
     nn.Module.__init__(layer)

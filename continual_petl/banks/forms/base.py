@@ -96,7 +96,7 @@ class Form:
         return None
 
     def covered(self, group: nn.ModuleDict) -> list[str]:
-        """Return the names of the backbone parameters that a group has differences of."""
+        """Return the names of the backbone parameters that a group has differences for."""
         return []
 
     def differences(self, group: nn.ModuleDict) -> dict[str, Tensor]:

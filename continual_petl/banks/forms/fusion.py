@@ -72,7 +72,7 @@ class Fusion(Bottleneck):
         for path, part in list(self.named_modules()):
             if isinstance(part, nn.Linear | nn.LayerNorm):
                 self.set_submodule(path, _Linears() if isinstance(part, nn.Linear) else _Norms())
-        self.dropout = nn.Dropout(0.0)  # the adapters are as they predict
+        self.dropout = nn.Dropout(0.0)  # the adapters compute as in prediction
         self._scaled = modification.composition == "learned"
         if self._scaled:
             # Every adapter has its own scale, so the sum is added as it is.
@@ -121,7 +121,7 @@ class Fusion(Bottleneck):
 
 
 def fuse(groups: nn.Module, tasks: Sequence[str]) -> None:
-    """Replace every adapter in the modules of a bank by the fusion of those of several banks."""
+    """Replace every adapter in the modules of a bank with the fusion of the adapters of several banks."""
     for path, part in list(groups.named_modules()):
         if isinstance(part, Bottleneck):
             groups.set_submodule(path, Fusion(part, tasks))

@@ -1,6 +1,6 @@
 """Assigns the rows of a batch to banks when several banks share one pass through the backbone.
 
-Rows of one bank are contiguous. Adjacent banks with equally many rows form a span: their rows are one block
+Rows of one bank are contiguous. Adjacent banks with the same number of rows form a span: their rows are one block
 ``(T, rows each, ...)`` of the batch, so one batched product serves all of them without copying a row or a weight.
 
 Shape suffixes: B rows of the batch, N rows of the group, T banks of the group.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Span(NamedTuple):
-    """Adjacent banks with equally many rows."""
+    """Adjacent banks with the same number of rows."""
 
     rows: slice
     """Their rows, counted from the first row of the group."""

@@ -1,6 +1,6 @@
-"""Diff-pruning: a difference to every weight, most of it exactly zero (Guo et al. 2021, https://arxiv.org/abs/2012.07463).
+"""Diff-pruning: a difference added to every weight, most of it exactly zero (Guo et al. 2021, arXiv 2012.07463).
 
-While learning, each entry of the difference is ``z w`` with a gate ``z`` that is the product of two hard-concrete variables
+In training, each entry of the difference is ``z w`` with a gate ``z`` that is the product of two hard-concrete variables
 (Louizos et al. 2018), one per entry and one per tensor (the paper's structured variant); the expected number of
 open gates is a penalty in the loss. Afterwards only the largest entries are kept and stored, exactly the share that the
 specification asks for.

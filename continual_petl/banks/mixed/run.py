@@ -52,7 +52,7 @@ def run_together(
     Args:
         model: the backbone.
         shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of the same kind
-            (`Stacks.kind`) are adjacent, and among those, banks with equally many rows.
+            (`Stacks.kind`) are adjacent, and among those, banks with the same number of rows.
         inputs: arguments of the model's ``forward``: all rows of the first bank, then those of the second, and so on; see
             `run`.
         stacks: caches the stacked parameters from one pass to the next.
@@ -79,8 +79,8 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
         )
     if len(shares) > 1 and len({stacks.once(share.bank, lambda b: _admitted(model, b)) for share in shares}) > 1:
         raise ValueError(
-            "banks with prompts or prefixes share a pass only with banks that have equally many, in the same layers: run "
-            "each kind alone"
+            "banks with prompts or prefixes can only share a pass with banks that have the same number of them, in the same "
+            "layers: run each kind alone"
         )
     if any(share.bank.training for share in shares):
         raise ValueError("a bank in training mode applies its own dropout: call eval() on it, or run it alone")

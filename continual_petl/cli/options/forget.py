@@ -9,7 +9,7 @@ from continual_petl.cli.shared_options import add_json, add_run
 HELP = "deliberately drop one task from a run; this is recorded, and no other task is touched"
 EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
 distinguish a dropped task from a lost one. A task whose bank is missing, or one side of a chain that has forked, is dropped
-in the same way; before that, no task can be learned.
+in the same way; until then, no task can be learned.
 
 examples:
   continual-petl forget runs/mine agnews

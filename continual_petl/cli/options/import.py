@@ -6,10 +6,9 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
 
-HELP = "add an adapter that another library learned to a run, as a task"
+HELP = "add an adapter from another library to a run, as a task"
 EPILOG = """Nothing is trained. The bank is compared with the other library's arithmetic before it is committed; what
-cannot be expressed exactly is refused, with the reason. Nothing in
-the folder is executed.
+cannot be expressed exactly is refused, with the reason. Nothing in the folder is executed.
 
 examples:
   continual-petl import runs/mine adapters/trec --task trec
@@ -24,10 +23,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--task", metavar="NAME", required=True, help="name of the new task")
     text = "rows to measure scores on, as under data in a stream file (default: scores are not measured)"
     command.add_argument("--data", metavar="DATA", help=text)
-    command.add_argument("--kind", metavar="KIND", help="kind of the task (default: as the adapter says)")
-    text = "names of the head's outputs, in their order (default: as the adapter says)"
+    command.add_argument("--kind", metavar="KIND", help="kind of the task (default: from the adapter)")
+    text = "names of the head's outputs, in order (default: from the adapter)"
     command.add_argument("--labels", metavar="A,B,...", help=text)
-    text = "how token states are pooled before a head in head.safetensors (default: as the adapter or the stream says)"
+    text = "how token states are pooled before a head in head.safetensors (default: from the adapter or the stream)"
     command.add_argument("--pooling", choices=("first", "mean", "last", "pooler"), help=text)
     text = "the adapter's base model, if it is the run's backbone under another name"
     command.add_argument("--base", metavar="NAME", help=text)

@@ -7,9 +7,10 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_limits
 
 HELP = "inspect data files and write a first stream file"
-EPILOG = """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text also .gz), a folder with train, validation and
-test files, or the name of a data set on the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one task; its kind
-and columns are guessed from its rows, and comments in the file say why. Exit code 1 if some rows need to be corrected first.
+EPILOG = """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text formats also as .gz), a folder with train, validation
+and test files, or the name of a data set on the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one
+task; its kind and columns are guessed from its rows, and comments in the file say why. Exit code 1 if some rows need to
+be corrected first.
 
 examples:
   continual-petl init trec.csv stsb.csv

@@ -9,9 +9,9 @@ from continual_petl.cli.shared_options import add_json, add_limits, add_remote_c
 HELP = "predict rows, each with the bank of its task"
 EPILOG = """Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
 `routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
-task is (unknown); with --unknown nearest, the most probable task predicts it. With --json and --output, records also have
-task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text (and text_pair), source,
-tokens or image.
+task is printed as (unknown); with --unknown nearest, the most probable task predicts it. With --json and --output,
+records also have task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text
+(and text_pair), source, tokens or image.
 
 A row has the form that the task was learned on: a text; two texts separated by a tab (pairs); words separated by spaces
 (token-classification); the path of an image. Paths are relative to the working directory. In a file, a row is in the columns
@@ -19,9 +19,9 @@ that the task was learned from (its `columns` in the stream.yaml of RUN), or in 
 (seq2seq, causal-lm), tokens or image. If a file has both, the task's own columns are read; other columns are allowed. In
 .jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
 
-Predictions, one line per row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
-(multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6 significant digits,
-a probability 4 decimals; --json and files have all digits.
+Predictions, one line per row: a label and its probability; a number; all labels that apply, with their probabilities,
+or (none) (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6
+significant digits, a probability 4 decimals; --json and files have all digits.
 --json prints a list of records, .jsonl has one record per line. Both use the standard key names, whatever the columns of the
 input file are called:
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
@@ -29,14 +29,14 @@ input file are called:
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-With --stream, the text that --task generates for one TEXT is printed while it is generated; it is the same text. Tasks that
-generate with beams (num_beams above 1) cannot be streamed.
+With --stream, the text that --task generates for one TEXT is printed while it is generated; the text is the same.
+Tasks that generate with beams (num_beams above 1) cannot be streamed.
 
 .csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
 rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
 such a column is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all numbers,
-all booleans or all lists of strings are JSON there. Rows are read and predicted in portions: a file or pipe may be of any
-length.
+all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions: a file or
+pipe may be of any length.
 
 examples:
   continual-petl predict runs/mine "Shares fell on Monday"
@@ -62,7 +62,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
-    text = "without a named task, for rows that resemble no task's rows: no prediction (default), or the nearest task's"
+    text = "without a task name, for rows that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
     text = "print the text that --task generates for one TEXT while it is generated"
     command.add_argument("--stream", action="store_true", help=text)

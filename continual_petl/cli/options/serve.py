@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_remote_code, add_run
 
-HELP = "answer over HTTP: rows of all tasks in shared batches"
+HELP = "serve predictions over HTTP; rows of all tasks share batches"
 EPILOG = """Needs the extra: pip install 'continual-petl[serve]'. Rows of different requests and tasks share batches. Tasks
 that other processes learn, replace or forget are picked up within seconds, without a restart. Each bank is verified before
 its first prediction. The log, on standard error, has one JSON object per line, without texts unless --log-texts is given.
@@ -16,11 +16,11 @@ its first prediction. The log, on standard error, has one JSON object per line, 
                      with "stream": true, for one row of a task that generates text: its pieces, as server-sent events
   GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try)
 
-Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 no JSON (or, as plain text, a Host header that is not
-allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task,
-413 too large, 422 a row that the task cannot predict, 429 too many rows wait (see Retry-After), 503 not ready, 504 timed out.
-Ctrl-C and SIGTERM stop the endpoint after everything that was accepted is answered; a client that does not end its request
-is waited for until 5 s after --timeout.
+Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 not JSON (or, as plain text, a Host header that is
+not allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task, 413 too large, 422 a row that the
+task cannot predict, 429 too many rows waiting (see Retry-After), 503 not ready, 504 timed out.
+Ctrl-C and SIGTERM stop the endpoint after everything that was accepted is answered; a client that does not
+finish sending its request is waited for until 5 s after --timeout.
 
 examples:
   continual-petl serve runs/mine
@@ -52,14 +52,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-body-bytes", metavar="N", type=int, default=8 * 2**20, help=text)
     text = "maximum number of rows that wait; more are refused with status 429 (default: 2048)"
     command.add_argument("--max-waiting", metavar="N", type=int, default=2048, help=text)
-    text = "seconds after which a request is given up with status 504 (default: 30)"
+    text = "seconds after which a request fails with status 504 (default: 30)"
     command.add_argument("--timeout", metavar="S", type=float, default=30.0, help=text)
-    text = "memory limit for all banks together, in bytes; others are read when needed (default: 1 GiB)"
+    text = "memory limit for all banks together, in bytes; other banks are read when needed (default: 1 GiB)"
     command.add_argument("--resident-bytes", metavar="N", type=int, help=text)
     text = "rows without a task that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), default="reject", help=text)
     command.add_argument("--log-texts", action="store_true", help="write texts and predictions to the log too")
-    text = "what computes: this process (default), or replicas on Ray Serve"
+    text = "where predictions are computed: in this process (default), or in replicas on Ray Serve"
     command.add_argument("--engine", choices=("local", "ray"), default="local", help=text)
     command.add_argument("--replicas", metavar="N", type=int, default=1, help="number of replicas (--engine ray)")
     add_remote_code(command)

@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_run
 
-HELP = "sign a run, so that a rewritten chain is noticed"
+HELP = "sign a run, so that a rewritten chain is detected"
 EPILOG = """Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Whoever has
 the public key can check it with verify. Needs the extra `sign`.
 

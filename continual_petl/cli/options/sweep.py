@@ -16,7 +16,8 @@ EPILOG = f"""Each trial learns one task alone; test splits are not read. The swe
   prune: median
   seeds: 5
 
-The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. If stopped, the same command resumes.
+The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. If it is stopped, the same
+command resumes it.
 {OVERRIDES}
 examples:
   continual-petl sweep stream.yaml sweep.yaml

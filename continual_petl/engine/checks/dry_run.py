@@ -44,7 +44,7 @@ class TaskFacts:
     kind: str
     metric: str
     start_from: str | tuple[str, ...] | None
-    """The task whose bank this one starts from, several whose banks are averaged, or auto."""
+    """The task whose bank this one starts from, several tasks whose banks are averaged, or ``auto``."""
     labels: tuple[str, ...] | None
     splits: dict[str, SplitFacts]
     """Empty for a learned task whose data is missing."""
@@ -54,7 +54,7 @@ class TaskFacts:
     """Parameters of the backbone that the bank has copies of."""
     head: int
     share: float
-    """Modifications, own and head together, as a share of the backbone's parameters."""
+    """Parameters of the modifications, the copies and the head together, as a share of the backbone's parameters."""
     precision: str
     pooling: str
     num_steps: int

@@ -1,9 +1,9 @@
 """Report missing files and a missing backbone without loading a model, if loading it could not reveal further mistakes.
 
 All mistakes are reported together, and some only show up once the model is loaded: a bank larger than a layer, a kind that
-the model cannot learn. Loading takes seconds, too long for a message about a missing file. So nothing is loaded if
-config.json already shows that model and tasks fit together; when in doubt, the model is loaded. If there is no backbone of
-the given name, there is nothing to load.
+the model cannot learn. Loading takes seconds, which is too long for a message about a missing file. So nothing is loaded if
+config.json already shows that the model can learn the tasks; when in doubt, the model is loaded. If there is no backbone
+with the given name, there is nothing to load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from continual_petl.backbones.files import CONFIG, source_of
 from continual_petl.engine.checks.mistakes import is_missing, named_mistakes
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.errors import InputError
-from continual_petl.streams.protocols.rules import judged_by_label
+from continual_petl.streams.protocols.rules import evaluated_by_label
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
@@ -45,14 +45,21 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
         named_mistakes(spec, [(key_of(spec, task), task) for task in new]).raise_all()
 
 
-def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
-    """Report the problems of a stream's data and backbone if there is no such backbone; see `refuse_missing_files`."""
-    if judged_by_label(spec.protocol):
+def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec], learned_on: str | None = None) -> None:
+    """Report the problems of a stream's data and backbone if there is no such backbone; see `refuse_missing_files`.
+
+    Args:
+        spec: the stream.
+        new: its tasks that have not been learned yet.
+        learned_on: the name of the run's backbone; None before its first task.
+    """
+    if evaluated_by_label(spec.protocol):
         return  # labels are compared across tasks by the checks of a whole session
     try:
         check_available(spec.backbone.name, spec.backbone.revision)
     except MissingBackboneError as error:
-        named_mistakes(spec, [(key_of(spec, task), task) for task in new], missing=error).raise_all()
+        missing = error if learned_on in (None, spec.backbone.name) else error.in_run(learned_on)
+        named_mistakes(spec, [(key_of(spec, task), task) for task in new], missing=missing).raise_all()
 
 
 def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
@@ -69,7 +76,7 @@ def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
 
 
 def _width(config: Mapping[str, Any]) -> int:
-    """Return the minimum width of all projections; 0 if config.json does not show it."""
+    """Return the minimum width of all projections; 0 if config.json does not give it."""
     hidden: int = config[find_anatomy(config["model_type"]).hidden_size_key]
     found = [hidden, *(config[key] for key in _FFN_WIDTHS if key in config)]
     return 0 if len(found) == 1 or any(key in config for key in _NARROWER) else min(found)

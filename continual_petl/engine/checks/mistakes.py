@@ -51,7 +51,7 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
     """Return the mistakes of one task's file and of its data.
 
     Args:
-        places: the mistakes in the file.
+        places: the places of the keys in the file, with the mistakes found in it.
         task: the task, without the keys that have mistakes.
         spec: the stream of the run that will learn it.
     """
@@ -63,12 +63,12 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
 def named_mistakes(
     spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], *, missing: MissingBackboneError | None = None
 ) -> Problems:
-    """Return the problems of a backbone and data that can be found without weights.
+    """Return the problems of the backbone and the data that can be found without loading weights.
 
     Args:
         spec: the stream.
         tasks: tasks of the stream, each with its key in the file.
-        missing: the error if the backbone has been looked up before and is missing; the Hub is asked only once.
+        missing: the error if the backbone has been looked up before and is missing, so that the Hub is queried only once.
     """
     problems = Problems()
     _check_named(spec.backbone, problems, missing)
@@ -90,7 +90,7 @@ def _check_near(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problem
 
 
 def is_missing(data: str | DataSpec | Rows) -> bool:
-    """Return whether files that a task's data names are missing."""
+    """Return whether any file that a task's ``data`` refers to is missing."""
     paths = map(os.path.expanduser, _named(data)) if is_near(data) else ()
     return any(not os.path.exists(path) and not (has_magic(path) and glob(path, recursive=True)) for path in paths)
 

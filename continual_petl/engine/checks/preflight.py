@@ -1,7 +1,7 @@
 """Preflight checks before anything is learned: run folder, trainer, backbone, data and banks of all tasks.
 
-A run takes hours, so a missing file of the third task should not show up after the first two. All problems are reported at
-once, and a stream that fails these checks leaves the run folder unchanged.
+A run takes hours, so a missing file of the third task should not come to light only after the first two were learned. All
+problems are reported at once, and a stream that fails these checks leaves the run folder unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
     """
     problems, spec = refused or Problems(), session.spec
     loads = refused is None and check_loads(session, tasks, problems)
-    # If the backbone cannot learn this kind, no data is read: its columns would mean something else, or nothing.
+    # If the backbone cannot learn a task's kind, its data is not read: the columns would mean something else, or nothing.
     fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
     planned = set()
     for number, task in enumerate(fitting if loads else ()):
@@ -118,7 +118,7 @@ def _check_folder(session: Session) -> None:
 
 
 def _check_same_stream(session: Session) -> None:
-    """Reject a run folder with learned tasks of another stream, whose names and seed mean something else."""
+    """Reject a run folder with learned tasks of another stream, in which names and seed mean something else."""
     store, spec = session.store, session.spec
     tasks = store.tasks
     if not tasks:
@@ -184,12 +184,12 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
     """Check a task's bank and inputs against the backbone."""
     backbone, models = session.backbone(task), session.models
     if session.store.pin() is not None:
-        session.store.write_backbone(backbone)  # pinned already, so this only compares
+        session.store.write_backbone(backbone)  # already pinned, so this only compares
     tokenizer = models.tokenizer
     num_known = 0 if tokenizer is None else int(backbone.model.config.vocab_size)
     if tokenizer is not None and len(tokenizer) > num_known:
         raise InputError(
-            f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model has {num_known}; they "
+            f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model has {num_known}; the two "
             "do not belong together. Put the tokenizer.json that belongs to the model next to its config.json."
         )
     # Labels are not known yet; their number only determines the head's width.

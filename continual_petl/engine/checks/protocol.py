@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, Key
-from continual_petl.streams.protocols.rules import judged_by_label, label_clashes, unfit_kind
+from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes, unfit_kind
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.label_file import read_label_names
 
@@ -25,7 +25,7 @@ def needs_labels(spec: StreamSpec, task: TaskSpec) -> bool:
 
 
 def protocol_problems(session: Session, found: Found, new: Collection[str]) -> list[tuple[Key, str]]:
-    """Return what the protocol does not allow, with the keys of the stream.
+    """Return everything that violates the protocol, each with its key in the stream.
 
     Args:
         session: the stream and its run folder.
@@ -33,7 +33,7 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
         new: the tasks that are to be learned; they replace learned tasks of the same name.
     """
     spec, store = session.spec, session.store
-    if not judged_by_label(spec.protocol):
+    if not evaluated_by_label(spec.protocol):
         return []
     problems: list[tuple[Key, str]] = []
     labelled: list[tuple[str, Collection[str] | None]] = []
@@ -42,7 +42,7 @@ def protocol_problems(session: Session, found: Found, new: Collection[str]) -> l
     for name in learned:
         manifest = store.manifest(name)
         if text := unfit_kind(spec.protocol, manifest.kind):
-            problems.append((("protocol",), f"protocol: task {name!r} is learned already: {text}"))
+            problems.append((("protocol",), f"protocol: task {name!r} is already learned: {text}"))
         labelled.append((name, manifest.labels))
         keys.append(("protocol",))
     for task in spec.tasks:
@@ -64,4 +64,4 @@ def _written(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
     try:
         return read_label_names(labels) if isinstance(labels, str) else labels
     except InputError:
-        return None  # reported with its data
+        return None  # reported when the task's data is checked

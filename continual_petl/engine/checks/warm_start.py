@@ -30,7 +30,7 @@ def check_parent(session: Session, task: TaskSpec) -> None:
         if names.index(parent) > names.index(task.name):
             raise InputError(
                 f"task {task.name!r}, bank.start_from: {parent!r} comes later in the stream and is not learned yet: move it "
-                "before this task, or start from another one"
+                "before this task, or start from another task"
             )
 
 
@@ -47,8 +47,8 @@ def parent_bank(session: Session, plan: TaskPlan, backbone: Backbone) -> tuple[T
     """Return the task whose bank is copied, with that bank as it was committed; None unless one task is named.
 
     Raises:
-        InputError: if that bank does not fit.
-        StoreError: if it is damaged.
+        InputError: if that bank cannot be copied for this task.
+        StoreError: if that bank is damaged.
     """
     parents = named_parents(plan.bank.start_from)
     if len(parents) != 1:

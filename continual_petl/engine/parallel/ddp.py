@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class LocalRanks:
-    """Processes that share the fit of each task, one task after another; satisfies `Ranks`.
+    """Processes that share the fit of each task, one task after another; implements `Ranks`.
 
     Args:
         brief: the run's description for workers.
@@ -78,7 +78,7 @@ class LocalRanks:
             f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
             "system does that when memory runs out: each holds its own backbone. Use fewer devices or a smaller "
             "batch_size; the same command resumes from the last checkpoint. (In a script of your own, put learn(...) "
-            'under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no process can '
+            'under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no process can '
             "start.)",
             signal.SIGKILL,
         )
@@ -127,7 +127,7 @@ class LocalRanks:
             "MASTER_PORT": str(find_free_network_port()),
             "WORLD_SIZE": str(self.world_size),
             "NODE_RANK": "0",
-            # Lightning would choose another number, which changes the last bits.
+            # Lightning would choose another number, which would change the last bits.
             "OMP_NUM_THREADS": str(self._brief.num_threads),
         }
         self._slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]

@@ -43,7 +43,7 @@ class Pool:
         max_jobs = max(2, os.cpu_count() or 1)
         if executor == "processes" and (jobs or 1) > max_jobs:
             raise InputError(
-                f"jobs: got {jobs}, and each is a process with its own backbone, but there are only {os.cpu_count()} cores: "
+                f"jobs: got {jobs}, and each job is a process with its own backbone, but there are {os.cpu_count()} cores: "
                 f"give at most {max_jobs}, or learn on more machines: executor ray."
             )
         if executor == "ray":
@@ -71,7 +71,7 @@ class Pool:
         )
 
     def opened(self, session: Session, callbacks: Sequence[L.Callback], max_jobs: int) -> Workers:
-        """Return the workers, limited to the number of tasks.
+        """Return the workers, at most one per task.
 
         Raises:
             InputError: if each task itself needs several processes, or an object given in Python cannot be pickled.
@@ -79,8 +79,8 @@ class Pool:
         world_size = _world_size(session)
         if world_size > 1:
             raise InputError(
-                f"jobs: many tasks at once, and {world_size} processes for each of them (trainer: devices): a run supports "
-                "one or the other. Write trainer: {devices: 1}, or leave out jobs and executor."
+                f"jobs: several tasks at once, and {world_size} processes for each of them (trainer: devices): a run "
+                "supports only one of the two. Write trainer: {devices: 1}, or leave out jobs and executor."
             )
         brief = _sendable(session, callbacks)
         if self._executor == "ray":

@@ -141,7 +141,7 @@ class Slot:
 
 
 class Processes:
-    """Learns tasks in worker processes; satisfies `Workers`.
+    """Learns tasks in worker processes; implements `Workers`.
 
     Args:
         brief: the run's description for workers.

@@ -35,11 +35,11 @@ def check_ray() -> None:
 
 
 class RayWorkers:
-    """Learns tasks on a Ray cluster; satisfies `Workers`.
+    """Learns tasks on a Ray cluster; implements `Workers`.
 
     Args:
         brief: the run's description for workers.
-        jobs: number of tasks at once; None: as many as the cluster has CPUs for, with as many threads each as this process.
+        jobs: number of tasks at once; None: as many as the cluster has CPUs for, each with as many threads as this process.
         max_jobs: number of tasks.
         act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """
@@ -110,7 +110,7 @@ class RayWorkers:
 
 
 def learn_on_ray(brief: Brief, run: str, task: str) -> Report:
-    """Learn a task in this Ray process; the backbone stays loaded for the same run."""
+    """Learn a task in this Ray process; the backbone stays loaded for further tasks of the same run."""
     global _worker, _run
     if _worker is None or run != _run:
         try:

@@ -35,7 +35,7 @@ class Workers(Protocol):
     jobs: int
     """Number of tasks learned at once."""
     retries: int
-    """How often a task is resumed from its last checkpoint when its worker dies."""
+    """How many times a task is resumed from its last checkpoint when its worker dies."""
     stopping: bool
     """Whether `stop` or `kill` was called."""
 
@@ -97,15 +97,15 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from other tasks' banks, or reads them, waits for those tasks that come earlier; with ``start_from:
-    auto``, for all of them. A task with a shared bank waits for the previous task that shares it: such tasks are learned one
-    after the other, in parallel with all others.
+    A task that starts from other tasks' banks, or reads them, waits for those of them that come earlier; with ``start_from:
+    auto``, for all earlier tasks. A task with a shared bank waits for the previous task that shares it: such tasks are
+    learned one after the other, in parallel with all others.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
     for task in tasks:
         choice = task.bank or session.spec.bank
-        # With auto, every earlier bank may be the one it starts from.
+        # With auto, a task may start from any earlier bank.
         starts = (
             needs.keys() if choice.start_from == AUTO else {*named_parents(choice.start_from), *(choice.fuse or ())}
         )
@@ -131,12 +131,12 @@ def persisted(workers: Workers, task: str) -> Report:
             return report
         if attempt < workers.retries:
             how = "was killed" if began else "ended before it could begin"
-            _log.warning("task %r: its worker %s; it resumes from its last checkpoint in a new one.", task, how)
+            _log.warning("task %r: its worker %s; the task resumes from its last checkpoint in a new one.", task, how)
     what = "its worker was killed" if began else "its worker ended before it could begin (see any errors above)"
     message = (
         f"task {task!r}: {what} {1 + workers.retries} times. The system does that when memory runs out: "
         "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
-        'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
+        'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no '
         "worker can start.) The progress of the other tasks is saved, and the same command resumes."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)

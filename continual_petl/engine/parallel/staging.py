@@ -1,6 +1,6 @@
 """Staging between a worker and the run: a learned bank waits in a small separate store until it can be committed.
 
-That store is the task's progress folder, so it is read as strictly as any other, and is removed when the task is finished.
+That store is the task's progress folder; it is read as strictly as any other store, and is removed when the task is finished.
 The run commits the bank again through the usual code: with its place in the chain, and with the probe's outputs as computed
 by this process.
 """
@@ -61,7 +61,7 @@ def commit_staged(
     differences = manifest.environment.differences(here)
     if differences:
         _log.warning(
-            "task %r: its worker's environment differs from this process (%s): its rows are predicted again here.",
+            "task %r: its worker's environment differs from that of this process (%s): its rows are predicted again here.",
             task.name, "; ".join(differences),
         )  # fmt: skip
         return learn_task(session, task, callbacks, request)
@@ -75,6 +75,7 @@ def commit_staged(
         notices=manifest.notices,
         max_length=manifest.max_length,
         preparation=manifest.preparation,
+        training_attention=manifest.training_attention,
         parent=manifest.parent,
         start=manifest.start,
         reads=manifest.reads,

@@ -53,7 +53,7 @@ class Place:
     folder: str
     spec: StreamSpec
     num_threads: int
-    """Number of threads of the run; the last bits of a product depend on it."""
+    """Number of threads of the run; the last bits of a matrix product depend on it."""
     arithmetic: tuple[str, bool, bool]
     """Torch settings that change the arithmetic; see `arithmetic`."""
     working_directory: str
@@ -102,7 +102,7 @@ class Report:
     """Digest of the bank, if several processes shared the fit."""
 
     def raise_error(self) -> None:
-        """Raise the worker's error, if it failed."""
+        """Raise the worker's error if the worker failed."""
         if self.state != "failed":
             return
         if self.error == Interrupted.__name__:
@@ -180,8 +180,8 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
 
     Args:
         task: the task's name in the report.
-        what: what is learned, for the message about an unexpected error.
-        act: learns it.
+        what: description of what is learned, for the message about an unexpected error.
+        act: the function that learns it.
     """
     try:
         return act()

@@ -64,8 +64,8 @@ def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows
 def check_rows(session: Session, task: str) -> RowsCheck:
     """Predict a task's test rows (or validation rows) again with the bank as it was committed.
 
-    Scores and every prediction have to equal the certified ones. In another environment the scores may differ by one
-    point: a row on the decision boundary may round to the other side.
+    The scores and every prediction have to equal the certified ones. In a different environment the scores may differ by up
+    to 0.01: a row on the decision boundary may round to the other side.
 
     Raises:
         StoreError: if the bank cannot be loaded.
@@ -89,7 +89,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     message = (
         f"task {task!r}: its {name} rows now score {found.scores}, but {certified.scores} were certified"
         if found.scores != certified.scores
-        else f"task {task!r}: some predictions for its {name} rows are not the certified ones, although all scores are equal"
+        else f"task {task!r}: some predictions for its {name} rows differ from those certified, although all scores are equal"
     )
     return RowsCheck(
         (

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from continual_petl.backbones.attention_switch import attending
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
@@ -45,11 +46,11 @@ class Row(NamedTuple):
 def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
     """Return the row of R after learning a task.
 
-    The cost is bounded under every policy: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples, and
-    only the last row of a stream is complete, if that costs no more than the tasks learned by this command (see
+    The cost is bounded under every policy: beyond `MEASURE_ALL_UP_TO` tasks, only samples are measured and certified, and
+    only the last row of a stream is complete, provided that this command learned enough tasks to justify the cost (see
     `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
     available, its certificate is checked and its certified score carried over, unless the stream asks for
-    ``evaluate: all``. Measured tasks that stored sums for the router are also measured with no task named.
+    ``evaluate: all``. Measured tasks that stored sums for the router are also measured without naming the task.
 
     Raises:
         ForgettingError: if a certificate does not hold.
@@ -113,7 +114,7 @@ def _not_read(unread: set[str]) -> list[str]:
         return []
     tasks = ("task " if len(unread) == 1 else "tasks ") + ", ".join(map(repr, sorted(unread)))
     return [
-        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this run reads no test split (test)."
+        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this run does not read test splits."
     ]
 
 
@@ -144,7 +145,7 @@ def _not_measured_again(gone: dict[str, str]) -> str:
     if len(gone) == 1:
         return f"task {first!r} was not measured again, because {why.rstrip('.')}."
     each = [f"for {task!r}, {why.rstrip('.')}" for task, why in gone.items()]
-    more = [f"and so on for {len(each) - _NAMED} more"] if len(each) > _NAMED else []
+    more = [f"and so on for {len(each) - _NAMED} more tasks"] if len(each) > _NAMED else []
     return f"{named_tasks([*gone])} were not measured again: {'; '.join(each[:_NAMED] + more)}."
 
 
@@ -168,7 +169,7 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
 
 
 def affordable(session: Session) -> int:
-    """Return the maximum number of certificates checked at the end of a command: proportional to the tasks it learned."""
+    """Return the maximum number of certificates to check at the end of a command, proportional to the tasks it learned."""
     return _CHECKED * max(1, session.num_new)
 
 
@@ -200,7 +201,8 @@ def _measure(session: Session, task: str, digest: str) -> float | None:
         raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
     if split.digest != digest:
         raise _NotMeasurable("its rows are not those it was learned with")
-    learner = session.models.resident(task)
+    learner, manifest = session.models.resident(task), session.store.manifest(task)
     rows, pad = split.rows, session.models.pad_token_id
-    scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
-    return scores.get(session.store.manifest(task).metric)
+    with attending(learner.backbone, manifest.environment.attention):
+        scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
+    return scores.get(manifest.metric)

@@ -1,4 +1,4 @@
-"""One row of R-routed: how the rows of learned tasks are predicted after a new task if no task is named.
+"""One row of R-routed: how well the rows of learned tasks are predicted after a new task if no task is named.
 
 Predictions with a named task never change. Predictions without one can, if a new task resembles an earlier one, so they are
 measured again after each task. The states of the frozen backbone are the same every time and are kept in memory.
@@ -24,7 +24,7 @@ from continual_petl.predictor.task_finder import Route, States, TaskFinder, task
 from continual_petl.router.task_sums import drawn_rows
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.folder.results_file import RoutedCell
-from continual_petl.streams.protocols.rules import judged_by_label
+from continual_petl.streams.protocols.rules import evaluated_by_label
 
 LOW = 0.8
 """A new task is reported if a smaller share of its rows is routed to it."""
@@ -64,7 +64,7 @@ def routed_cells(
 
     Args:
         session: the run.
-        tasks: learned tasks, the newest one last; tasks whose rows are not available, or that stored no sums, are left out.
+        tasks: learned tasks, the newest one last; those whose rows are not available, or that stored no sums, are left out.
         request: the stop request.
 
     Raises:
@@ -77,7 +77,7 @@ def routed_cells(
     try:
         finder = task_finder(session.models)
     except InputError as error:
-        return (), [f"rows without a task were not evaluated: {error}"]
+        return (), [f"rows without a task name were not evaluated: {error}"]
     cells = []
     for task, manifest in manifests.items():
         if request is not None:
@@ -124,8 +124,8 @@ def _cell(session: Session, finder: TaskFinder, manifest: Manifest, rows: Routed
 
 
 def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Route], own: list[bool]) -> list[bool]:
-    """Return for each row whether its prediction without a named task is right, as the stream's protocol defines it."""
-    if not judged_by_label(session.spec.protocol):
+    """Return, for each row, whether its prediction without a named task is right as the stream's protocol defines it."""
+    if not evaluated_by_label(session.spec.protocol):
         return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
     found, astray = list(named), [index for index, here in enumerate(own) if not here]
     if astray:

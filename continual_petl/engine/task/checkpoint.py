@@ -59,11 +59,11 @@ class BankCheckpoint(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
         if state_dict["has_best"] and not (self._folder / BEST).exists():
-            missing(self._folder / BEST)  # otherwise the next bank, however bad, would be the best one
+            missing(self._folder / BEST)  # otherwise the next bank, however bad, would count as the best one
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning does not save that a callback (EarlyStopping, say) has ended the fit; it would train one more epoch.
+        # Lightning does not save that a callback (EarlyStopping, say) has ended the fit, and would train one more epoch.
         trainer.should_stop = trainer.should_stop or self._ended
 
     @override

@@ -25,6 +25,7 @@ from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.task.state_cache_files import open_state_cache
+from continual_petl.engine.task.validation_attention import ValidationAttention
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.engine.transfer.choose import decide_start
@@ -110,6 +111,7 @@ def learn_bank(
         notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
         max_length=run.backbone.max_length,
         preparation=session.models.preparation,
+        training_attention=run.training_attention,
         parent=next(iter(parents), None) if len(parents) == 1 else None,
         start=start,
         reads=reads_of(session, plan),
@@ -195,9 +197,13 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     module.together = session.spec.trainer.get("strategy") == SHARDED
     with quiet(), restoring(last):
         callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
+        callbacks.append(ValidationAttention(run))
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
         try:
-            trainer.fit(run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
+            with run.training():
+                trainer.fit(
+                    run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True
+                )
         except SystemExit as error:
             # Raised by Lightning for a second Ctrl-C.
             if isinstance(error.__context__, KeyboardInterrupt):
@@ -237,7 +243,7 @@ def check_finite(plan: TaskPlan, bank: Bank) -> None:
     if broken:
         raise DivergedError(
             f"task {plan.name!r}: learning diverged: {len(broken)} of the {len(tensors)} tensors of its bank are no longer "
-            f"finite, first {broken[0]}. Nothing was committed. Lower training.learning_rate (it was "
+            f"finite (the first is {broken[0]}). Nothing was committed. Lower training.learning_rate (it was "
             f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "
             "again."
         )

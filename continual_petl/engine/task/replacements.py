@@ -40,7 +40,7 @@ class _File(FrozenModel):
 
 
 def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str], tuple[str, ...]]:
-    """Record which tasks a command is about to replace; the lock is held.
+    """Record which tasks a command is about to replace; the caller holds the lock.
 
     Returns:
         The tasks that remain to be replaced, and one sentence for each task that has already been replaced.

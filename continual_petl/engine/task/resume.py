@@ -30,7 +30,7 @@ _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "l
 _RESTORES = "checkpoint_connector.py"
 """The Lightning source file that restores checkpoints."""
 _NOT_DECIDING = {"checkpoint_every", "num_workers", "gradient_checkpointing", "prefix_cache", "prefix_cache_bytes"}
-"""Training settings that do not affect the learned bank, or are recorded as resolved."""
+"""Training settings that do not affect the learned bank, or whose resolved values are recorded instead."""
 
 
 def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
     if not lost:
         return ()
     changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
-    return (f"task {task!r}: its saved progress no longer fits ({changed} changed), so the task starts over.",)
+    return (f"task {task!r}: its saved progress is no longer valid ({changed} changed), so the task starts over.",)
 
 
 def _determining_settings(run: TaskRun) -> dict[str, Any]:
@@ -88,7 +88,13 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "the tokenizer or image processing": session.models.preparation,
         "the backbone": backbone.digest,
         "precision": backbone.precision,
-        "attention": backbone.attention,
+        "attention": run.training_attention,
+        # It determines the validation scores, and so the best bank.
+        **(
+            {}
+            if backbone.attention == run.training_attention
+            else {"the attention that the bank predicts with": backbone.attention}
+        ),
         **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
 

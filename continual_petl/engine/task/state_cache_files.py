@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
 from continual_petl.engine.task.state_cache import KeptSplit, StateCache, device_of
@@ -60,7 +61,8 @@ def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
         path = run.folder / FOLDER / f"{name}.states"
         file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name, device))
         if not file.open():
-            file.fill(partial(_compute, run, split, cache.layer))
+            with attending(run.backbone, _attention(run, name)):
+                file.fill(partial(_compute, run, split, cache.layer))
         cache.files[name] = file
 
 
@@ -69,7 +71,7 @@ def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
     backbone, pad, plan = run.backbone, run.session.models.pad_token_id, run.plan
     for index_B in split.batches:
         run.request.stop_here(
-            f"while the frozen states of task {plan.name!r} were being computed; this starts over next time"
+            f"while the frozen states of task {plan.name!r} were being computed; the computation starts over next time"
         )
         batch = collate(split.rows, index_B, pad, plan.kind, split.train)
         with oom_reported(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
@@ -88,7 +90,7 @@ def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.d
         "types": rows.token_types,
         "targets": rows.target_ids,
     }
-    environment = current_environment(device, backbone.precision, backbone.attention)
+    environment = current_environment(device, backbone.precision, _attention(run, name))
     return combined_digest(
         {
             "split": name,
@@ -105,6 +107,11 @@ def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.d
             "rows of batches": _digest(np.concatenate(split.batches)),
         }
     )
+
+
+def _attention(run: TaskRun, name: Split) -> str:
+    """Return the attention of the passes that read the states of a split."""
+    return run.training_attention if name == "train" else run.backbone.attention
 
 
 def _digest(array: NDArray[Any]) -> str:

@@ -21,7 +21,7 @@ from continual_petl.banks.bank import Bank
 
 Body = Mapping[str, Tensor]
 _RATE = 0.1
-"""Learning rate of the numbers behind the weights: a dozen steps can then tell the banks apart."""
+"""Learning rate of the weights' logits, high enough for a dozen steps to tell the banks apart."""
 
 
 def combine(bodies: Sequence[Body], weights: Sequence[float]) -> dict[str, Tensor]:
@@ -35,7 +35,7 @@ def combine(bodies: Sequence[Body], weights: Sequence[float]) -> dict[str, Tenso
 
 
 class LearnWeights(L.Callback):
-    """During a fit, trains the weights of an average instead of the bank's own tensors; the head is trained as usual.
+    """Trains, during a fit, the weights of an average instead of the bank's own tensors; the head is trained as usual.
 
     Args:
         bank: the bank that is fitted; its body is overwritten by the combination after every step.

@@ -1,11 +1,11 @@
 """Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
 
 Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by
-more than `MARGIN` standard errors, so that a fresh bank wins ties and differences that a few rows make by chance. What was
-learned in these fits is discarded: the bank is then trained exactly as if the stream had named the starting point. The
-choice is saved before training begins, so a resumed task keeps it.
+more than `MARGIN` standard errors, so that the fresh bank wins if there is a tie or a difference that a few rows make by
+chance. What was learned in these fits is discarded: the bank is then trained exactly as if the stream had named the starting
+point. The choice is saved before training begins, so a resumed task keeps it.
 
-Which tasks came before makes a difference here: with ``auto``, the order of the stream may change a bank.
+The earlier tasks make a difference here: with ``auto``, the order of the stream may change a bank.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ FILE = "start.json"
 MAX_PARENTS = 3
 """Number of earlier banks that are tried."""
 _SHORTLIST = 10
-"""Number of nearest tasks whose banks are looked at until that many fit."""
+"""Maximum number of nearest tasks whose banks are examined to find them."""
 MARGIN = 0.5
-"""Standard errors, of the difference of two independent shares, by which a starting point has to beat a fresh bank."""
+"""Number of standard errors (of the difference of two independent shares) by which a starting point has to beat a fresh
+bank."""
 _VERSION = {"format_version": 1}
 
 
 def decide_start(run: TaskRun) -> Start | None:
-    """Initialise a task's bank from where it starts, and return the record for the certificate.
+    """Initialise a task's bank from its starting point, and return the record for the certificate.
 
     Returns:
         None if the task does not ask for ``auto`` or an average.
@@ -109,7 +110,7 @@ def best(tried: Sequence[StartCandidate], num_rows: int) -> int:
     """Return the position of the best starting point; the first one is the fresh bank.
 
     Args:
-        tried: with their scores; None is worse than any score.
+        tried: the starting points, with their scores; None is worse than any score.
         num_rows: number of rows that they were scored on.
 
     Example:
@@ -132,13 +133,13 @@ def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCa
 
 
 def _fitting(run: TaskRun) -> list[Parent]:
-    """Return the banks nearest to the task's rows that its bank could be a copy of."""
+    """Return the banks nearest to the task's rows, among those that its own bank could start as a copy of."""
     store = run.store
     found: list[Parent] = []
     try:
         totals = totals_of(store)
     except InputError:
-        return found  # earlier tasks stored sums of different layers, which cannot be compared
+        return found  # earlier tasks stored sums from different layers, which cannot be compared
     if not totals.layers:
         return found
     sums = run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
@@ -147,7 +148,7 @@ def _fitting(run: TaskRun) -> list[Parent]:
         try:
             check_start(run.plan, store.plan(task), run.backbone)
         except InputError:
-            continue  # a bank of another shape
+            continue  # a bank with a different structure
         found.append(certified_parent(run.session, task))
         if len(found) == MAX_PARENTS:
             break

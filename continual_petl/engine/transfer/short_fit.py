@@ -17,15 +17,15 @@ from continual_petl.heads.kinds import GENERATIVE
 
 SHARE = 0.025
 """Optimizer steps of a short fit as a share of the task's own steps."""
-WHOLE_UP_TO = 3000
-"""A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: few rows
-are when earlier banks make a difference, and a shorter fit would say little about it."""
+WHOLE_UP_TO = 1500
+"""A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: earlier
+banks matter most when there are few rows, and a shorter fit would say little about that."""
 MIN_STEPS = 5
 """Minimum number of optimizer steps of a short fit."""
 MAX_SCORED = 500
 """Maximum number of validation rows that a short fit is scored on."""
 MAX_GENERATED = 50
-"""The same for tasks that generate text, where each row takes much longer."""
+"""The same limit for tasks that generate text, where each row takes much longer."""
 _KEPT = ("accelerator", "deterministic")
 """Settings of the stream's trainer that also apply to a short fit, which always runs in one process."""
 
@@ -51,7 +51,8 @@ def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = 
     arguments |= {"devices": 1, "max_steps": num_steps, "limit_val_batches": 0}
     with quiet():
         trainer = fitting_trainer(training, arguments, [*callbacks, KeepSignals(run.request)], run.session.folder)
-        trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
+        with run.training():
+            trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
 
 
 def score_after_fit(run: TaskRun, num_steps: int) -> float | None:

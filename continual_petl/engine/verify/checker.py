@@ -12,6 +12,7 @@ import torch
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.engine.session import Session, other_seeds
+from continual_petl.engine.verify.in_processes import num_cores
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
@@ -20,6 +21,9 @@ from continual_petl.store.store import Store
 from continual_petl.store.verify.backbone_check import check_backbone
 from continual_petl.store.verify.certificate import check_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
+
+_OVERHEAD = 2**30
+"""Bytes that a process takes in addition to its backbone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,15 @@ class Order:
     """Torch's arithmetic settings; see `continual_petl.store.certificate.environment.arithmetic`."""
     working_directory: str
 
+    def checker(self) -> Checker:
+        """Create the checker of a worker process."""
+        os.chdir(self.working_directory)
+        compute_as(self.num_threads, self.settings)
+        session = Session(self.spec, Store(Path(self.folder)), consent=self.consent)
+        checker = Checker(session, indexed=self.indexed, data=self.data)
+        checker.share = self.share
+        return checker
+
 
 class Checker:
     """Checks tasks of a run against their certificates; problems are reported, never raised.
@@ -49,11 +62,13 @@ class Checker:
     Args:
         session: the run.
         indexed: whether the index may be used.
-        data: whether to predict the test rows again too.
+        data: whether to also predict the test rows again.
     """
 
+    worth_s = 30.0
+
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
-        self._session, self._data = session, data
+        self._session, self._indexed, self._data = session, indexed, data
         # A store with empty caches: everything is read from disk, every manifest included if the index is not used.
         self.store = Store(session.store.folder, indexed=indexed)
         self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
@@ -67,19 +82,32 @@ class Checker:
         """The backbone in any precision needed so far; None if it was not needed, or cannot be loaded."""
         return next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
 
-    def order(self, share: int, *, indexed: bool) -> Order:
-        """Return the settings that another process needs."""
+    def most_jobs(self) -> int:
+        """Return the number of processes: one for each core, limited by how many backbones fit in half of the memory."""
+        backbone = self.any_backbone
+        if backbone is None:
+            return 1
+        size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
+        return max(1, min(num_cores(), _memory() // 2 // int(size + _OVERHEAD)))
+
+    def divide(self, jobs: int) -> Order:
+        """Take a share of the threads; return the settings that another process needs."""
+        self.share = max(1, torch.get_num_threads() // jobs)
         return Order(
             folder=self._session.folder,
             spec=self._session.spec,
             consent=self._session.models.consent,
-            indexed=indexed,
+            indexed=self._indexed,
             data=self._data,
             num_threads=torch.get_num_threads(),
-            share=share,
+            share=self.share,
             settings=arithmetic(),
             working_directory=os.getcwd(),
         )
+
+    def alone(self) -> None:
+        """Use all threads again."""
+        self.share = None
 
     def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
         """Check one task in its current state.
@@ -133,14 +161,16 @@ class Checker:
         return self._backbones[precision]
 
 
-def checker_of(order: Order) -> Checker:
-    """Create the checker of a worker process."""
-    os.chdir(order.working_directory)
-    compute_as(order.num_threads, order.settings)
-    session = Session(order.spec, Store(Path(order.folder)), consent=order.consent)
-    checker = Checker(session, indexed=order.indexed, data=order.data)
-    checker.share = order.share
-    return checker
+def _memory() -> int:
+    """Return the memory of this machine, or of the container that this process runs in, in bytes."""
+    try:
+        whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0  # unknown, so no other process is started
+    try:
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    except (OSError, ValueError):
+        return whole
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 long.
 
 The processes take tasks from one queue. If a process ends early or cannot start, its tasks go back into the queue and this
-process checks them, so a verdict never depends on another process having worked.
+process checks them, so a verdict never depends on whether another process works.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from queue import SimpleQueue
-
-import torch
+from typing import Protocol
 
 from continual_petl.engine.parallel.processes import Slot, is_being_started
-from continual_petl.engine.verify.checker import Checker, Order, checker_of
 from continual_petl.errors import InputError
 from continual_petl.store.certificate.finding import TaskCheck
 
@@ -27,21 +24,45 @@ OnProgress = Callable[[int, int], None]
 """Called with the number of certificates checked so far and the total."""
 
 _AT_A_TIME = 8
-_WORTH_S = 30.0
-"""If this process alone would need longer than this many seconds, others are started, which takes about ten seconds."""
-_OVERHEAD = 2**30
-"""Bytes that a process takes in addition to its backbone."""
 
-_checker: Checker | None = None
+
+class Checks(Protocol):
+    """Checks tasks one by one, and prepares other processes to do the same."""
+
+    worth_s: float
+    """If this process alone would need longer than this many seconds, others are started, which takes a while."""
+    other_seed: bool
+    """Whether a certificate has a different seed from the stream."""
+
+    def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
+        """Check one task; ``in_chain``: whether its certificate continues the chain."""
+
+    def most_jobs(self) -> int:
+        """Return how many processes are worth starting, this one included."""
+
+    def divide(self, jobs: int) -> Order:
+        """Share this process's threads with others, until `alone`; return what they need."""
+
+    def alone(self) -> None:
+        """Use all threads again."""
+
+
+class Order(Protocol):
+    """What another process needs to check as this one would; it is pickled."""
+
+    def checker(self) -> Checks:
+        """Create the checker there."""
+
+
+_checker: Checks | None = None
 """State of a worker process."""
 
 
 def check_together(
-    checker: Checker,
+    checker: Checks,
     tasks: Sequence[str],
     *,
     jobs: int | None,
-    indexed: bool,
     in_chain: Callable[[str], bool],
     progress: OnProgress,
 ) -> list[TaskCheck]:
@@ -50,9 +71,7 @@ def check_together(
     Args:
         checker: the checker of this process.
         tasks: names of learned tasks.
-        jobs: maximum number of processes, this one included; None means one for each core, as long as half of the memory
-            is enough for their backbones.
-        indexed: whether the index may be used.
+        jobs: maximum number of processes, this one included; None: as many as the checker finds worth starting.
         in_chain: whether a task's certificate continues the chain.
         progress: called after every few tasks.
 
@@ -79,16 +98,19 @@ def check_together(
             num_checked = sum(map(len, found.values()))
             progress(num_checked, len(tasks))
             rest = (time.monotonic() - began) / num_checked * (len(tasks) - num_checked) if num_checked else 0.0
-            if not helpers and rest > _WORTH_S and (num_jobs := _most_jobs(checker) if jobs is None else jobs) > 1:
-                checker.share = max(1, torch.get_num_threads() // num_jobs)
-                order = checker.order(checker.share, indexed=indexed)
+            if (
+                not helpers
+                and rest > checker.worth_s
+                and (num_jobs := checker.most_jobs() if jobs is None else jobs) > 1
+            ):
+                order = checker.divide(num_jobs)
                 helpers = [_Helper(order, chunks, todo, done) for _ in range(num_jobs - 1)]
     except BaseException:
         for helper in helpers:
             helper.kill()
         raise
     finally:
-        checker.share = None
+        checker.alone()
         for helper in helpers:
             helper.join()
     checker.other_seed |= any(helper.other_seed for helper in helpers)
@@ -150,31 +172,14 @@ class _Helper:
         self._slot.close()
 
 
-def _most_jobs(checker: Checker) -> int:
-    """Return the number of processes: one for each core, limited by how many backbones fit in half of the memory."""
-    backbone = checker.any_backbone
-    if backbone is None:
-        return 1
-    size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _memory() // 2 // int(size + _OVERHEAD)))
-
-
-def _memory() -> int:
-    """Return the memory of this machine, or of the container that this process runs in, in bytes."""
-    try:
-        whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0  # unknown, so no other process is started
-    try:
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    except (OSError, ValueError):
-        return whole
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _open(order: Order) -> str:
     global _checker
-    _checker = checker_of(order)
+    _checker = order.checker()
     return ""
 
 

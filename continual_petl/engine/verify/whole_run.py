@@ -16,7 +16,7 @@ from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.pin import check_files
-from continual_petl.store.inspect import Inspection, failed_check
+from continual_petl.store.inspect import OTHER_SEED, Inspection, failed_check
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import rotating
 
@@ -35,9 +35,9 @@ def verify_run(
     Args:
         session: the run; its folder is read again.
         task: a learned task; None means all, and the files that belong to no task.
-        data: whether to predict the test rows again too.
-        limit: check at most this many certificates: those of the newest tasks, and of some other tasks, in turn. The chain
-            and the files that belong to no task are always checked, using the index. None means all certificates.
+        data: whether to also predict the test rows again.
+        limit: check at most this many certificates: those of the newest tasks and, in rotation, of some other tasks. The
+            chain and the files that belong to no task are always checked, using the index. None means all certificates.
         jobs: maximum number of processes; None means one for each core. If a backbone is already in memory, that copy is
             checked, in this process alone.
         progress: called with the number of certificates checked so far and the total.
@@ -58,7 +58,6 @@ def verify_run(
         state.checker,
         [link.task for link in links],
         jobs=1 if session.models.backbones else jobs,
-        indexed=not few,
         in_chain=lambda name: name not in survey.broken,
         progress=progress or (lambda done, total: None),
     )
@@ -75,9 +74,6 @@ def _num_banks(store: Store) -> int:
     return 0
 
 
-_SEED = "it gives the seed {}, but tasks were learned with another one"
-
-
 class _State:
     """The state of one verification: the inspected folder and the checker."""
 
@@ -89,25 +85,14 @@ class _State:
 
     def placed(self, link: Link, check: TaskCheck) -> Iterator[TaskCheck]:
         """Yield a task's check with the chain's findings added; nothing if the task was dropped in the meantime."""
-        if check.ok or not self._forgotten(link):
+        if check.ok or not self.survey.was_dropped(link):
             yield self.survey.placed(link, check)
-
-    def _forgotten(self, link: Link) -> bool:
-        try:
-            gone = not self._store.bank_folder(link.task).exists()
-            return gone and link.seal in {stone.removed.seal for stone in self._store.tombstones()}
-        except StoreError:
-            return False
 
     def of_no_task(self) -> Iterator[TaskCheck]:
         """Yield failed checks of misplaced tombstones, the pin, the stream file and the backbone's files."""
         pin, wrong = self.survey.pinned()
-        yield from map(self._of_stream, wrong)
-        seed = self._session.spec.seed
-        if self.checker.other_seed and all(check.task != "(stream.yaml)" for check in wrong):
-            yield failed_check(
-                "(stream.yaml)", f"{self._store.stream_file}: {_SEED.format(seed)}. Restore it from a copy."
-            )
+        wrong = list(map(self._of_stream, wrong))
+        yield from self.survey.with_seed(wrong, self._session.spec.seed, differs=self.checker.other_seed)
         backbone, spec = self.checker.any_backbone, self._session.spec.backbone
         if pin is not None and backbone is not None:
             for problem in check_files(self._store.pin_file, pin, spec.name, spec.revision, backbone):
@@ -121,7 +106,7 @@ class _State:
         found = []
         with suppress(InputError, StoreError):
             if other_seeds(self._store, spec.seed, tasks):
-                found.append(_SEED.format(spec.seed))
+                found.append(OTHER_SEED.format(spec.seed))
             if unnamed := [task for task in tasks if task not in {each.name for each in spec.tasks}]:
                 found.append(f"learned, but not named in it: {known_names(unnamed)}")
             differ = settings_that_differ(self._session)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from continual_petl.report.figures.registry import task_figure
-from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, drawing, heatmap, scatter, shown, tick
+from continual_petl.report.figures.style import (
+    MUTED,
+    SCALE,
+    Drawing,
+    bar,
+    colour,
+    drawing,
+    heatmap,
+    scatter,
+    shown,
+    tick,
+)
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points
 
@@ -42,7 +51,7 @@ def words(task: TaskFacts) -> str:
 
 
 @task_figure("answers", section="predictions", caption="Predictions", words=words)
-def drawn(task: TaskFacts) -> dict[str, Any] | None:
+def drawn(task: TaskFacts) -> Drawing | None:
     """Return the predictions on the reported split; None without a history, and for generated texts."""
     found = _found(task)
     labels = task.manifest.labels or ()
@@ -60,7 +69,7 @@ def _found(task: TaskFacts) -> Answered | None:
     return None if history is None else history.answered.get(task.split)
 
 
-def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
+def _confusion(found: Confusion, labels: tuple[str, ...]) -> Drawing:
     kept = _worst(found, len(labels))
     place = {label: number for number, label in enumerate(kept)}
     counts = [[0] * len(kept) for _ in kept]
@@ -113,7 +122,7 @@ def _worst(found: Confusion, num_labels: int) -> list[int]:
     return sorted(sorted(range(num_labels), key=lambda label: -errors[label])[:MAX_LABELS])
 
 
-def _points(found: Points) -> dict[str, Any]:
+def _points(found: Points) -> Drawing:
     values = [value for pair in found.pairs for value in pair if value is not None]
     span = [min(values, default=0.0), max(values, default=1.0)]
     right = scatter(
@@ -130,7 +139,7 @@ def _points(found: Points) -> dict[str, Any]:
     return drawing([right, rows], x="true value", y="predicted value")
 
 
-def _per_label(found: PerLabel, labels: tuple[str, ...]) -> dict[str, Any]:
+def _per_label(found: PerLabel, labels: tuple[str, ...]) -> Drawing:
     parts = ("correct", "wrong", "missed")
     kept = sorted(range(len(labels)), key=lambda label: -sum(found.counts[label]))[:MAX_LABELS]
     names = [shown(labels[label]) for label in kept]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import plotly.graph_objects as go
-
-from continual_petl.report.figures.style import bar, colour, shown, styled, task_axis
+from continual_petl.report.figures.style import Drawing, bar, colour, drawing, shown, task_axis
 from continual_petl.report.run_facts import MAX_TASKS
 
 MAX_BARS = 250
@@ -26,15 +24,15 @@ def in_words(count: int) -> str:
 
 def task_bars(
     tasks: Sequence[str], parts: Mapping[str, Sequence[float | None]], *, y: str, number: str, unit: str
-) -> go.Figure:
+) -> Drawing:
     """Return a bar for each task, or each few tasks, divided into parts.
 
     Args:
         tasks: their names, in the order of learning.
-        parts: by part, its size for each task; None if unknown, and then left out of means.
+        parts: by part, its size for each task; None if unknown, which is left out of means.
         y: title of the vertical axis.
         number: plotly's number format, with a prefix.
-        unit: the suffix.
+        unit: suffix of the numbers.
     """
     size = tasks_of_a_bar(len(tasks))
     starts = range(0, len(tasks), size)
@@ -52,7 +50,7 @@ def task_bars(
         for place, (words, values) in enumerate(parts.items())
     ]
     axis = {"title": {"text": f"task, by number; a bar for {size:,} of them"}} if size > 1 else task_axis(tasks)
-    return styled(traces, xaxis=axis, y=y, barmode="stack", bargap=0.1)
+    return drawing(traces, xaxis=axis, y=y, barmode="stack", bargap=0.1)
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
-from continual_petl.report.figures.style import colour, scatter, shown, styled, task_axis
+from continual_petl.report.figures.style import Drawing, colour, drawing, scatter, shown, task_axis
 from continual_petl.report.run_facts import RunFacts
 
 
-def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> go.Figure:
+def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> Drawing:
     """Return one line per run.
 
     Args:
@@ -34,10 +32,10 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> go.Figure:
                 hovertemplate=f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}<extra></extra>",
             )
         )
-    return styled(traces, x="tasks learned", y=what, showlegend=True)
+    return drawing(traces, x="tasks learned", y=what, showlegend=True)
 
 
-def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
+def cost(runs: Sequence[tuple[str, RunFacts]]) -> Drawing:
     """Return the mean score at the end against the number of added parameters."""
     known = [(number, *run) for number, run in enumerate(runs) if run[1].growth]
     traces = [
@@ -52,10 +50,10 @@ def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
         for number, name, facts in known
     ]
     axis = {"type": "log"}
-    return styled(traces, x="parameters added in total", y="ACC at the end", showlegend=True, xaxis=axis)
+    return drawing(traces, x="parameters added in total", y="ACC at the end", showlegend=True, xaxis=axis)
 
 
-def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> go.Figure:
+def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> Drawing:
     """Return the newest known score of every task in each run; a task that a run has not learned is a gap.
 
     Args:
@@ -77,4 +75,4 @@ def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> go.
                 hovertemplate="%{customdata} in %{fullData.name}<br>%{y:.4f}<extra></extra>",
             )
         )
-    return styled(traces, xaxis=task_axis(tasks), y="newest known score", showlegend=True)
+    return drawing(traces, xaxis=task_axis(tasks), y="newest known score", showlegend=True)

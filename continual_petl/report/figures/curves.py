@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-import plotly.graph_objects as go
-
 from continual_petl.report.figures.registry import run_figure, task_figure
-from continual_petl.report.figures.style import colour, drawing, line_at, scatter, shown, styled
+from continual_petl.report.figures.style import Drawing, colour, drawing, line_at, scatter, shown
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.history import Curve
 
@@ -25,13 +23,13 @@ def _curve_in_words(task: TaskFacts) -> str:
 
 
 @task_figure("curve", section="training", caption="Training", words=_curve_in_words)
-def drawn(task: TaskFacts) -> dict[str, Any] | None:
+def drawn(task: TaskFacts) -> Drawing | None:
     """Return loss and score over the steps of the fit, with a line at the kept bank's step; None without a history."""
     history = task.history
     return None if history is None else drawn_curve(history.curve, task.metric, history.kept)
 
 
-def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> dict[str, Any] | None:
+def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> Drawing | None:
     """Return the curve of a fit, finished or not, as plotly JSON; None before its first point.
 
     Args:
@@ -87,7 +85,7 @@ def _overview_in_words(facts: RunFacts) -> str:
 
 
 @run_figure("learning", section="learning", caption="How tasks were learned", words=_overview_in_words)
-def overview(facts: RunFacts) -> go.Figure | None:
+def overview(facts: RunFacts) -> Drawing | None:
     """Return the validation score of every task over its fit, or for many tasks the spread; None without a history."""
     known = [task for task in facts.tasks if task.fit]
     if not known:
@@ -95,7 +93,7 @@ def overview(facts: RunFacts) -> go.Figure | None:
     return _lines(known) if len(known) <= MAX_LINES else _spread([task.fit for task in known])
 
 
-def _lines(known: Sequence[TaskFacts]) -> go.Figure:
+def _lines(known: Sequence[TaskFacts]) -> Drawing:
     traces = [
         scatter(
             x=[step for step, _ in task.fit],
@@ -108,10 +106,10 @@ def _lines(known: Sequence[TaskFacts]) -> go.Figure:
         )
         for number, task in enumerate(known)
     ]
-    return styled(traces, x="optimizer steps of the task", y="validation score", showlegend=True)
+    return drawing(traces, x="optimizer steps of the task", y="validation score", showlegend=True)
 
 
-def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> go.Figure:
+def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> Drawing:
     """Return the spread at each tenth of the fits, using each task's newest score at that point."""
     tenths = list(range(1, _TENTHS + 1))
     by_then = [
@@ -139,4 +137,4 @@ def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> go.Figure:
         )
         for number, (name, of, dash) in enumerate(drawn)
     ]
-    return styled(traces, x="share of the fit, in %", y="validation score")
+    return drawing(traces, x="share of the fit, in %", y="validation score")

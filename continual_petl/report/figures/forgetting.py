@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import plotly.graph_objects as go
-
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import colour, scatter, styled
+from continual_petl.report.figures.style import Drawing, colour, drawing, scatter
 from continual_petl.report.formatting import number as score
 from continual_petl.report.run_facts import RunFacts
 
@@ -22,7 +20,7 @@ def _words(facts: RunFacts) -> str:
 @run_figure(
     "forgetting", section="forgetting", caption="Forgetting and backward transfer after each task", words=_words
 )
-def figure(facts: RunFacts) -> go.Figure:
+def figure(facts: RunFacts) -> Drawing:
     """Return forgetting (Chaudhry et al. 2018) and BWT (Lopez-Paz and Ranzato 2017) after every task but the first."""
     steps = [step for step in facts.steps if step > 1]
     values = [facts.after(step) for step in steps]
@@ -41,4 +39,4 @@ def figure(facts: RunFacts) -> go.Figure:
     known = [abs(point) for value in values for name in SHOWN if not math.isnan(point := value[name])]
     # Zero is drawn as zero, not as noise magnified to the height of the page.
     edge = max(0.05, 1.2 * max(known, default=0.0))
-    return styled(traces, x="tasks learned", y="difference in score", yaxis={"range": [-edge, edge]})
+    return drawing(traces, x="tasks learned", y="difference in score", yaxis={"range": [-edge, edge]})

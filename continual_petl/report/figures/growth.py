@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-import plotly.graph_objects as go
-
 from continual_petl.report.figures import bars
 from continual_petl.report.figures.bars import task_bars
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import colour, scatter, styled
+from continual_petl.report.figures.style import Drawing, colour, drawing, scatter
 from continual_petl.report.formatting import megabytes
 from continual_petl.report.run_facts import RunFacts
 
@@ -33,12 +31,12 @@ def copy_bytes(facts: RunFacts) -> list[int]:
 
 def _parameters_in_words(facts: RunFacts) -> str:
     stored = sum(task.num_parameters for task in facts.tasks)
-    against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
+    against = f", compared with {facts.growth[-1].full_copies:,} for full copies" if facts.growth else ""
     return f"{stored:,} parameters in all{against}.{in_words(facts)}"
 
 
 @run_figure("parameters", section="growth", caption="Parameters added", words=_parameters_in_words)
-def parameters(facts: RunFacts) -> go.Figure:
+def parameters(facts: RunFacts) -> Drawing:
     """Return the parameters added so far, by part, and those that full copies would have added."""
     copies = [row.full_copies for row in facts.growth]
     return _so_far(facts, [task.parameters for task in facts.tasks], PARTS, copies, "parameters", "parameters added")
@@ -46,13 +44,13 @@ def parameters(facts: RunFacts) -> go.Figure:
 
 def _bytes_in_words(facts: RunFacts) -> str:
     copies = sum(copy_bytes(facts))
-    on_disk = f", where full copies would take {megabytes(copies)}" if copies else ""
+    on_disk = f", compared with {megabytes(copies)} for full copies" if copies else ""
     size = sum(task.num_bytes for task in facts.tasks)
     return f"{megabytes(size)} in all, certificates included{on_disk}.{in_words(facts)}"
 
 
 @run_figure("bytes", section="growth", caption="Bytes on disk", words=_bytes_in_words)
-def num_bytes(facts: RunFacts) -> go.Figure:
+def num_bytes(facts: RunFacts) -> Drawing:
     """Return the bytes on disk so far, by part, and those that a copy of the backbone per task would take."""
     copies = list(accumulate(copy_bytes(facts)))
     return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
@@ -72,7 +70,7 @@ def _each_in_words(what: str) -> Callable[[RunFacts], str]:
     caption="Parameters of each task",
     words=_each_in_words("By modifications, own norms and copies, and head."),
 )
-def each_task(facts: RunFacts) -> go.Figure:
+def each_task(facts: RunFacts) -> Drawing:
     """Return the parameters that each task added, by part."""
     return _each(facts, [task.parameters for task in facts.tasks], PARTS, "parameters")
 
@@ -83,14 +81,14 @@ def each_task(facts: RunFacts) -> go.Figure:
     caption="Bytes of each task",
     words=_each_in_words("Its bank by part, its sums for routing, and its certificate with probe and history."),
 )
-def each_bytes(facts: RunFacts) -> go.Figure:
+def each_bytes(facts: RunFacts) -> Drawing:
     """Return the bytes that each task added on disk, by part."""
     return _each(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, "bytes")
 
 
 def _so_far(
     facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[str, str], copies: list[int], unit: str, y: str
-) -> go.Figure:
+) -> Drawing:
     steps = [0, *(facts.steps if facts.is_long else range(1, len(counts) + 1))]
     traces = []
     for number, (part, words) in enumerate(parts.items()):
@@ -116,10 +114,10 @@ def _so_far(
         line={"color": colour(6), "dash": "dash"},
         hovertemplate=f"%{{x}} full copies<br>%{{y:,}} {unit}<extra></extra>",
     )
-    return styled([*traces, full], x="tasks learned", y=y, updatemenus=[_scales()])
+    return drawing([*traces, full], x="tasks learned", y=y, updatemenus=[_scales()])
 
 
-def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[str, str], unit: str) -> go.Figure:
+def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[str, str], unit: str) -> Drawing:
     values = {words: [count[part] for count in counts] for part, words in parts.items()}
     return task_bars([task.name for task in facts.tasks], values, y=unit, number=": %{y:,}", unit=unit)
 

@@ -1,7 +1,7 @@
 """The figures on the page of a run or a task. Each file in this folder registers its figures; no other code refers to them
 by name.
 
-To add one, write a file with a function that turns `RunFacts` (or `TaskFacts`) into a plotly figure, and decorate it with
+To add one, write a file with a function that turns `RunFacts` (or `TaskFacts`) into plotly JSON, and decorate it with
 `run_figure` (or `task_figure`).
 """
 
@@ -11,19 +11,21 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from continual_petl.report import figures as package
+from continual_petl.report.figures.style import Drawing, as_figure
 from continual_petl.report.run_facts import RunFacts, TaskFacts
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 SECTIONS = ("scores", "forgetting", "routing", "growth", "learning", "time", "training", "predictions")
 """Identifiers of the sections that figures are shown in, in the order of the page; the last two belong to a task."""
 
 Facts = TypeVar("Facts", RunFacts, TaskFacts)
-Drawn: TypeAlias = go.Figure | dict[str, Any] | None
-"""A figure, or its plotly JSON; None if there is nothing to draw."""
+Drawn: TypeAlias = Drawing | None
+"""A figure; None if there is nothing to draw."""
 RunDrawing = TypeVar("RunDrawing", bound=Callable[[RunFacts], Drawn])
 TaskDrawing = TypeVar("TaskDrawing", bound=Callable[[TaskFacts], Drawn])
 
@@ -90,11 +92,11 @@ def _load() -> None:
         importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-class Figures(Mapping[str, go.Figure]):
+class Figures(Mapping[str, "go.Figure"]):
     """Figures by name. A notebook shows all of them one after the other, or a single one: ``figures["matrix"]``."""
 
-    def __init__(self, figures: Mapping[str, go.Figure | None]) -> None:
-        self._figures = {name: figure for name, figure in figures.items() if figure is not None}
+    def __init__(self, drawings: Mapping[str, Drawn]) -> None:
+        self._figures = {name: as_figure(drawing) for name, drawing in drawings.items() if drawing is not None}
 
     def __getitem__(self, name: str) -> go.Figure:
         """Return one plotly figure; an unknown name raises a `KeyError` that lists the known ones."""
@@ -119,13 +121,9 @@ class Figures(Mapping[str, go.Figure]):
 
 def figures_of_run(facts: RunFacts) -> Figures:
     """Return the figures on the page of a run; none before its first task."""
-    return Figures({each.name: _figure(each.draw(facts)) for each in run_figures()} if facts.tasks else {})
+    return Figures({each.name: each.draw(facts) for each in run_figures()} if facts.tasks else {})
 
 
 def figures_of_task(task: TaskFacts) -> Figures:
     """Return the figures in the details of a task; none without a history."""
-    return Figures({each.name: _figure(each.draw(task)) for each in task_figures()})
-
-
-def _figure(drawn: Drawn) -> go.Figure | None:
-    return go.Figure(drawn) if isinstance(drawn, dict) else drawn
+    return Figures({each.name: each.draw(task) for each in task_figures()})

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, tick
+from continual_petl.report.figures.style import SCALE, Drawing, drawing, heatmap, shown, tick
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
@@ -32,7 +31,7 @@ def _words(facts: RunFacts) -> str:
 
 
 @run_figure("matrix", section="scores", caption="Result matrix R", words=_words)
-def figure(facts: RunFacts) -> go.Figure:
+def figure(facts: RunFacts) -> Drawing:
     """Return the heat map of R; for more than `MAX_CELLS` tasks the mean of each block, with its worst score on hover."""
     return _blocks(facts.results) if len(facts.results.tasks) > MAX_CELLS else _cells(facts)
 
@@ -46,7 +45,7 @@ def in_words(facts: RunFacts) -> str:
     return f" Each cell is the mean of up to {size:,} by {size:,} scores; hover over it to see the worst."
 
 
-def _cells(facts: RunFacts) -> go.Figure:
+def _cells(facts: RunFacts) -> Drawing:
     R_TT = facts.results.scores
     names = [shown(name) for name in facts.results.tasks]
     status, metrics = facts.results.status, facts.results.metrics
@@ -68,13 +67,13 @@ def _cells(facts: RunFacts) -> go.Figure:
         hovertemplate="%{text}<extra></extra>",
         hoverongaps=False,
         colorscale=SCALE,
-        colorbar={"title": "score"},
+        colorbar={"title": {"text": "score"}},
         xgap=1,
         ygap=1,
     )
     ticks = {"tickmode": "array", "tickvals": list(range(len(names)))}
     rows = list(map(tick, facts.results.tasks))
-    return styled(
+    return drawing(
         [heat],
         x="score on task",
         y="after learning task",
@@ -84,7 +83,7 @@ def _cells(facts: RunFacts) -> go.Figure:
     )
 
 
-def _blocks(results: Results) -> go.Figure:
+def _blocks(results: Results) -> Drawing:
     edges = np.unique(np.linspace(0, len(results.tasks), MAX_CELLS + 1).round().astype(int))
     spans = [slice(int(low), int(high)) for low, high in pairwise(edges)]
     means = np.full((len(spans), len(spans)), np.nan)
@@ -112,9 +111,9 @@ def _blocks(results: Results) -> go.Figure:
         hovertemplate="%{text}<extra></extra>",
         hoverongaps=False,
         colorscale=SCALE,
-        colorbar={"title": "mean score"},
+        colorbar={"title": {"text": "mean score"}},
     )
-    return styled(
+    return drawing(
         [heat],
         x="score on tasks, by number",
         y="after learning task number",

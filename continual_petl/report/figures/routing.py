@@ -1,15 +1,14 @@
-"""Rows that name no task: which task they are taken for, and how that changes as tasks arrive."""
+"""Rows without a task name: which task they are routed to, and how that changes as tasks arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, tick
+from continual_petl.report.figures.style import SCALE, Drawing, drawing, heatmap, shown, tick
 from continual_petl.report.formatting import number
 from continual_petl.report.routed_results import RoutedResults
 from continual_petl.report.run_facts import RunFacts
@@ -44,7 +43,7 @@ def _routing_words(facts: RunFacts) -> str:
 
 
 @run_figure("routing", section="routing", caption="Rows routed to their task when none is named", words=_routing_words)
-def routing(facts: RunFacts) -> go.Figure | None:
+def routing(facts: RunFacts) -> Drawing | None:
     """Return the share of rows that are routed to their task, after each task."""
     if (routed := _newest(facts)) is None:
         return None
@@ -62,7 +61,7 @@ def _routed_words(facts: RunFacts) -> str:
 
 
 @run_figure("routed", section="routing", caption="Correct predictions when no task is named", words=_routed_words)
-def routed_scores(facts: RunFacts) -> go.Figure | None:
+def routed_scores(facts: RunFacts) -> Drawing | None:
     """Return R-routed; None if no task has predictions that are correct or wrong."""
     routed = _newest(facts)
     if routed is None or np.isnan(routed.R).all():
@@ -74,19 +73,19 @@ def routed_scores(facts: RunFacts) -> go.Figure | None:
 def _confusion_words(facts: RunFacts) -> str:
     routed = _newest(facts)
     assert routed is not None
-    return f"Share of each task's rows (row) that are taken for each task (column) at the end.{_of_newest(routed)}"
+    return f"Share of each task's rows (row) that are routed to each task (column) at the end.{_of_newest(routed)}"
 
 
-@run_figure("taken-for", section="routing", caption="Which task rows are taken for", words=_confusion_words)
-def confusion(facts: RunFacts) -> go.Figure | None:
-    """Return which task the rows of each task are taken for at the end."""
+@run_figure("taken-for", section="routing", caption="Which task rows are routed to", words=_confusion_words)
+def confusion(facts: RunFacts) -> Drawing | None:
+    """Return which task the rows of each task are routed to at the end."""
     if (routed := _newest(facts)) is None:
         return None
     shares_TT = routed.confusion[-MAX_TASKS:, -MAX_TASKS:]
-    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="taken for task", y="rows of task")
+    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="routed to task", y="rows of task")
 
 
-def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str) -> go.Figure:
+def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str) -> Drawing:
     heat = heatmap(
         z=[[None if np.isnan(share) else float(share) for share in row] for row in shares_TT],
         text=[[f"{y} {shown(row)}<br>{x} {shown(column)}" for column in tasks] for row in tasks],
@@ -94,10 +93,10 @@ def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str
         hovertemplate="%{text}<br>%{z:.4f}<extra></extra>",
         hoverongaps=False,
         colorscale=SCALE,
-        colorbar={"title": "share"},
+        colorbar={"title": {"text": "share"}},
         xgap=1,
         ygap=1,
     )
     ticks = {"tickmode": "array", "tickvals": list(range(len(tasks))), "ticktext": list(map(tick, tasks))}
     height = int(min(900, max(320, 120 + 36 * len(tasks))))
-    return styled([heat], x=x, y=y, height=height, xaxis=ticks, yaxis={"autorange": "reversed", **ticks})
+    return drawing([heat], x=x, y=y, height=height, xaxis=ticks, yaxis={"autorange": "reversed", **ticks})

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import MUTED, colour, line_at, scatter, shown, styled
+from continual_petl.report.figures.style import MUTED, Drawing, colour, drawing, line_at, scatter, shown
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
@@ -54,7 +53,7 @@ def _words(facts: RunFacts) -> str:
 
 
 @run_figure("scores", section="scores", caption="Every task's score over time", words=_words)
-def figure(facts: RunFacts) -> go.Figure:
+def figure(facts: RunFacts) -> Drawing:
     """Return one line per task, or for many tasks the spread of the changes from their first scores.
 
     A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value still holds.
@@ -71,7 +70,7 @@ def in_words(facts: RunFacts) -> str:
     return f"{drawn}{facts.spaced}"
 
 
-def _lines(facts: RunFacts) -> go.Figure:
+def _lines(facts: RunFacts) -> Drawing:
     R_TT, traces = facts.results.scores, []
     marks = {task.name: MARKS[task.check.verdict] for task in facts.tasks}
     for j, name in enumerate(facts.results.tasks):
@@ -93,10 +92,10 @@ def _lines(facts: RunFacts) -> go.Figure:
             )
         )
     ticks = {"dtick": 1} if len(R_TT) <= 20 else {}
-    return styled(traces, x="tasks learned", y="score", showlegend=True, xaxis=ticks)
+    return drawing(traces, x="tasks learned", y="score", showlegend=True, xaxis=ticks)
 
 
-def _spread(facts: RunFacts) -> go.Figure:
+def _spread(facts: RunFacts) -> Drawing:
     steps = [step for step in facts.steps if step > 1]
     changes = [_changes(facts.results, step) for step in steps]
     drawn: tuple[tuple[str, Callable[[NDArray[np.float64]], np.float64], str], ...] = (
@@ -116,7 +115,7 @@ def _spread(facts: RunFacts) -> go.Figure:
         for number, (name, of, dash) in enumerate(drawn)
     ]
     zero = line_at("y", 0, {"color": MUTED, "width": 1})
-    return styled(traces, x="tasks learned", y="change since the task was learned", shapes=[zero])
+    return drawing(traces, x="tasks learned", y="change since the task was learned", shapes=[zero])
 
 
 def _changes(results: Results, step: int) -> NDArray[np.float64]:

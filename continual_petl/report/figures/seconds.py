@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
 from continual_petl.errors import counted
 from continual_petl.report.figures.bars import in_words, task_bars
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import shown
+from continual_petl.report.figures.style import Drawing, shown
 from continual_petl.report.run_facts import RunFacts
 
 PHASES = {
@@ -36,7 +34,7 @@ def _words(facts: RunFacts) -> str:
 
 
 @run_figure("seconds", section="time", caption="Time of each task", words=_words)
-def figure(facts: RunFacts) -> go.Figure:
+def figure(facts: RunFacts) -> Drawing:
     """Return one bar per task, divided by phase."""
     tasks, seconds = facts.results.tasks, facts.results.seconds
     others = {phase for spent in seconds.values() for phase in spent} - PHASES.keys()

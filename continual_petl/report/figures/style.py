@@ -5,16 +5,23 @@ apart (Okabe and Ito 2008, https://jfly.uni-koeln.de/color); names escaped and s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import plotly.graph_objects as go
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Drawing: TypeAlias = dict[str, Any]
+"""A figure as plotly JSON."""
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")
 SCALE = [
     [0.0, "#00224e"], [1 / 9, "#123570"], [2 / 9, "#3b496c"], [3 / 9, "#575d6d"], [4 / 9, "#707173"],
     [5 / 9, "#8a8678"], [6 / 9, "#a59c74"], [7 / 9, "#c3b369"], [8 / 9, "#e1cc55"], [1.0, "#fee838"],
 ]  # fmt: skip
-"""Cividis (Nunez et al. 2018) as in plotly for Python; in the browser, plotly gives the name other steps."""
+"""Cividis (Nunez et al. 2018) as in plotly for Python; in the browser, plotly uses other steps under this name."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05
@@ -27,15 +34,24 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def styled(traces: Sequence[Mapping[str, Any]], **layout: Any) -> go.Figure:
-    """Return the result of `drawing` as a plotly figure, created in one step: plotly is slow to validate later changes."""
-    return go.Figure(drawing(traces, **layout))
+def as_figure(drawing: Drawing) -> go.Figure:
+    """Return a drawing as a plotly figure, which validates it."""
+    import plotly.graph_objects as go  # takes half a second, and a page needs only the JSON
+
+    return go.Figure(drawing)
 
 
-def drawing(
-    traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any
-) -> dict[str, Any]:
-    """Return a figure with titled axes as plotly JSON, without validation, which would take most of the time.
+@cache
+def plotly_js() -> str:
+    """Return plotly's JavaScript: that of `plotly.offline.get_plotlyjs`, read without importing plotly."""
+    found = find_spec("plotly")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).with_name("package_data").joinpath("plotly.min.js").read_text("utf-8")
+
+
+def drawing(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any) -> Drawing:
+    """Return a figure with titled axes as plotly JSON, not validated by plotly, which would take most of the time.
 
     Args:
         traces: the traces as plotly JSON; see `scatter`, `bar` and `heatmap`.

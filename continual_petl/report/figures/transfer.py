@@ -1,12 +1,11 @@
-"""What earlier banks gave later tasks: the gain over a fresh bank after the short fits of ``start_from: auto``."""
+"""What later tasks gained from earlier banks: the gain over a fresh bank after the short fits of ``start_from: auto``."""
 
 from __future__ import annotations
-
-import plotly.graph_objects as go
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.bars import in_words, task_bars
 from continual_petl.report.figures.registry import run_figure
+from continual_petl.report.figures.style import Drawing
 from continual_petl.report.formatting import number
 from continual_petl.report.run_facts import RunFacts
 
@@ -15,7 +14,7 @@ def _words(facts: RunFacts) -> str:
     results = facts.results
     helped = sum(gain > 0 for gain in results.gains.values())
     return (
-        "Validation score of the starting point that was taken, minus that of a fresh bank after equally many steps. An "
+        "Validation score of the starting point that was taken, minus that of a fresh bank after as many steps. An "
         f"earlier bank, or an average of several, was better for {helped} of {counted(len(results.gains), 'task')}; the mean "
         f"gain is {number(results.mean_gain)}. It shows how a task begins, not how it ends: more training narrows the gap."
         + in_words(len(results.tasks))
@@ -23,7 +22,7 @@ def _words(facts: RunFacts) -> str:
 
 
 @run_figure("transfer", section="scores", caption="Gain from earlier banks", words=_words)
-def figure(facts: RunFacts) -> go.Figure | None:
+def figure(facts: RunFacts) -> Drawing | None:
     """Return the gain of each task; None if no task tried several starting points."""
     results = facts.results
     if not results.gains:

@@ -17,7 +17,7 @@ Named = tuple[str, RunFacts]
 
 
 def named(runs: Sequence[RunFacts]) -> list[Named]:
-    """Return each run with the shortest unique name: its stream's, or as much of its folder as needed."""
+    """Return each run with the shortest unique name: its stream's, or as much of its folder's path as needed."""
     names = [facts.name for facts in runs]
     depth = 1
     while len(set(names)) < len(names) and depth <= max(len(_parts(facts)) for facts in runs):
@@ -77,7 +77,7 @@ def _at_end(facts: RunFacts) -> dict[str, float]:
 
 
 def _shared(runs: Sequence[Named]) -> list[str]:
-    """Return the tasks that all runs have learned, in the order of the first one."""
+    """Return the tasks that all runs have learned, in the order of the first run."""
     sets = [{task.name for task in facts.tasks} for _, facts in runs]
     return [task.name for task in runs[0][1].tasks if all(task.name in names for names in sets)]
 

@@ -1,7 +1,7 @@
 """The details of a task, in a separate file, so that the page of a long run opens quickly.
 
 Each task has its own file; in a long run, many tasks share one. A file begins with a digest of its input, and is not
-written again while that stays the same.
+rewritten as long as this digest stays the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
         tasks: the tasks in this file: one, or as many as are packed together.
         first: 0-based position of the first of them in the order of learning.
         page: a version of the drawing code, for the digest.
-        packed: whether they are compressed; many tasks have parts in common.
+        packed: whether they are compressed, since many tasks have parts in common.
     """
     line = first_line(tasks, first, page)
     each = (_details(task.opened(), place) for place, task in enumerate(tasks, first))

@@ -184,7 +184,7 @@ const near = new IntersectionObserver(async (entries) => {
   drawOthers();
 }, { rootMargin: "800px" });
 
-// Releases figures that were removed from the page, so that it can stay open for long or show a thousand tasks.
+// Releases figures that were removed from the page, so that it can stay open for a long time or show a thousand tasks.
 const letGo = () => {
   for (const element of [...drawn.keys(), ...waiting.keys()].filter((one) => !one.isConnected)) {
     near.unobserve(element);

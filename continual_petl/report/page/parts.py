@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from continual_petl.report.figures.style import Drawing
+
 ROWS_OF_A_PAGE = 50
 MAX_ROWS = 1_000
 """Maximum number of table rows in the document; for a longer table, the page creates the visible rows on demand."""
@@ -30,18 +32,17 @@ class Shown:
     caption: str
     words: str
     """Text alternative for screen readers."""
-    figure: Any
-    """A plotly figure, or plotly JSON."""
+    figure: Drawing
 
     @property
     def height(self) -> int:
         """Pixels reserved for it."""
-        return int(self.figure["layout"]["height"] or 380)
+        return int(self.figure["layout"]["height"])
 
     @property
     def data(self) -> str:
         """Return the figure as JSON that is safe inside a script."""
-        return inside_script(self.figure if isinstance(self.figure, dict) else json.loads(self.figure.to_json()))
+        return inside_script(self.figure)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ class Table:
 
     @property
     def is_long(self) -> bool:
-        """Whether the document holds only the first rows, and all rows as data."""
+        """Whether the document shows only the first rows, and contains all rows as data."""
         return len(self.rows) > MAX_ROWS
 
     @property

@@ -78,7 +78,7 @@ def forgotten(facts: RunFacts) -> Section:
 
 
 def routed(facts: RunFacts) -> list[Section]:
-    """Return the section about rows that name no task; nothing if fewer than two tasks can be found without their names."""
+    """Return the section about rows without a task name; nothing if fewer than two tasks can be found without a name."""
     figures = _figures(facts, "routing")
     return [Section(id="routing", title="Routing", template="figures.html.j2", figures=figures)] if figures else []
 

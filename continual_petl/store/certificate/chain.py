@@ -148,7 +148,7 @@ class MainLine:
                 self._followers.setdefault(link.predecessor, []).append(link)
 
     def has(self, index: int) -> bool:
-        """Return whether an entry in the chain or on record ever had this position."""
+        """Return whether any entry has this position, including entries dropped from a fork."""
         return index in self.by_index or index in self._aside
 
     def before(self, index: int) -> Sequence[Link]:

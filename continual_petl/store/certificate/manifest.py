@@ -25,7 +25,7 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat", "normalise")
+_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise")
 """Keys that are left out where they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
@@ -45,7 +45,7 @@ class Manifest(PlanFields):
     predecessor: Digest | None
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
-    """The bank that this one is a copy of at the start, if any."""
+    """The bank that this one started as a copy of, if any."""
     start: Start | None = None
     """The starting points that were tried, with ``start_from: auto``, or the weights of an average."""
     origin: Origin | None = None
@@ -73,6 +73,9 @@ class Manifest(PlanFields):
     parameters: dict[str, Index]
     """Number of parameters: modifications, own, head."""
     environment: Environment
+    """Where the probe and the scores were computed; a bank predicts with the attention named here."""
+    training_attention: str | None = None
+    """Attention implementation that the bank was trained with; None if it is the one it predicts with."""
 
     _seal: str | None = PrivateAttr(default=None)
 
@@ -93,12 +96,12 @@ class Manifest(PlanFields):
             raise ValueError(f"class_weights: got {len(self.class_weights)} for {len(self.labels or ())} labels")
         if (self.kind in GENERATIVE and not has_options) != (self.generation is not None):
             raise ValueError(
-                f"generation: generative kinds without options have it, and no others; kind is {self.kind}"
+                f"generation: required for generative kinds without options, not allowed otherwise; kind is {self.kind}"
             )
         if self.chat is not None and self.kind != "causal-lm":
             raise ValueError(f"chat: only a causal-lm has it; kind is {self.kind}")
         if self.metric not in (allowed := metrics_of(self.kind, options=has_options)):
-            raise ValueError(f"metric: {self.metric!r} is not one for kind {self.kind}: {', '.join(allowed)}")
+            raise ValueError(f"metric: got {self.metric!r}; allowed for kind {self.kind}: {', '.join(allowed)}")
         unmeasured = self.origin is not None and not self.scores and not self.data
         if not unmeasured and ("validation" not in self.scores or not self.scores.keys() <= self.data.keys()):
             raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")

@@ -1,4 +1,4 @@
-"""The part of a certificate that says where a bank came from, if another library learned it."""
+"""The part of a certificate that says where a bank came from, if it was trained with another library."""
 
 from __future__ import annotations
 

@@ -72,16 +72,16 @@ def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
         which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if changed else ""
         raise StoreError(
             f"{path}: this run was learned on backbone {pin.name!r} with digest {pin.digest[:12]}; {backbone.name!r} has "
-            f"{backbone.digest[:12]}{which}. Its banks would predict differently on it: use the backbone of the run, or "
-            "another --run-dir."
+            f"{backbone.digest[:12]}{which}. The run's banks would predict differently on it: use the backbone of the run, "
+            "or another --run-dir."
         )
     for key in sorted(pin.config | backbone.config_facts):
         then, now = pin.config.get(key), backbone.config_facts.get(key)
         if then != now:
             raise StoreError(
                 f"{path}: this run was learned on backbone {pin.name!r} whose config.json said {key}: {_short(then)}; "
-                f"that of {backbone.name!r} says {_short(now)}. With it, the same weights compute something else: restore "
-                "config.json."
+                f"that of {backbone.name!r} says {_short(now)}. With this value, the same weights compute different outputs: "
+                "restore config.json."
             )
 
 
@@ -104,7 +104,7 @@ def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone:
     return [
         f"backbone {name!r}: its file {file} "
         + ("is missing" if file not in found else "was added" if file not in pin.files else "has changed")
-        + f" ({path.name} has the digest {pin.files.get(file, 'none')[:12]}, now {found.get(file, 'none')[:12]}). It was "
+        + f" (digest in {path.name}: {pin.files.get(file, 'none')[:12]}, now: {found.get(file, 'none')[:12]}). It was "
         "damaged or edited after the run began: restore it from a copy."
         for file in sorted(pin.files | found)
         if pin.files.get(file) != found.get(file)

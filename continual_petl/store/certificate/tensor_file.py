@@ -39,12 +39,12 @@ _MAX_HEADER = 256
 
 
 def entry_bytes(entry: TensorEntry) -> int:
-    """Return how many bytes a tensor takes."""
+    """Return the size of a tensor in bytes."""
     return math.prod(entry.shape) * _SIZES[entry.dtype]
 
 
 def num_bytes(entries: Mapping[str, TensorEntry]) -> int:
-    """Return how many bytes the tensors take."""
+    """Return the total size of the tensors in bytes."""
     return sum(map(entry_bytes, entries.values()))
 
 
@@ -53,7 +53,7 @@ def read_tensors(path: Path, max_bytes: int, certified: str | None, what: str) -
 
     Args:
         path: the file.
-        max_bytes: largest size of the file in bytes, header included.
+        max_bytes: maximum size of the file in bytes, header included.
         certified: SHA-256 of the file, if known.
         what: the owner of the file, for messages: ``task 'x'``.
 

@@ -200,7 +200,7 @@ def explain_refusals(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"{path}: could not be written: {error.strerror or error}. The previous content is unchanged, and so is "
-            "everything else that was learned. Make room on that disk, or fix the problem it reports, and run the same "
+            "everything else that was learned. Free up space on that disk, or fix the reported problem, and run the same "
             "command again: it resumes from there."
         ) from error
 

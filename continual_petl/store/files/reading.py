@@ -24,7 +24,7 @@ MAX_JSON_BYTES = 64 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 """Maximum size of a line: enough for a row of more tasks than any stream has."""
 _TAIL = 2**13
-"""Number of bytes first read at the end of a file of lines."""
+"""Number of bytes that are read first, from the end of a file of lines."""
 
 
 def entries(folder: Path) -> list[Path]:
@@ -90,8 +90,8 @@ def read_file(path: Path, max_bytes: int | None = None) -> bytes:
         size = os.fstat(handle.fileno()).st_size
         if max_bytes is not None and size > max_bytes:
             raise StoreError(
-                f"{path}: {size} bytes are more than such a file can have (at most {max_bytes}); it is damaged or not what "
-                "its name says"
+                f"{path}: it has {size} bytes, more than such a file can have (at most {max_bytes}); it is damaged, or is "
+                "not what its name says"
             )
         try:
             # Do not read beyond the size that was checked, even if the file has grown since.
@@ -111,11 +111,11 @@ def _opened(path: Path) -> BinaryIO:
             raise StoreError(
                 f"{path}: cannot be read ({error.strerror}). Give this user permission to read it."
             ) from error
-        why = "it is a link, and a store holds files only" if os.path.islink(path) else str(error.strerror)
+        why = "it is a link, and a store contains only files" if os.path.islink(path) else str(error.strerror)
         raise StoreError(f"{path}: cannot be read ({why}). Put the file itself there.") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise StoreError(f"{path}: this is not a file. A store holds files only: restore it from a copy.")
+        raise StoreError(f"{path}: this is not a file. A store contains only files: restore it from a copy.")
     return os.fdopen(descriptor, "rb")
 
 

@@ -73,7 +73,7 @@ def check_version(raw: Mapping[str, Any], path: Path, version: int) -> None:
 
 
 def invalid(path: Path | str, error: ValidationError) -> StoreError:
-    """Return the `StoreError` for content that does not fit its schema."""
+    """Return the `StoreError` for content that does not match its schema."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"])) or "the whole file"
     return StoreError(f"{path}: {place}: {first['msg']}; the file is damaged or was edited")

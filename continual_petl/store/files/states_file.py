@@ -114,7 +114,7 @@ class StatesFile:
             ``(B, T, D)``.
 
         Raises:
-            ValueError: if a row is longer, or there is no such row.
+            ValueError: if a row is longer than ``num_tokens``, or does not exist.
         """
         assert self._states is not None, "the file is mapped by open or fill"
         if index_B.min(initial=0) < 0 or index_B.max(initial=-1) >= len(self._starts_N) - 1:
@@ -183,7 +183,7 @@ class StatesFile:
 
 
 def num_bytes(num_tokens: int, width: int, dtype: torch.dtype) -> int:
-    """Return how many bytes the states of this many tokens take."""
+    """Return the size in bytes of the states of this many tokens."""
     return num_tokens * width * dtype.itemsize
 
 

@@ -47,7 +47,7 @@ class BankFolders:
 
     Args:
         folder: the run folder.
-        max_manifests: number of manifests that are kept in memory, besides those that others hold, as cached banks do.
+        max_manifests: number of manifests that are kept in memory, besides those in use elsewhere, as by cached banks.
         indexed: whether the index may be used; without it, every manifest is read and checked.
     """
 

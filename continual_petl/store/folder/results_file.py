@@ -42,7 +42,7 @@ class Cell(FrozenModel):
 
 
 class RoutedCell(FrozenModel):
-    """How a task's rows were predicted when no task was named."""
+    """How a task's rows were predicted without a task name."""
 
     task: Name
     """The task that the rows belong to."""
@@ -72,7 +72,7 @@ class RowLine(FrozenModel):
     """Position of ``after`` in the chain."""
     cells: tuple[Cell, ...]
     routed: tuple[RoutedCell, ...] = ()
-    """The measured tasks' results for rows that name no task."""
+    """The measured tasks' results for rows without a task name."""
 
 
 class TaskLine(FrozenModel):

@@ -124,9 +124,9 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
 
 
 _REFUSED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""Exceptions that torch and transformers raise for tensors that do not fit together."""
+"""Exceptions that torch and transformers raise for tensors that do not match."""
 
 _LIKELY = (
-    "the backbone, which now computes something else: dropout or training mode is on, a hook was left behind, it keeps state "
-    "outside its parameters and buffers, or it was changed"
+    "the backbone, which now computes different outputs: dropout or training mode is on, a hook was left behind, it keeps "
+    "state outside its parameters and buffers, or it was changed"
 )

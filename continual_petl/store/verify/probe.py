@@ -111,7 +111,7 @@ def _with_targets(kind: Kind, sources: list[list[int]], targets: list[list[int]]
 
 
 def _option_tokens(plan: TaskPlan, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Return the tokens of a task's options, with the end; after random tokens, a chat template has nothing to render."""
+    """Return the tokens of a task's options, each with its end token; random sources need no chat template."""
     if plan.options is None:
         return []
     if plan.chat is None:

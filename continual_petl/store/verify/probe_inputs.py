@@ -21,11 +21,11 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape
 
 _NUM_TYPES = 2
-"""Number of token types, if the configuration does not say."""
+"""Number of token types, if the configuration does not give it."""
 
 
 def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor], outputs: Tensor) -> None:
-    """Raise `StoreError` unless these inputs fit the backbone and these outputs are plausible.
+    """Raise `StoreError` unless these inputs are valid for the backbone and these outputs are plausible.
 
     Args:
         manifest: the certificate.
@@ -81,12 +81,12 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
         if not 0 < tensor.shape[-1] <= limit:
             raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
-        # At most one negative number has a meaning: ``low``.
+        # The only negative number that can have a meaning is ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
             raise _refused(manifest, f"its {name} hold values outside {low} to {high - 1}")
 
 
 def _refused(manifest: Manifest, why: str) -> StoreError:
     return StoreError(
-        f"task {manifest.task!r}: probe.safetensors does not fit this task: {why}; the file was replaced or edited"
+        f"task {manifest.task!r}: probe.safetensors does not match this task: {why}; the file was replaced or edited"
     )

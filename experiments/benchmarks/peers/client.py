@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 TAIL = 1_500
-"""Number of characters of a dead worker's standard error that are shown in the error."""
+"""Number of characters of a dead worker's standard error that are shown in the exception."""
 
 
 class PeerError(RuntimeError):
@@ -79,7 +79,7 @@ class Peer:
 
         Args:
             do: one of the worker's commands.
-            within: maximum seconds for the reply; a slower worker is ended.
+            within: maximum seconds for the reply; a slower worker is stopped.
             arguments: arguments of the command.
 
         Raises:
@@ -93,7 +93,7 @@ class Peer:
             line = self._lines.get(timeout=patience)
         except queue.Empty:
             self._process.kill()
-            raise PeerError(f"peer {self.name!r}: {do!r} took longer than {patience:g} s, and was ended") from None
+            raise PeerError(f"peer {self.name!r}: {do!r} took longer than {patience:g} s and was stopped") from None
         except OSError:
             line = ""
         if not line:

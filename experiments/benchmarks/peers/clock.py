@@ -1,7 +1,8 @@
 """Time work, in this process and in the workers.
 
-Either by wall-clock time, as users experience it, or, on a machine with other load, by processor time: the seconds that all
-threads of this process were busy. This includes threads that wait for each other, so it requires a single thread.
+Work is timed either by wall-clock time, as users experience it, or, on a machine with other load, by processor time: the
+seconds that all threads of this process were busy. This includes threads that wait for each other, so it requires a single
+thread.
 """
 
 from __future__ import annotations

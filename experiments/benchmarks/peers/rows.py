@@ -37,7 +37,7 @@ class Rows:
         return ids_BT, mask_BT, self.labels[torch.tensor(numbers)]
 
     def by_length(self, batch: int) -> list[list[int]]:
-        """Return all rows in batches by decreasing length."""
+        """Return batches of row numbers that cover all rows, in order of decreasing length."""
         lengths = self.lengths
         order = sorted(range(len(self)), key=lambda number: -lengths[number])
         return [order[begin : begin + batch] for begin in range(0, len(order), batch)]

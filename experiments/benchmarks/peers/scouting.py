@@ -19,7 +19,7 @@ CLOSE = 1.15
 """Maximum time relative to the fastest trial for a setting to enter the table."""
 WIDTH = 384
 EMULATED = 4.0
-"""bfloat16 is not tried if a matrix product takes at least this many times as long as in float32: there are no bf16 units."""
+"""bfloat16 is not tried if a matrix product takes at least this many times as long as in float32 (no bf16 units)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def bf16_ratio(device: str) -> float:
 
 
 def settings_of(base: Setting, ratio: float, *, quick: bool) -> list[Setting]:
-    """Return the settings to try: the defaults first, then tuned settings with both kinds of attention and all arithmetics.
+    """Return the settings to try: the defaults first, then tuned settings with both kinds of attention and all precisions.
 
     Tuned means no backbone dropout (its random numbers cost time, and we use none) and the fused optimizer.
 
@@ -78,7 +78,7 @@ def scout(
     tell: Callable[[str], None],
     do: Literal["steps", "passes"] = "steps",
 ) -> list[Trial]:
-    """Try every setting for three training steps or passes after a first one, with one model in memory at a time."""
+    """Try every setting for three training steps or passes after one for warm-up, with one model in memory at a time."""
     trials = []
     for setting in settings:
         try:

@@ -36,7 +36,7 @@ def answer_all(requests: TextIO, answers: TextIO, commands: Mapping[str, Command
             request = json.loads(line)
             name = request.pop("do")
             if name not in commands:
-                raise ValueError(f"there is no command {name!r}; there are {', '.join(sorted(commands))}")
+                raise ValueError(f"there is no command {name!r}; the commands are {', '.join(sorted(commands))}")
             answer = {"answer": commands[name](**request)}
         except Exception as error:  # any error is reported to the client, which decides what to do
             answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

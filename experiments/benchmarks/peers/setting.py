@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Method = Literal["none", "full", "lora", "lora_outputs", "double_seq_bn"]
-"""none: the bare backbone; full: all weights; lora: peft's default places, queries and values; lora_outputs: both output
-projections of a layer; double_seq_bn: Houlsby's bottlenecks as implemented in the library adapters."""
+"""none: the bare backbone; full: all weights; lora: LoRA in peft's default places, queries and values; lora_outputs: LoRA on
+both output projections of a layer; double_seq_bn: Houlsby's bottlenecks as implemented in the adapters library."""
 
 Precision = Literal["fp32", "autocast", "bf16"]
 """autocast: float32 weights under bfloat16 autocast; bf16: the frozen weights in bfloat16 too, under autocast."""

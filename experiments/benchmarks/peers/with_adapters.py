@@ -17,7 +17,7 @@ from experiments.benchmarks.peers.workbench import Workbench
 
 
 def bottleneck(setting: Setting, encoder: Any) -> Any:
-    """Return the library's configuration for a setting: the same width and non-linearity as ours."""
+    """Return the library's configuration for a setting, with the same width and non-linearity as ours."""
     count = range(encoder.config.num_hidden_layers)
     return adapters.DoubleSeqBnConfig(
         reduction_factor=encoder.config.hidden_size / setting.size,
@@ -38,7 +38,7 @@ def build(encoder: Any, setting: Setting) -> nn.Module:
 
 
 class AdaptersBench(Workbench):
-    """Also holds many adapters on one backbone."""
+    """A workbench that can also hold many adapters on one backbone."""
 
     def commands(self) -> Mapping[str, Command]:
         """Return the commands by name."""
@@ -61,7 +61,7 @@ class AdaptersBench(Workbench):
         return now("cpu") - started
 
     def mixed(self, name: str, tasks: list[str], count: int) -> float:
-        """Return the seconds for predicting the batch once, each row by its task's adapter; rows of a task are adjacent."""
+        """Return the seconds to predict the batch once, each row with its task's adapter; rows of a task are adjacent."""
         encoder: Any = self.models[name].encoder
         different = list(dict.fromkeys(tasks))
         split = BatchSplit(*different, batch_sizes=[tasks.count(task) for task in different])

@@ -26,7 +26,7 @@ def lora(setting: Setting, *, zero: bool = True) -> LoraConfig:
 
     Args:
         setting: method, rank and layers.
-        zero: whether to start as the identity, like peft; otherwise with random values, as after training.
+        zero: whether the adapter starts as the identity, as in peft; if not, it has random values, as after training.
     """
     numbers = r"\d+" if setting.layers is None else "|".join(map(str, setting.layers))
     return LoraConfig(
@@ -46,7 +46,7 @@ def build(encoder: Any, setting: Setting) -> nn.Module:
 
 
 class PeftBench(Workbench):
-    """Also holds many adapters on one backbone."""
+    """A workbench that can also hold many adapters on one backbone."""
 
     def commands(self) -> Mapping[str, Command]:
         """Return the commands by name."""
@@ -67,7 +67,7 @@ class PeftBench(Workbench):
         return now("cpu") - started
 
     def mixed(self, name: str, tasks: list[str], count: int) -> float:
-        """Return the seconds for predicting the batch once, each row by its task's adapter."""
+        """Return the seconds to predict the batch once, each row with its task's adapter."""
         return self.passes(name, count, {"adapter_names": tasks})
 
     def _many(self, name: str) -> PeftModel:

@@ -65,7 +65,7 @@ class Workbench:
         use_clock(clock)
 
     def load(self, name: str, setting: dict[str, Any]) -> dict[str, int]:
-        """Load a model, and return its numbers of trainable and of all parameters."""
+        """Load a model, and return how many trainable parameters and how many parameters in total it has."""
         model = load(from_request(setting), self.build)
         self.models[name] = model
         self._optimizers[name] = make_optimizer(model)
@@ -80,7 +80,7 @@ class Workbench:
         gc.collect()
 
     def steps(self, name: str, count: int) -> float:
-        """Return the seconds of one training step, the mean of ``count``."""
+        """Return the seconds of one training step, as the mean of ``count`` steps."""
         model, optimizer, batch = self.models[name].train(), self._optimizers[name], self._batches[name]
 
         def work() -> None:
@@ -90,7 +90,7 @@ class Workbench:
         return seconds(model.setting.device, work) / count
 
     def passes(self, name: str, count: int, more: dict[str, Any] | None = None) -> float:
-        """Return the seconds for predicting the batch once, the mean of ``count``."""
+        """Return the seconds to predict the batch once, as the mean of ``count`` passes."""
         model, (ids_BT, mask_BT, _) = self.models[name].eval(), self._batches[name]
 
         def work() -> None:
@@ -136,7 +136,7 @@ class Workbench:
         return {"seconds": seconds(model.setting.device, work), "loss": float(torch.stack(losses).mean())}
 
     def accuracy(self, name: str, rows: str, batch: int) -> dict[str, float]:
-        """Predict all rows by decreasing length; return the seconds and the accuracy."""
+        """Predict all rows in order of decreasing length; return the seconds and the accuracy."""
         model, held = self.models[name].eval(), self._rows[rows]
         right: list[Tensor] = []
 

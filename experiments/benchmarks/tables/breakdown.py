@@ -126,5 +126,7 @@ def body(result: Result) -> str:
     largest = ", ".join(
         f"{name} {number(1000 * value)}" for name, value in sorted(operations.items(), key=lambda i: -i[1])
     )
-    table = grid(["", "ms a step", "of the profiled step", "spread"], rows)
-    return "\n".join([table, "", f"Bank: {result.facts['bank']}. Largest operations, own ms a step: {largest}."])
+    table = grid(["", "ms per step", "of the profiled step", "spread"], rows)
+    return "\n".join(
+        [table, "", f"Bank: {result.facts['bank']}. Largest operations, self time in ms per step: {largest}."]
+    )

@@ -1,7 +1,7 @@
-"""One run of 1,000 small learned tasks: the cost of each, and whether it rises with their number.
+"""One run that learns 1,000 small tasks: the cost of each task, and whether it rises with the number of tasks.
 
-A run of a few tasks precedes it as warm-up. After the last task of a stream, the certificates of all other tasks are checked,
-not of a sample: that task is reported separately and excluded from the fitted lines.
+A run of a few tasks precedes it as warm-up. After the last task of a stream, the certificates of all other tasks are checked
+instead of a sample, so the last task is reported separately and excluded from the fitted lines.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def body(result: Result) -> str:
         f"{SAMPLE}, took {number(last['seconds'])} s."
     )
     lines.append(
-        f"* The store opens in {number(1000 * opened['many'])} ms, the store of the short run in "
+        f"* The store opens in {number(1000 * opened['many'])} ms, and the store of the short run in "
         f"{number(1000 * opened['few'])} ms."
     )
     for name, seconds in result.facts["switch_seconds"].items():
         lines.append(f"* Switching the active bank, {name}: {number(1000 * seconds)} ms.")
-    once = "Each task is learned and measured once; only the opening of the stores is repeated."
-    head = f"medians around task k, {2 * _AROUND + 1} tasks"
+    once = "Each task is learned and measured once; only opening the stores is repeated."
+    head = f"medians of {2 * _AROUND + 1} tasks around task k"
     return "\n".join([once, "", grid([head, *map(str, shown)], rows), "", *lines])

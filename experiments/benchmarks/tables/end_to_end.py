@@ -1,6 +1,6 @@
 """A complete task: several epochs over real rows, then the test split; seconds and accuracy, with our package in normal use.
 
-Ours includes training with validation after every epoch and checkpoints, and evaluating validation and test rows at the end.
+Ours includes training with checkpoints, validation after every epoch, and evaluating validation and test rows at the end.
 Peers use a plain training loop with the same schedule and clipping, validation after every epoch, and the test rows.
 Tokenising and loading are not included. Every repetition has its own seed.
 """
@@ -81,7 +81,7 @@ def _our_course(
             task.stream
             | {
                 "seed": len(scores),
-                "routing": "off",  # peers store nothing of the kind
+                "routing": "off",  # peers store nothing comparable
                 "bank": {"preset": "houlsby", "bottleneck": options.bottleneck, "layers": layers},
                 "training": {"epochs": options.epochs, "batch_size": options.batch},
             }

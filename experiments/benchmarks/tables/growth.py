@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _ours(bench: Bench) -> tuple[Samples, dict[str, Any]]:
-    """Return the cost of tasks after given numbers of earlier tasks, and further facts about the store."""
+    """Return the cost of a task after various numbers of earlier tasks, and further facts about the store."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     options = bench.options
@@ -124,9 +124,9 @@ def body(result: Result) -> str:
     lines = [f"* {name} {why}." for name, why in result.facts["stopped"].items()]
     for name, line in ours["slopes"].items():
         lines.append(
-            f"* ours, {name}: from task {SAMPLE} to the last {percent(line['share'])} of the mean (95 percent interval "
-            f"{percent(line['low'])} to {percent(line['high'])}); the target is at most {percent(TARGET)} up or down: "
-            f"{'met' if abs(line['share']) <= TARGET else 'missed'}."
+            f"* ours, {name}: from task {SAMPLE} to the last, the line rises by {percent(line['share'])} of the mean (95 "
+            f"percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most {percent(TARGET)} "
+            f"up or down: {'met' if abs(line['share']) <= TARGET else 'missed'}."
         )
     for what in ("open_seconds", "switch_seconds"):
         for name, seconds in ours[what].items():
@@ -135,7 +135,7 @@ def body(result: Result) -> str:
 
 
 def _our_costs(costs: dict[str, list[dict[str, float]]]) -> str:
-    """Return the table of our costs for a task after given numbers of earlier tasks."""
+    """Return the table of our costs for a task after various numbers of earlier tasks."""
     sizes = sorted(costs, key=int)
     kinds = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
     names = ["seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB"]
@@ -143,4 +143,4 @@ def _our_costs(costs: dict[str, list[dict[str, float]]]) -> str:
         [name, *(number(unit * median(cost[kind] for cost in costs[size]), 4) for size in sizes)]
         for name, (kind, unit) in zip(names, kinds.items(), strict=True)
     ]
-    return grid(["ours: a task after so many earlier ones", *sizes], rows)
+    return grid(["ours: one task after this many earlier ones", *sizes], rows)

@@ -52,11 +52,11 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps({"code": code, "seconds": time.perf_counter() - began, "cpu_seconds": used.ru_utime + used.ru_stime,
                   "peak_bytes": used.ru_maxrss * 1024}))
 """
-"""Runs a command; a process that is started from a large one would count that one's memory as its own peak."""
+"""Runs a command from a small process: started from a large one, it would count the parent's memory as its own peak."""
 
 
 def measure(bench: Bench) -> Measured:
-    """Measure everything on one large run; what depends on the number of tasks is compared with a run of ten."""
+    """Measure everything on one large run; costs that may depend on the number of tasks are compared with a run of ten."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     options, source = bench.options, bench.shape.source
@@ -104,7 +104,7 @@ def _measured(words: Sequence[str]) -> dict[str, float]:
 
 
 def _memory(folder: Path, num_tasks: int) -> float:
-    """Return the peak memory of a process that predicts with many banks, of which few fit into memory."""
+    """Return the peak memory of a process that predicts with many banks, few of which fit into its memory budget."""
     return _measured(["-c", _PREDICT, str(folder), str(RESIDENT_BYTES), str(num_tasks)])["peak_bytes"]
 
 

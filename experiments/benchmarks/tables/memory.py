@@ -36,7 +36,7 @@ def measure(bench: Bench) -> Measured:
         return found["ratio"]
 
     candidates = [Candidate(name, lambda name=name: block(name)) for name in seen]  # type: ignore[misc]
-    # Fresh processes have no warm-up.
+    # Fresh processes need no warm-up.
     samples = alternate(candidates, repetitions=options.repetitions, warmup=0, tell=bench.tell)
     return Measured("backbones", samples, {"processes": seen})
 
@@ -66,6 +66,6 @@ def body(result: Result) -> str:
             "",
             f"* Without the activations of one batch the peak is {number(ratio)} backbones; the target is at most "
             f"{PROMISED}: {said}.",
-            "* Resident is what the system counts for the process, with freed blocks that glibc keeps for the next batch.",
+            "* Resident memory is the system's count for the process, including freed blocks that glibc keeps for reuse.",
         ]
     )

@@ -1,7 +1,7 @@
 """One batch whose rows belong to many tasks, each predicted by its task's bank, against a batch of one task.
 
 peft uses ``adapter_names`` (LoRA on queries and values), adapters a ``BatchSplit`` (Houlsby's bottlenecks). Every peer is
-measured at its defaults and at the setting with which it is fastest on a batch of one task. Our candidates and their facts
+measured at its defaults and at the settings that are fastest for a batch of one task. Our candidates and their facts
 are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
 """
 
@@ -91,7 +91,7 @@ def _theirs(
 
 
 def _mixed(peer: Peer, held: str, rows: list[str], count: int) -> Any:
-    # A batch of one task does not need a task per row.
+    # A batch of one task does not need a task name per row.
     if len(set(rows)) > 1:
         return lambda: float(peer.ask("mixed", name=held, tasks=rows, count=count))
 
@@ -118,7 +118,7 @@ def body(result: Result) -> str:
                 percent(spread(result.samples[name])),
             ]
         )
-    table = grid(["", "ms a batch", "examples/s", "against its one task", "spread"], rows)
+    table = grid(["", "ms per batch", "examples/s", "relative to one task", "spread"], rows)
     return "\n".join([table, "", *_verdicts(result, facts)])
 
 
@@ -129,7 +129,7 @@ def _verdicts(result: Result, facts: Facts) -> list[str]:
             continue
         share = result.medians[fact["single"]] / result.medians[name]
         lines.append(
-            f"* {name}: {factor(share)} of a batch of one task; the target is {TARGET_SHARE}: {_said(share >= TARGET_SHARE)}."
+            f"* {name}: {factor(share)} as fast as one task; the target is {TARGET_SHARE}: {_said(share >= TARGET_SHARE)}."
         )
         theirs = [
             other

@@ -1,4 +1,4 @@
-"""The cache of states below the lowest modified layer: epochs with and without it, alternately.
+"""The cache of states below the lowest modified layer: epochs with and without it, measured alternately.
 
 The measurements are those of `experiments.benchmarks.prefix`.
 """
@@ -59,6 +59,6 @@ def body(result: Result) -> str:
     lines = [
         f"* Later epochs are {factor(first / later)} as fast as the first; the target is {TARGET} x: {said}.",
         f"* They are {factor(without / later)} as fast as without the cache.",
-        f"* Test accuracy {'is the same in every run' if on == off else f'differs: {on} with it, {off} without'}.",
+        f"* Test accuracy {'is the same in every run' if on == off else f'differs: {on} with the cache, {off} without'}.",
     ]
     return "\n".join([grid(["", "seconds", "spread"], rows), "", *lines])

@@ -1,4 +1,4 @@
-"""Rows that name no task: one batch against the same batch with named tasks, and opening the router of many tasks.
+"""Rows without a task name: one batch against the same batch with named tasks, and opening the router of many tasks.
 
 Banks and covariances are copies, but each copy has different means, so that the rows of a batch go to many tasks. The named
 batch names the tasks that the router finds, so both are predicted by the same banks.
@@ -70,7 +70,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _varied(folder: Path) -> Callable[[int], dict[str, Tensor]]:
-    """Return sums for further banks: the first bank's sums, with other means."""
+    """Return a function that makes the sums of further banks: the first bank's sums with different means."""
     store = Store(folder)
     own = read_sums(store, store.tasks[0])
     assert own is not None
@@ -101,7 +101,7 @@ def _batches(bench: Bench, run: Run, routing: str) -> list[Candidate]:
 
 
 def _opened(bench: Bench, folder: Path, count: int) -> dict[str, float]:
-    """Return what `opened` measures, each time in a fresh process: the medians, and the largest peak of memory."""
+    """Return what `opened` measures, each time in a fresh process: the medians, and the largest peak memory."""
     argv = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.tables.routing", str(folder)]
     found = []
     for _ in range(bench.options.repetitions):
@@ -112,7 +112,7 @@ def _opened(bench: Bench, folder: Path, count: int) -> dict[str, float]:
 
 
 def opened(folder: Path) -> dict[str, float]:
-    """Return the seconds of opening a run's router, and of scoring one row."""
+    """Return the seconds to open a run's router and to score one row."""
     began = time.perf_counter()
     store = Store(folder)
     totals = totals_of(store)
@@ -145,7 +145,7 @@ def body(result: Result) -> str:
         if name.startswith("routed"):
             target = TARGET_UPPER if name.endswith(UPPER) else TARGET_BATCH
             lines.append(
-                f"* {name}: {factor(taken / base)} of the named batch; the target is {factor(target)}: "
+                f"* {name}: {factor(taken / base)} the time of the named batch; the target is {factor(target)}: "
                 f"{_said(taken / base <= target)}."
             )
     many = [facts["opening"][str(count)] for count in facts["counts"]]
@@ -169,9 +169,9 @@ def body(result: Result) -> str:
     lines.append(f"* Bytes that each task stores for the router: {sizes}.")
     return "\n".join(
         [
-            grid(["batch", "ms", "of the named batch", "spread"], rows),
+            grid(["batch", "ms", "relative to the named batch", "spread"], rows),
             "",
-            grid(["tasks", "ms to open", "us per row of scores", "GiB, peak"], table),
+            grid(["tasks", "ms to open", "us to score one row", "peak GiB"], table),
             "",
             *lines,
         ]

@@ -1,7 +1,7 @@
-"""An endpoint against the same engine in this process, and against the usual endpoint around peft: rows per second, latency.
+"""An endpoint against the same engine in this process, and against a typical endpoint around peft: rows per second, latency.
 
-All banks are copies of one, under other names; that affects neither times nor what is read. Each request has one row, as a
-busy endpoint's have, except where it says so. Load comes from this machine, so the client's work is included.
+All banks are copies of one bank under different names, which affects neither times nor how much is read. Each request has
+one row, as for a busy endpoint, unless stated otherwise. Load comes from this machine, so the client's work is included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONNECTIONS = 64
 _LOAD = 0.8
 """Share of the throughput at which latency is measured."""
 Rows = list[tuple[str, str]]
-"""Tasks and texts."""
+"""Pairs of a task and a text."""
 
 
 def measure(bench: Bench) -> Measured:

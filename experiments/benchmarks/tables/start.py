@@ -74,8 +74,8 @@ def body(result: Result) -> str:
     times = medians[PREDICT] / medians[TRANSFORMERS]
     lines = [
         f"* {HELP} takes {number(medians[HELP])} s; the target is under {MOST_HELP} s: {_said(medians[HELP] < MOST_HELP)}.",
-        f"* {PREDICT} from a store of {result.facts['banks']} banks takes {factor(times)} of what transformers needs to load "
-        f"backbone and tokenizer; the target is under {factor(MOST_PREDICT)}: {_said(times < MOST_PREDICT)}.",
+        f"* {PREDICT} from a store of {result.facts['banks']} banks takes {factor(times)} the time that transformers needs "
+        f"to load backbone and tokenizer; the target is under {factor(MOST_PREDICT)}: {_said(times < MOST_PREDICT)}.",
     ]
     return "\n".join([grid(["", "seconds", "spread"], rows), "", *lines])
 

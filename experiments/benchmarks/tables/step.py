@@ -23,7 +23,7 @@ BANKS: dict[str, tuple[dict[str, Any], Lowest]] = {
     "ours": ({"layernorms": "frozen"}, "attention output"),
     "ours, own LayerNorms": ({}, "embeddings"),
 }
-"""The bank that the peers have, and the unchanged preset (Houlsby et al. also train the LayerNorms)."""
+"""The bank that the peers also have, and the unchanged preset (Houlsby et al. also train the LayerNorms)."""
 
 
 def measure(bench: Bench) -> Measured:
@@ -125,7 +125,7 @@ def body(result: Result) -> str:
                 percent(spread(result.samples[name])),
             ]
         )
-    columns = ["", "parameters", "ms a step", "examples/s", "of the ceiling", "against the best peer", "spread"]
+    columns = ["", "parameters", "ms per step", "examples/s", "of the ceiling", "against the best peer", "spread"]
     return "\n".join([grid(columns, rows), "", *_verdict(result, best), "", *_tried(result)])
 
 
@@ -149,7 +149,7 @@ def _verdict(result: Result, best: str | None) -> list[str]:
 
 
 def _tried(result: Result) -> list[str]:
-    lines = ["Settings tried for each peer to choose what enters the table (ms per step):", ""]
+    lines = ["Settings tried for each peer to choose the ones in the table (ms per step):", ""]
     for label, trials in result.facts["tried"].items():
         shown = [
             f"{trial['setting']}: {trial['refusal'] if trial['seconds'] is None else number(1000 * trial['seconds'])}"
@@ -157,7 +157,7 @@ def _tried(result: Result) -> list[str]:
         ]
         lines.append(f"* {label}: {'; '.join(shown)}.")
     ratio = result.facts["bf16_ratio"]
-    left_out = " and was not tried" if ratio >= EMULATED else ""
+    left_out = ", so bf16 was not tried" if ratio >= EMULATED else ""
     lines.append(
         f"* A product of two 384 x 384 matrices in bf16 takes {number(ratio)} times as long as in fp32{left_out}."
     )

@@ -58,7 +58,7 @@ class Combination(NamedTuple):
 
 
 class ModificationLike(Protocol):
-    """The attributes of a `Modification` that a form reads; the class itself is built from the forms."""
+    """The attributes of a `Modification` that a form reads; `Modification` itself is defined in terms of the forms."""
 
     @property
     def modifies(self) -> str:

@@ -1,4 +1,4 @@
-"""Diff-pruning: a difference to every weight, most of it exactly zero (Guo et al. 2021)."""
+"""Diff-pruning: a difference added to every weight, most of it exactly zero (Guo et al. 2021)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduling of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
+"""The scheduler of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
 
 from __future__ import annotations
 
@@ -199,9 +199,9 @@ def test_more_threads_than_cores_are_reported(
     ("more", "message"),
     [
         ({"jobs": 0}, "jobs: got 0; the number of tasks to learn at once must be at least 1"),
-        ({"jobs": 1000}, r"jobs: got 1000, and each is a process with its own backbone, .* give at most \d+"),
+        ({"jobs": 1000}, r"jobs: got 1000, and each job is a process with its own backbone, .* give at most \d+"),
         ({"executor": "threads"}, "executor: got 'threads'; allowed are processes, ray"),
-        ({"jobs": 2, "trainer": {"devices": 2, "accelerator": "cpu"}}, "a run supports one or the other"),
+        ({"jobs": 2, "trainer": {"devices": 2, "accelerator": "cpu"}}, "a run supports only one of the two"),
         (
             {"jobs": 2, "callbacks": [Unsendable()]},
             "callback Unsendable: it cannot be sent to the worker processes",

@@ -38,17 +38,17 @@ def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 class Recomputed:
     """Plain restatement of the cache: the states of each row, recomputed in each step, in its canonical batch."""
 
-    def __init__(self, course: Open) -> None:
-        self._course = course
+    def __init__(self, opened: Open) -> None:
+        self._opened = opened
 
     def __call__(self, batch: dict[str, Tensor], split: str) -> dict[str, Tensor]:
-        course, training = self._course, self._course.plan.training
-        rows = course.data.train if split == "train" else course.data.validation
-        pad, backbone = course.session.models.pad_token_id, course.learner.backbone
+        opened, training = self._opened, self._opened.plan.training
+        rows = opened.data.train if split == "train" else opened.data.validation
+        pad, backbone = opened.session.models.pad_token_id, opened.learner.backbone
         made = torch.zeros(*batch["input_ids"].shape, backbone.hidden_size)
         for place, number in enumerate(batch["index"].tolist()):
             (of,) = [b for b in evaluation_batches(rows.lengths, training.batch_size) if number in b]
-            canonical = collate(rows, of, pad, course.plan.kind)
+            canonical = collate(rows, of, pad, opened.plan.kind)
             states = states_below(backbone.model, backbone.sites, backbone_inputs(backbone, canonical), 1)
             length = int(rows.lengths[number])
             made[place, :length] = states[of.tolist().index(number), :length]
@@ -60,9 +60,9 @@ def test_cached_states_train_like_states_computed_in_every_step(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = tasks_of(backbone_folder())
-    course = Open(tasks, tmp_path / "by hand")
+    opened = Open(tasks, tmp_path / "by hand")
 
-    recomputed = Recomputed(course)
+    recomputed = Recomputed(opened)
     monkeypatch.setattr(StateCache, "__call__", lambda self, batch, split: recomputed(batch, split))
     assert bank_digests(learn(tasks, tmp_path / "run")) == whole
 
@@ -95,12 +95,12 @@ def test_cached_states_give_bit_identical_validation_answers(
     tasks = stream(
         backbone_folder(family), [task_of_kind(kind, "one")], bank=TOP, backbone={"name": str(backbone_folder(family))}
     )
-    course = Open(tasks, tmp_path)
-    kept, learner = course.filled(), course.learner.eval()
+    opened = Open(tasks, tmp_path)
+    kept, learner = opened.filled(), opened.learner.eval()
     assert set(kept.files) == {"train", "validation"}
-    for batch in course.validation():
+    for batch in opened.validation():
         outputs = [
-            answer(learner.backbone, learner.active_bank, course.plan.pooling, b)
+            answer(learner.backbone, learner.active_bank, opened.plan.pooling, b)
             for b in (batch, kept(batch, "validation"))
         ]
         if kind == "token-classification":
@@ -125,12 +125,12 @@ def test_every_kind_is_learned_from_cached_states_and_certified(
 
 @pytest.mark.slow
 def test_probe_bank_caches_the_output_of_the_last_layer(backbone_folder: Folder, tmp_path: Path) -> None:
-    course = Open(tasks_of(backbone_folder(), bank={"preset": "probe"}), tmp_path)
-    kept = course.filled()
+    opened = Open(tasks_of(backbone_folder(), bank={"preset": "probe"}), tmp_path)
+    kept = opened.filled()
     assert kept.layer == 2
-    for batch in course.validation():
+    for batch in opened.validation():
         outputs = [
-            answer(course.learner.backbone, course.learner.active_bank.eval(), "mean", b)
+            answer(opened.learner.backbone, opened.learner.active_bank.eval(), "mean", b)
             for b in (batch, kept(batch, "validation"))
         ]
         assert torch.equal(*outputs)
@@ -217,16 +217,16 @@ def test_impossible_cache_is_an_error_before_training(
 
 def test_encoder_decoder_is_an_error_with_on_and_uncached_with_auto(backbone_folder: Folder, tmp_path: Path) -> None:
     backbone = backbone_folder("bart")
-    course = Open(tasks_of(backbone, backbone={"name": str(backbone)}), tmp_path)
-    assert course.decide() is None
+    opened = Open(tasks_of(backbone, backbone={"name": str(backbone)}), tmp_path)
+    assert opened.decide() is None
     with pytest.raises(InputError, match="goes through two stacks"):
         learn(tasks_of(backbone, backbone={"name": str(backbone)}, training={"prefix_cache": "on"}), tmp_path / "run")
 
 
 def test_ddp_processes_do_not_cache_states(backbone_folder: Folder, tmp_path: Path) -> None:
     def decided(way: str) -> StateCache | None:
-        course = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
-        return decide_state_cache(course.run, num_processes=2)[0]
+        opened = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
+        return decide_state_cache(opened.run, num_processes=2)[0]
 
     assert decided("auto") is None
     with pytest.raises(InputError, match=r"2 processes share its fit \(trainer.devices\)"):
@@ -235,18 +235,18 @@ def test_ddp_processes_do_not_cache_states(backbone_folder: Folder, tmp_path: Pa
 
 @pytest.mark.slow
 def test_split_is_cached_completely_or_not_at_all(backbone_folder: Folder, tmp_path: Path) -> None:
-    course = Open(tasks_of(backbone_folder()), tmp_path)
-    train, validation = (int(rows.lengths.sum()) * 16 * 4 for rows in (course.data.train, course.data.validation))
+    opened = Open(tasks_of(backbone_folder()), tmp_path)
+    train, validation = (int(rows.lengths.sum()) * 16 * 4 for rows in (opened.data.train, opened.data.validation))
 
     def within(budget: int, way: str = "auto") -> list[str] | None:
         training = {"prefix_cache_bytes": budget, "prefix_cache": way}
-        course = Open(tasks_of(backbone_folder(), training=training), tmp_path)
-        decided = course.decide()
+        opened = Open(tasks_of(backbone_folder(), training=training), tmp_path)
+        decided = opened.decide()
         if decided is None:
-            assert f"recomputed in every epoch: they take {train:,} bytes" in course.notices[0]
+            assert f"recomputed in every epoch: they take {train:,} bytes" in opened.notices[0]
             return None
         assert decided.num_bytes <= budget
-        assert f"{train / 1e6:.1f} MB for the train split" in course.notices[0]
+        assert f"{train / 1e6:.1f} MB for the train split" in opened.notices[0]
         return list(decided.splits)
 
     assert within(train + validation) == ["train", "validation"]
@@ -259,14 +259,14 @@ def test_split_is_cached_completely_or_not_at_all(backbone_folder: Folder, tmp_p
 
 
 def test_batch_with_other_rows_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
-    course = Open(tasks_of(backbone_folder()), tmp_path)
-    kept, batch = course.filled(), next(iter(course.validation()))
+    opened = Open(tasks_of(backbone_folder()), tmp_path)
+    kept, batch = opened.filled(), next(iter(opened.validation()))
     kept(batch, "validation")
     with pytest.raises(
         ValueError, match="a batch of the train split has rows other than those whose states are cached"
     ):
         kept(
-            {**batch, "index": torch.from_numpy(np.argsort(course.data.train.lengths)[: len(batch["index"])])}, "train"
+            {**batch, "index": torch.from_numpy(np.argsort(opened.data.train.lengths)[: len(batch["index"])])}, "train"
         )
 
 

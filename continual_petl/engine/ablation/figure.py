@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import plotly.graph_objects as go
-
-from continual_petl.report.ablated import Ablated, AblatedSpan
-from continual_petl.report.figures.style import COLOURS, SCALE, heatmap, shown, styled
+from continual_petl.engine.ablation.cells import Ablated, AblatedSpan
+from continual_petl.report.figures.style import COLOURS, SCALE, Drawing, drawing, heatmap, shown
 
 _MAX_WRITTEN = 12
 
 
-def figure(ablation: Ablated) -> go.Figure:
+def figure(ablation: Ablated) -> Drawing:
     """Return the heat map: relative change in percent, or scores if changes are undefined (see `relative_change`)."""
     relative = ablation.is_relative
     count = ablation.layers
@@ -38,15 +36,15 @@ def figure(ablation: Ablated) -> go.Figure:
         hovertemplate="%{text}<extra></extra>",
         hoverongaps=False,
         colorscale=SCALE,
-        colorbar={"title": "change in %" if relative else shown(ablation.metric)},
+        colorbar={"title": {"text": "change in %" if relative else shown(ablation.metric)}},
         xgap=1,
         ygap=1,
     )
     names = {"tickmode": "array", "tickvals": list(range(count)), "ticktext": layer_names(ablation)}
-    return styled(
+    return drawing(
         [heat],
-        x="last layer without",
-        y="first layer without",
+        x="last layer removed",
+        y="first layer removed",
         height=int(min(900, max(320, 140 + 30 * count))),
         xaxis=names,
         yaxis={"autorange": "reversed", **names},

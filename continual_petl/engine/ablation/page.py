@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from continual_petl._version import VERSION
-from continual_petl.report.ablation import Ablation
-from continual_petl.report.ablation_words import headline, remarks
-from continual_petl.report.figures import ablation as drawing
+from continual_petl.engine.ablation.figure import figure
+from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.words import headline, remarks
+from continual_petl.report.figures.style import plotly_js
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section, Shown
 from continual_petl.report.page.verdict import moment
@@ -21,14 +22,12 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
 
     Args:
         path: the file; it is replaced in one step.
-        ablations: one figure each.
-        run: the run folder, to be named on the page.
+        ablations: the ablations, each shown as one figure.
+        run: the run folder, which is named on the page.
 
     Raises:
         StoreError: if it cannot be written; the old file is then unchanged.
     """
-    from plotly.offline import get_plotlyjs  # reads four megabytes
-
     parts = [_section(number, ablation) for number, ablation in enumerate(ablations)]
     page = (
         templates()
@@ -42,24 +41,24 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
             drawn=moment(time.time()),
             version=VERSION,
             folders=str(run),
-            plotly=get_plotlyjs(),
+            plotly=plotly_js(),
         )
     )
     write_file(path, page.encode())
 
 
 def _section(number: int, ablation: Ablation) -> Section:
-    figure = Shown(
+    drawn = Shown(
         name=f"ablation-{number}",
         caption=headline(ablation),
-        words="Modifications are removed from the layers first (row) to last (column), without retraining "
-        "(Houlsby et al. 2019, figure 6). Framed: a single layer. Top right: all of them.",
-        figure=drawing.figure(ablation),
+        words="Modifications are removed from the first layer (row) to the last layer (column), without retraining "
+        "(Houlsby et al. 2019, figure 6). Framed cells: a single layer. Top right: all layers.",
+        figure=figure(ablation),
     )
     return Section(
         id=f"task-{number}",
         title=ablation.task,
         template="figures.html.j2",
         lines=remarks(ablation),
-        figures=[figure],
+        figures=[drawn],
     )

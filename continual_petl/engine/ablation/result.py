@@ -1,7 +1,7 @@
 """The result of an ablation: the score of a learned bank without its modifications in spans of layers.
 
 Houlsby et al. 2019, section 3.6 and figure 6: the modifications are removed from every continuous span of layers, without
-retraining, and the score is compared with the full bank's score. Computed by `continual_petl.engine.ablation`.
+retraining, and the score is compared with the full bank's score. Computed by `continual_petl.engine.ablation.measure`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from continual_petl.engine.ablation.cells import Ablated, AblatedSpan
+from continual_petl.engine.ablation.figure import figure
 from continual_petl.errors import InputError
-from continual_petl.report.ablated import Ablated, AblatedSpan
+from continual_petl.report.figures.style import as_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -25,7 +27,7 @@ class Ablation(Ablated):
     """
 
     def __getitem__(self, span: tuple[int, int]) -> AblatedSpan:
-        """Return the cell of a first and a last layer; `KeyError` if it was not measured."""
+        """Return the cell for a first and a last layer, or raise `KeyError` if it was not measured."""
         found = next((cell for cell in self.cells if (cell.first, cell.last) == span), None)
         if found is None:
             raise KeyError(f"layers {span[0]} to {span[1]} were not removed in this ablation")
@@ -54,6 +56,4 @@ class Ablation(Ablated):
 
     def figure(self) -> go.Figure:
         """Return the heat map of the paper's figure 6, as a plotly figure; a notebook shows it inline."""
-        from continual_petl.report.figures import ablation  # imports plotly, which takes a moment
-
-        return ablation.figure(self)
+        return as_figure(figure(self))

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from continual_petl.engine.ablation.cells import relative_change
+from continual_petl.engine.ablation.page import write_ablations
+from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.words import MAX_LISTED, headline, left_off, remarks, table
 from continual_petl.errors import InputError
-from continual_petl.report.ablated import relative_change
-from continual_petl.report.ablation import Ablation
-from continual_petl.report.ablation_page import write_ablations
-from continual_petl.report.ablation_words import MAX_LISTED, headline, left_off, remarks, table
 
 
 def made(layers: int = 3, full: float | None = 0.8, **more: Any) -> Ablation:
@@ -171,9 +171,9 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
 def test_notes_are_shown() -> None:
     told = " ".join(remarks(made(4, stacks=[2, 2], modified=[2, 3], stays=["a prompt"], notices=["Something."])))
     for fragment in (
-        "16 rows re-evaluated for each span of 4 layers",
+        "16 rows re-evaluated for each span of the 4 layers",
         "Layers 0 to 1 are the encoder's, 2 to 3 the decoder's",
-        "modifications only in the layers 2, 3",
+        "modifications only in layers 2, 3",
         "Whichever layers are removed, the bank keeps a prompt.",
         "Something.",
     ):

@@ -95,7 +95,7 @@ def test_several_banks_are_all_cached_or_refused(folder: Path, open_run: Run) ->
     for name, bank in zip(("one", "two"), banks, strict=False):
         assert tensor_digests(bank.tensors()) == tensor_digests(run.store.tensors(name))
     assert held(run) == ["one", "two"]
-    with pytest.raises(InputError, match=rf"3 banks at once: the first 3 of them take {3 * size} bytes.*{2 * size}"):
+    with pytest.raises(InputError, match=rf"3 banks at once: the first 3 of them take up {3 * size} bytes.*{2 * size}"):
         models.banks(["one", "two", "three"])
     assert models.held_banks.num_bytes == 2 * size
     assert models.banks([]) == []
@@ -156,7 +156,7 @@ def test_changed_tokenizer_also_refuses_cached_banks(folder: Path, open_run: Run
     assert models.tokenizer is not None
     models.tokenizer.add_tokens(["newcomer"])
     models.look_again()
-    with pytest.raises(StoreError, match="task 'one' was learned with a tokenizer whose digest is"):
+    with pytest.raises(StoreError, match="task 'one': the tokenizer that it was learned with has the digest"):
         run.predict(TEXTS, task="one")
 
 

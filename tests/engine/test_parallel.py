@@ -21,7 +21,7 @@ from continual_petl.errors import DivergedError, MemoryRanOutError, StoreError
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
-from tests.engine.at_once import TASKS, TRAINING, DieOnce, files_of, stop_half_way
+from tests.engine.parallel_run import TASKS, TRAINING, DieOnce, files_of, stop_half_way
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -55,7 +55,7 @@ def test_staged_bank_is_committed_byte_for_byte(
     alike: bool,
 ) -> None:
     tasks = stream(backbone_folder(), [task("one", num_rows=16)], training=TRAINING)
-    learn(tasks, tmp_path / "course")
+    learn(tasks, tmp_path / "sequential")
     session = Session(tasks.spec, Store(tmp_path / "run"))
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
@@ -77,7 +77,7 @@ def test_staged_bank_is_committed_byte_for_byte(
     seconds = commit_staged(session, tasks.spec.tasks[0], report.notices, [], request)
     assert {"data", "train", "evaluate", "commit"} == set(seconds)
     finish_task(session, "one", [], seconds, request)
-    assert files_of(tmp_path / "run") == files_of(tmp_path / "course")
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "sequential")
     assert ("its rows are predicted again here" in caplog.text) is not alike
 
 

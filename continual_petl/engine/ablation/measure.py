@@ -17,12 +17,12 @@ from typing import Literal
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
+from continual_petl.engine.ablation.cells import AblatedSpan, relative_change
+from continual_petl.engine.ablation.result import Ablation
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.learner import ContinualLearner
-from continual_petl.report.ablated import AblatedSpan, relative_change
-from continual_petl.report.ablation import Ablation
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.manifest import Manifest
@@ -38,8 +38,8 @@ OnProgress = Callable[[int, int], None]
 
 _SPAN = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 _HAVE = (
-    "bottleneck, lowrank, decomposed (dora), rescale (ia3), attention (prefixes), additive (bitfit, full) and sparse "
-    "(diff_pruning) forms act in layers"
+    "The forms that act in layers are bottleneck, lowrank, decomposed (dora), rescale (ia3), attention (prefixes), additive "
+    "(bitfit, full) and sparse (diff_pruning)"
 )
 
 
@@ -136,13 +136,13 @@ def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBa
     """Return a task's certificate and its bank, after checking that there is something to remove."""
     manifest = session.store.manifest(task)
     if split not in manifest.scores:
-        raise InputError(f"task {task!r}: it has no {split} split; its certificate has {', '.join(manifest.scores)}")
+        raise InputError(f"task {task!r}: it has no {split} split; its certificate covers {', '.join(manifest.scores)}")
     held = session.models.held(task, as_committed=True)
     if not modified_layers(held.bank):
         has = "; ".join(("its head", *remaining_parts(held.bank)))
         raise InputError(
             f"task {task!r}: its bank has no modification in any layer, so nothing can be removed: it only has {has}. "
-            f"{_HAVE}; give a task whose bank has one of those."
+            f"{_HAVE}: give a task whose bank has one of them."
         )
     return manifest, held
 
@@ -160,7 +160,7 @@ def _rows(session: Session, manifest: Manifest, split: Literal["validation", "te
         ) from error
     if found.digest != manifest.data[split]:
         raise InputError(
-            f"task {task!r}: its {split} rows are not those that it was learned with, so measurements on them could not be "
+            f"task {task!r}: its {split} rows are not the ones it was learned with, so measurements on them could not be "
             "compared with its bank's scores: restore the old rows"
         )
     return found.rows
@@ -191,7 +191,7 @@ def _notices(manifest: Manifest, split: str, whole: SplitScores, differs: Sequen
     was, now = certified.scores.get(manifest.metric), whole.scores.get(manifest.metric)
     why = f"; the differences in the environment: {'; '.join(differs)}" if differs else ""
     if whole.scores == certified.scores:
-        return (f"Some predictions of the full bank are not the certified ones, although all scores are equal{why}.",)
+        return (f"Some predictions of the full bank differ from those certified, although all scores are equal{why}.",)
     return (
         f"The full bank scores {now} here, but {was} in its certificate{why}. Changes are relative to the score here; "
         "`verify --data` checks whether anything was forgotten.",

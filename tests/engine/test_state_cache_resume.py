@@ -145,10 +145,10 @@ def test_states_with_another_binding_are_recomputed(
 
     def fill(tasks: TaskStream) -> int:
         fills.clear()
-        course = Open(tasks, tmp_path)
+        opened = Open(tasks, tmp_path)
         if change == "tokenizer" and tasks is other:
-            monkeypatch.setattr(type(course.session.models), "preparation", "another")
-        course.filled().close()
+            monkeypatch.setattr(type(opened.session.models), "preparation", "another")
+        opened.filled().close()
         return len(fills)
 
     same, other = tasks_of(backbone_folder()), tasks_of(place, **more)

@@ -1,13 +1,13 @@
-"""Show an ablation in the terminal: a heat map of numbers if it fits, otherwise the largest changes."""
+"""Show an ablation in the terminal: as a heat map of numbers if that fits, otherwise as a list of the largest changes."""
 
 from __future__ import annotations
 
 from rich.table import Table
 from rich.text import Text
 
+from continual_petl.engine.ablation.cells import AblatedSpan
+from continual_petl.engine.ablation.result import Ablation
 from continual_petl.errors import counted, printable
-from continual_petl.report.ablated import AblatedSpan
-from continual_petl.report.ablation import Ablation
 
 WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""
@@ -20,19 +20,19 @@ def headline(ablation: Ablation) -> str:
     """Describe the numbers in the table."""
     what = f"{ablation.split} {ablation.metric}"
     if ablation.is_relative:
-        return f"Change in {what}, in % of the full bank's {ablation.full:.4f}, without the layers FIRST to LAST"
-    return f"{what[0].upper()}{what[1:]} without the layers FIRST to LAST; the full bank's is {_number(ablation.full)}"
+        return f"Change in {what}, in % of the full bank's {ablation.full:.4f}, without layers FIRST to LAST"
+    return f"{what[0].upper()}{what[1:]} without layers FIRST to LAST; the full bank's is {_number(ablation.full)}"
 
 
 def remarks(ablation: Ablation) -> list[str]:
     """Return the notes for the reader, one or two sentences each."""
-    lines = [f"{counted(ablation.num_examples, 'row')} re-evaluated for each span of {ablation.layers} layers."]
+    lines = [f"{counted(ablation.num_examples, 'row')} re-evaluated for each span of the {ablation.layers} layers."]
     if len(ablation.stacks) == 2:
         encoder = ablation.stacks[0]
         lines.append(f"Layers 0 to {encoder - 1} are the encoder's, {encoder} to {ablation.layers - 1} the decoder's.")
     if len(ablation.modified) < ablation.layers:
         have = ", ".join(map(str, ablation.modified))
-        lines.append(f"The bank has modifications only in the layers {have}; removing others changes nothing.")
+        lines.append(f"The bank has modifications only in layers {have}; removing others changes nothing.")
     if ablation.stays:
         lines.append(f"Whichever layers are removed, the bank keeps {'; '.join(ablation.stays)}.")
     if not ablation.is_relative:
@@ -91,7 +91,7 @@ def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
     colour = "red" if cell.relative <= _STRONG else "yellow" if cell.relative <= _SLIGHT else "green"
     # Exactly zero is not the same claim as zero to one decimal place.
     percent = 100 * cell.relative
-    # No wider than other cells even if the complete score is lost: twelve columns have to fit into a terminal.
+    # No wider than other cells even if the whole score is lost: twelve columns have to fit into a terminal.
     return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
 
 

@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from continual_petl._frozen import FrozenModel
 
 Layer = Annotated[int, Field(strict=True, ge=0, lt=1000)]
-"""A layer number; bounded, since figures grow with it."""
+"""A layer number; bounded, since the size of figures grows with it."""
 
 
 def relative_change(score: float | None, full: float | None) -> float | None:
-    """Return ``score / full - 1``: -0.1 is a tenth lost, 0 no change.
+    """Return ``score / full - 1``: -0.1 means that a tenth is lost, 0 that nothing changes.
 
     None, which means "undefined", if one of the two is undefined (a correlation of constant predictions), or if ``full`` is
     zero or negative: a share of zero is undefined, and relative to a negative score a better one would look like a loss.

@@ -24,7 +24,7 @@ from continual_petl.store.folder.position import POSITION, half_learned, place_o
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
-from tests.engine.at_once import files_of
+from tests.engine.parallel_run import files_of
 from tests.engine.test_resume import ROWS, TRAINING, SignalAt, tasks_of
 from tests.streams_in_code import stream, task
 
