@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl.errors import ExportError, InputError
-from continual_petl.export import adapterhub
+from continual_petl.export import adapterhub_bottleneck
 from continual_petl.export.adapterhub_files import write_adapters
 from continual_petl.heads.kinds import GENERATIVE
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
@@ -43,8 +43,28 @@ CASES: list[tuple[str, Any]] = (
 )
 CASES += [(f, "pfeiffer") for f in ("bert", "roberta", "distilbert", "bart")]
 CASES += [(f, SCALED) for f in ("bert", "roberta", "distilbert", "bart")]
-CASES += [(f, "lora") for f in ("bert", "roberta", "distilbert", "bart", "t5")]
-CASES += [(f, "lora_ffn") for f in ("bert", "distilbert", "bart", "t5")]
+CASES += [(f, "lora") for f in (*SIX, "mt5")]
+CASES += [(f, "lora_ffn") for f in ("bert", "distilbert", "bart", "t5", "gpt2")]
+_LORA = {"form": "lowrank", "insertion": "parallel", "composition": "scaled", "rank": 3, "scale": 0.5}
+_FACTORS = {"form": "rescale", "insertion": "sequential", "composition": "multiply"}
+_PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 3}
+_GATED = {"modifications": [_PREFIX | {"implementation": "gated"}], "layers": "1-2"}
+ALL_THREE = {"modifications": [_LORA | {"modifies": site} for site in ("value", "query", "key")]}
+KEYS_AND_VALUES = {"modifications": [_FACTORS | {"modifies": site} for site in ("value", "key")]}
+TWO_KINDS = {"modifications": [*HOULSBY["modifications"][:1], *SCALED["modifications"]]}
+UNIPELT = {"modifications": [*SILU["modifications"], _LORA | {"modifies": "ffn_out"}, _PREFIX], "layers": "1"}
+CASES += [(f, ALL_THREE) for f in ("bert", "gpt2")] + [(f, "ia3") for f in ("t5", "mt5")]
+CASES += [(f, KEYS_AND_VALUES) for f in ("roberta", "bart", "gpt2")]
+CASES += [(f, "prefix_flat") for f in ("bert", "roberta", "distilbert", "bart", "mbart", "gpt2")]
+CASES += [("bert", "prefix"), ("bart", _GATED), ("bert", TWO_KINDS), ("bart", TWO_KINDS)]
+CASES += [(f, "mam_flat") for f in ("bert", "distilbert", "bart")] + [(f, UNIPELT) for f in ("bert", "bart", "gpt2")]
+HEADS: list[tuple[str, str, str | None]] = [
+    *(("bert", kind, pooling) for kind in ("classification", "multilabel", "regression") for pooling in ("first", "pooler")),
+    *((family, "classification", "first") for family in ("roberta", "xlm-roberta", "electra", "distilbert")),
+    *((family, "token-classification", None) for family in ("bert", "distilbert", "gpt2")),
+    ("bart", "classification", "last"),
+]
+"""Families, kinds and poolings whose head `adapters` has a class for."""
 
 
 @pytest.mark.parametrize(("family", "choice"), CASES, ids=str)
@@ -52,21 +72,32 @@ def test_files_compute_what_the_bank_computes(
     backbone_folder: Folder, tmp_path: Path, family: str, choice: Any
 ) -> None:
     assert write_adapters(subject_of(backbone_folder(family), "classification", choice), tmp_path) <= 1e-5
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"README.md", "adapter.safetensors", "adapter_config.json", "head.safetensors"}
+    names = {path.name for path in tmp_path.iterdir()} - {"README.md", "adapter.safetensors", "adapter_config.json"}
+    assert names in ({"head.safetensors"}, {"head_config.json", "model_head.safetensors"})
+
+
+@pytest.mark.parametrize(("family", "kind", "pooling"), HEADS)
+def test_head_is_one_of_adapters_where_that_computes_the_same(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, pooling: str | None
+) -> None:
+    assert write_adapters(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path) <= 1e-5
+    assert (tmp_path / "head_config.json").is_file()
+    assert not (tmp_path / "head.safetensors").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with adapters 1.3.0")
 def test_adapters_itself_agrees(backbone_folder: Folder, tmp_path: Path) -> None:
     """All cases in one process of that environment, by the lines of their README.md."""
-    cases = [(family, choice, "classification") for family, choice in CASES]
-    cases += [("t5", HOULSBY, "seq2seq"), ("gpt2", SILU, "causal-lm"), ("bert", "pfeiffer", "token-classification")]
+    cases: list[tuple[str, Any, str, str | None]] = [(*case, "classification", None) for case in CASES]
+    cases += [("t5", HOULSBY, "seq2seq", None), ("gpt2", SILU, "causal-lm", None), ("bart", "mam_flat", "seq2seq", None)]
+    cases += [("gpt2", UNIPELT, "causal-lm", None), ("gpt2", "lora", "causal-lm", None), ("bert", "lora", "classification", "mean")]
+    cases += [(family, "pfeiffer" if family != "gpt2" else UNIPELT, kind, pooling) for family, kind, pooling in HEADS]
     expected, lines = {}, ["import torch", "from safetensors.torch import load_file, save_file", "found = {}"]
-    for number, (family, choice, kind) in enumerate(cases):
+    for number, (family, choice, kind, pooling) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        subject = subject_of(backbone_folder(family), kind, choice)
+        subject = subject_of(backbone_folder(family), kind, choice, pooling)
         write_adapters(subject, folder)
         inputs = inputs_of(subject)
         generates = kind in GENERATIVE
@@ -91,10 +122,10 @@ def test_adapters_itself_agrees(backbone_folder: Folder, tmp_path: Path) -> None
     done = subprocess.run([os.environ[PYTHON], script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = load_file(tmp_path / "found.safetensors")
-    for number, (family, choice, kind) in enumerate(cases):
+    for number, case in enumerate(cases):
         inputs = load_file(tmp_path / str(number) / "inputs.safetensors")
         difference = float((masked(found[str(number)], inputs) - expected[str(number)]).abs().max())
-        assert difference <= 1e-5, (family, choice, kind, difference)
+        assert difference <= 1e-5, (case, difference)
 
 
 REFUSED: list[tuple[str, Any, str]] = [
@@ -126,10 +157,10 @@ def test_wrong_size_or_factor_is_noticed(
 ) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", HOULSBY)
     with monkeypatch.context() as patched:
-        patched.setattr(adapterhub, "_reduction", lambda width, size: 2)
+        patched.setattr(adapterhub_bottleneck, "_reduction", lambda width, size: 2)
         with pytest.raises(ExportError, match="asks for other tensors than were written"):
             write_adapters(subject, tmp_path)
-    monkeypatch.setattr(adapterhub, "ACTIVATIONS", dict(adapterhub.ACTIVATIONS) | {"gelu_tanh": "relu"})
+    monkeypatch.setattr(adapterhub_bottleneck, "ACTIVATIONS", dict(adapterhub_bottleneck.ACTIVATIONS) | {"gelu_tanh": "relu"})
     with pytest.raises(ExportError, match="do not compute what its bank computes"):
         write_adapters(subject, tmp_path)
     assert torch.is_grad_enabled()
