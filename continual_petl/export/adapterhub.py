@@ -40,12 +40,14 @@ def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
         raise refused(subject, f"its model type {family!r} is not one of {', '.join(PLACES)}")
     if subject.plan.bank.layernorms == "own":
         raise refused(subject, "its bank has LayerNorms of its own, and adapters keeps those of the model")
+    if subject.plan.bank.fuse:
+        raise refused(subject, f"its bank reads those of other tasks ({', '.join(subject.plan.bank.fuse)})")
     rows: dict[str, list[Modification]] = {}
     for row in subject.plan.bank.modifications:
         rows.setdefault(row.form, []).append(row)
     if not rows or not rows.keys() <= _METHODS.keys():
         raise refused(subject, f"its bank has {' and '.join(sorted(rows)) or 'nothing but a head'}")
-    parts = [part for form, method in _METHODS.items() if form in rows for part in method(subject, name, rows[form])]
+    parts = [part for form, group in rows.items() for part in _METHODS[form](subject, name, group)]
     lora = [part for part in parts if part.config.get("architecture") == "lora"]
     if len(lora) > 1:
         raise refused(subject, "its bank has LoRA and IA3, and a union of adapters has only one of the two")

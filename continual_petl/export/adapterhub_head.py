@@ -10,7 +10,7 @@ GPT-2's class counts tokens other than the padding token, which is the end token
 the states by a factor; mBART's starts its decoder with the language code. Such heads, and other poolings, stay in a file of
 their own.
 
-Shape suffixes: B rows, W tokens, C outputs.
+Shape suffixes: B rows, W tokens, D width of the states.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from continual_petl.backbones.anatomy import Pooling
@@ -104,27 +103,23 @@ def _ends(subject: Subject) -> bool:
     return bool(every) and len(set(ends_BW.sum(1).tolist())) == 1
 
 
-def head_restated(
-    subject: Subject, whole: Mapping[str, Any], tensors: Mapping[str, Tensor], output: Any, inputs: Mapping[str, Tensor]
-) -> Tensor:
-    """Return the logits (B, C), or (B, W, C) of a TaggingHead.
+def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the states that a head of `adapters` reads: (B, D), or (B, W, D) of a TaggingHead.
 
     Args:
         subject: the task; only its backbone is read.
         whole: the head's configuration.
-        tensors: its tensors.
         output: what the base model computes.
         inputs: the inputs of the model.
     """
-    config, states_BWD = whole["config"], output.last_hidden_state
+    config = whole["config"]
+    states_BWD: Tensor = output.last_hidden_state
     if config["head_type"] == "tagging":
-        features = states_BWD
-    elif config["use_pooler"]:
-        features = output.pooler_output
-    elif subject.backbone.anatomy.output_head == "seq2seq":
+        return states_BWD
+    if config["use_pooler"]:
+        pooled_BD: Tensor = output.pooler_output
+        return pooled_BD
+    if subject.backbone.anatomy.output_head == "seq2seq":
         ends_BW = inputs["input_ids"].eq(subject.backbone.model.config.eos_token_id)
-        features = states_BWD[range(len(states_BWD)), ends_BW.long().cumsum(1).argmax(1)]
-    else:
-        features = states_BWD[:, 0]
-    start = f"heads.{whole['name']}.1"
-    return F.linear(features, tensors[f"{start}.weight"], tensors[f"{start}.bias"])
+        return states_BWD[range(len(states_BWD)), ends_BW.long().cumsum(1).argmax(1)]
+    return states_BWD[:, 0]

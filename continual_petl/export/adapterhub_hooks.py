@@ -109,6 +109,7 @@ def _bottleneck(config: dict[str, Any], down: Any, up: Any, norm: Any, read: lis
 
 
 def _activation(name: str) -> Any:
+    name = name.lower()
     found: Any = F.leaky_relu if name == "leakyrelu" else activations.get_activation(name)  # type: ignore[no-untyped-call]
     return found
 

@@ -16,7 +16,7 @@ from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import one_pass, turn
 from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.errors import ExportError
-from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS, head_restated
+from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS, read_by_head
 from continual_petl.export.adapterhub_hooks import Hooks, add_hooks
 from continual_petl.export.compare import Compute
 from continual_petl.export.restated import HEAD
@@ -36,7 +36,8 @@ def adapterhub_restated(subject: Subject, folder: Path) -> Compute:
     stored = load_file(folder / "adapter.safetensors")
     if (folder / HEAD_CONFIG).is_file():
         theirs = json.loads((folder / HEAD_CONFIG).read_text("utf-8"))
-        head = load_file(folder / HEAD_TENSORS, device=device)
+        tensors, start = load_file(folder / HEAD_TENSORS, device=device), f"heads.{theirs['name']}.1."
+        head = {name.removeprefix(start): tensor for name, tensor in tensors.items()}
         return adapterhub_computed(subject, whole=whole, stored=stored, head=head, theirs=theirs)
     head = load_file(folder / HEAD, device=device) if (folder / HEAD).is_file() else {}
     return adapterhub_computed(subject, whole=whole, stored=stored, head=head)
@@ -56,7 +57,7 @@ def adapterhub_computed(
         subject: the task; only its backbone, pooling and kind are read.
         whole: the configuration.
         stored: the tensors.
-        head: the head's tensors: weight and bias, or those of a head of `adapters`.
+        head: the head's tensors, weight and bias.
         theirs: the configuration of the head, if it is one of `adapters`.
 
     Raises:
@@ -89,7 +90,7 @@ def adapterhub_computed(
             logits: Tensor = output.logits
             return logits
         if theirs is not None:
-            return head_restated(subject, theirs, head, output, inputs)
+            return F.linear(read_by_head(subject, theirs, output, inputs), head["weight"], head["bias"])
         token, mask = subject.plan.kind == "token-classification", inputs.get("attention_mask")
         features = output.last_hidden_state if token else pool(output, mask, subject.plan.pooling)
         return F.linear(features, head["weight"], head["bias"])

@@ -130,7 +130,7 @@ continual-petl. On the rows of the task's certificate its outputs are those of t
     options = ""
     if subject.bank.prefixes():
         text += """
-Load the model with `attn_implementation="eager"`, as below: with sdpa, adapters 1.3 hides prefixes from the tokens of a decoder.
+Load the model with `attn_implementation="eager"`, as below: with sdpa, adapters 1.3 hides prefixes from a decoder's tokens.
 """
         options = ', attn_implementation="eager"'
     if with_head:
