@@ -44,7 +44,7 @@ def low_rank(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
         raise refused(subject, "the FFN of this family has two first projections")
     assert first.bottleneck is not None
     scale = float(first.scale) if first.composition == "scaled" else 1.0
-    options = {"r": first.bottleneck, "alpha": scale * first.bottleneck, "dropout": first.dropout}
+    options: dict[str, Any] = {"r": first.bottleneck, "alpha": scale * first.bottleneck, "dropout": first.dropout}
     options |= {"composition_mode": "add", "init_weights": "lora"}
     tensors: dict[str, Tensor] = {}
     for start, placements in _by_module(subject, name, rows).items():
@@ -62,7 +62,7 @@ def factors(subject: Subject, name: str, rows: Sequence[Modification]) -> list[H
         raise refused(subject, f"its factors are at {', '.join(sites)}, and adapters has one vector at each place")
     tensors: dict[str, Tensor] = {}
     for start, placements in _by_module(subject, name, rows).items():
-        vectors_O = [p.delta.vector for p in placements if isinstance(p.delta, Rescale)]
+        vectors_O: list[Tensor] = [p.delta.vector for p in placements if isinstance(p.delta, Rescale)]
         if placements[0].name == "ffn_inner":
             why = why_not_inner(subject.bank.sites, subject.backbone.model.config, placements[0].layer, vectors_O[0])
             if why is not None:

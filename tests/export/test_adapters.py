@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
 from continual_petl.export import adapterhub_bottleneck
 from continual_petl.export.adapterhub_files import write_adapters
@@ -193,7 +194,9 @@ def test_negative_factors_before_a_relu_and_other_numbers_of_heads_are_refused(
     backbone_folder: Folder, tmp_path: Path
 ) -> None:
     subject = subject_of(backbone_folder("t5"), "classification", "ia3")
-    next(p for p in subject.bank.placements() if p.name == "ffn_inner").delta.vector[3] = -0.5
+    delta = next(placement.delta for placement in subject.bank.placements() if placement.name == "ffn_inner")
+    assert isinstance(delta, Rescale)
+    delta.vector[3] = -0.5
     with pytest.raises(InputError, match="some factors of the FFN's inner states are negative"):
         write_adapters(subject, tmp_path)
     subject = subject_of(backbone_folder("bart"), "classification", "prefix_flat")

@@ -97,7 +97,7 @@ def test_what_adapters_itself_saves_gives_its_outputs(backbone_folder: Folder, t
         for (family, method, head), (_, _, out) in zip(CASES, made, strict=True)
     ]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    words = [os.environ[PYTHON], "-c", SCRIPT, tmp_path / "jobs.json"]
+    words: list[str | Path] = [os.environ[PYTHON], "-c", SCRIPT, tmp_path / "jobs.json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     for case, (subject, inputs, out) in zip(CASES, made, strict=True):
