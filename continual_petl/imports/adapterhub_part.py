@@ -14,9 +14,6 @@ from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.errors import InputError
 from continual_petl.imports.draft import Draft, put
 
-Put = Callable[[Tensor, Tensor | None, str], None]
-"""Sets a parameter to the value that was made of the tensor at a path, or to that tensor itself (None)."""
-
 
 class Stored:
     """The tensors of an adapter; it knows which of them were used.
