@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from continual_petl.export.adapterhub import VERSION, adapterhub_adapter
+from continual_petl.export.adapterhub import adapterhub_adapter
+from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS, hub_head
+from continual_petl.export.adapterhub_parts import VERSION
 from continual_petl.export.adapterhub_restated import adapterhub_restated
 from continual_petl.export.card import adapters_card
 from continual_petl.export.compare import check_outputs
@@ -44,10 +48,18 @@ def write_adapters(subject: Subject, folder: Path) -> float:
         "name": name,
         "version": VERSION,
     }
-    (folder / "adapter_config.json").write_text(f"{json.dumps(config, indent=2, sort_keys=True)}\n", encoding="utf-8")
+    _write_json(config, folder / "adapter_config.json")
     save_tensors(adapter.tensors, folder / "adapter.safetensors", {})
-    if isinstance(bank.head, LinearHead):
+    theirs = hub_head(subject, name, base)
+    if theirs is not None:
+        _write_json(theirs[0], folder / HEAD_CONFIG)
+        save_tensors(theirs[1], folder / HEAD_TENSORS, {})
+    elif isinstance(bank.head, LinearHead):
         head = {part: tensor.detach() for part, tensor in bank.head.output.named_parameters()}
         save_tensors(head, folder / HEAD, head_notes(subject))
-    (folder / "README.md").write_text(adapters_card(subject, base), encoding="utf-8")
+    (folder / "README.md").write_text(adapters_card(subject, base, with_head=theirs is not None), encoding="utf-8")
     return check_outputs(plan, backbone, bank, subject.probe, adapterhub_restated(subject, folder))
+
+
+def _write_json(content: Mapping[str, Any], path: Path) -> None:
+    path.write_text(f"{json.dumps(content, indent=2, sort_keys=True)}\n", encoding="utf-8")

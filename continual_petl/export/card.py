@@ -112,12 +112,13 @@ def _labels_and_code(subject: Subject, lines: Sequence[str]) -> str:
     return f"{told}\n```python\n{code}\n```\n"
 
 
-def adapters_card(subject: Subject, base: str) -> str:
+def adapters_card(subject: Subject, base: str, *, with_head: bool) -> str:
     """Return the text of README.md of an adapter of `adapters`.
 
     Args:
         subject: the task.
         base: what the backbone is loaded from.
+        with_head: whether the head is one of `adapters`, which `load_adapter` loads with the rest.
     """
     plan = subject.plan
     text = f"""An adapter of [adapters](https://docs.adapterhub.ml) 1.3 for a task of kind {plan.kind}, exported by
@@ -125,11 +126,21 @@ continual-petl. On the rows in the task's certificate, its outputs match those o
 """
     auto = AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
     side = "right" if subject.tokenizer is None else subject.tokenizer.padding_side
-    separate = plan.kind not in GENERATIVE
-    lines = ["import adapters"]
-    lines += ["from safetensors.torch import load_file"] if separate else []
-    lines += [f"from transformers import {auto}, AutoTokenizer", "", f'BASE, ADAPTER = {base!r}, "{HERE}"']
-    lines += [f"model = {auto}.from_pretrained(BASE)", "adapters.init(model)"]
+    separate = plan.kind not in GENERATIVE and not with_head
+    options = ""
+    if subject.bank.prefixes():
+        text += """
+Load the model with `attn_implementation="eager"`, as below: with sdpa, adapters 1.3 hides prefixes from a decoder's tokens.
+"""
+        options = ', attn_implementation="eager"'
+    if with_head:
+        lines = ["from adapters import AutoAdapterModel", "from transformers import AutoTokenizer"]
+        lines += ["", f'BASE, ADAPTER = {base!r}, "{HERE}"', f"model = AutoAdapterModel.from_pretrained(BASE{options})"]
+    else:
+        lines = ["import adapters"]
+        lines += ["from safetensors.torch import load_file"] if separate else []
+        lines += [f"from transformers import {auto}, AutoTokenizer", "", f'BASE, ADAPTER = {base!r}, "{HERE}"']
+        lines += [f"model = {auto}.from_pretrained(BASE{options})", "adapters.init(model)"]
     lines += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model.eval()"]
     lines += [f'tokenizer = AutoTokenizer.from_pretrained(BASE, padding_side="{side}")']
     if plan.kind != "seq2seq":

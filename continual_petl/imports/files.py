@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from continual_petl.digests import file_digest
 from continual_petl.errors import InputError, StoreError
+from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS
 from continual_petl.export.restated import HEAD
+from continual_petl.imports.adapterhub_head import read_hub_head
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import read_tensors
 from continual_petl.store.files.reading import parse_json, read_file
@@ -24,6 +26,7 @@ PEFT_TENSORS = "adapter_model.safetensors"
 PEFT_PICKLE = "adapter_model.bin"
 HUB_TENSORS = "adapter.safetensors"
 HUB_PICKLE = "pytorch_adapter.bin"
+HUB_HEAD_PICKLE = "pytorch_model_head.bin"
 MAX_CONFIG_BYTES = 2**20
 MAX_TENSOR_BYTES = 4 * 2**30
 MAX_TENSORS = 50_000
@@ -42,6 +45,10 @@ class AdapterFiles:
     """What an export wrote about the head, in the metadata of the file that contains it: kind, pooling, labels."""
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of every file that was read."""
+    copies: dict[str, Tensor] = field(default_factory=dict)
+    """The head of a class of transformers that `adapters` saved, by the names of its tensors."""
+    hub_head: dict[str, Any] | None = None
+    """The configuration of a head of `adapters`, if the head is one."""
 
 
 def read_peft_files(folder: str | Path) -> AdapterFiles:
@@ -77,28 +84,43 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
 
 
 def read_hub_files(folder: str | Path) -> AdapterFiles:
-    """Read the folder of an adapter of `adapters`.
+    """Read the folder of an adapter of `adapters`, with the head that it may have saved.
 
     The library's own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
+    If there is a head.safetensors, it is read instead of the library's head.
 
     Raises:
-        InputError: if a file is missing, too large or damaged.
+        InputError: if a file is missing, too large or damaged, or its head is not like a bank's.
     """
     place = Path(folder)
-    tensors = next((place / name for name in (HUB_TENSORS, HUB_PICKLE) if (place / name).is_file()), None)
+    tensors = _first(place, HUB_TENSORS, HUB_PICKLE)
     if tensors is None:
         raise InputError(f"folder: {place} has neither {HUB_TENSORS} nor {HUB_PICKLE}; it is incomplete.")
-    digests = {path.name: file_digest(path) for path in (place / CONFIG, tensors, place / HEAD) if path.is_file()}
-    head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
-    plain = tensors.name == HUB_TENSORS
-    return AdapterFiles(
-        folder=place,
-        config=read_config(place / CONFIG),
-        tensors=read_safetensors(tensors, digests[HUB_TENSORS]) if plain else _read_pickle(tensors),
-        head=head,
-        notes=_metadata(place / HEAD) if head else {},
-        digests=digests,
-    )
+    own = _first(place, HEAD)
+    theirs = _first(place, HEAD_TENSORS, HUB_HEAD_PICKLE) if own is None else None
+    config = place / HEAD_CONFIG if theirs is not None else None
+    paths = [path for path in (place / CONFIG, tensors, own, theirs, config) if path is not None and path.is_file()]
+    digests = {path.name: file_digest(path) for path in paths}
+    whole = read_config(place / CONFIG)
+    found = AdapterFiles(place, whole, _read_either(tensors, digests), {}, {}, digests)
+    if own is not None:
+        return replace(found, head=read_safetensors(own, digests[HEAD]), notes=_metadata(own))
+    if theirs is None or config is None:
+        return found
+    described, parts = read_config(config), _read_either(theirs, digests)
+    head, notes = read_hub_head(described, parts)
+    if not head:
+        return replace(found, notes=notes, copies=parts)
+    return replace(found, head=head, notes=notes, hub_head=described)
+
+
+def _first(folder: Path, *names: str) -> Path | None:
+    """Return the first of some files that exists."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _read_either(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
+    return read_safetensors(path, digests[path.name]) if path.suffix == ".safetensors" else _read_pickle(path)
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:

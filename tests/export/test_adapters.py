@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
-from continual_petl.export import adapterhub
+from continual_petl.export import adapterhub_bottleneck
 from continual_petl.export.adapterhub_files import write_adapters
 from continual_petl.heads.kinds import GENERATIVE
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
@@ -43,30 +45,76 @@ CASES: list[tuple[str, Any]] = (
 )
 CASES += [(f, "pfeiffer") for f in ("bert", "roberta", "distilbert", "bart")]
 CASES += [(f, SCALED) for f in ("bert", "roberta", "distilbert", "bart")]
-CASES += [(f, "lora") for f in ("bert", "roberta", "distilbert", "bart", "t5")]
-CASES += [(f, "lora_ffn") for f in ("bert", "distilbert", "bart", "t5")]
+CASES += [(f, "lora") for f in (*SIX, "mt5")]
+CASES += [(f, "lora_ffn") for f in ("bert", "distilbert", "bart", "t5", "gpt2")]
+_LORA = {"form": "lowrank", "insertion": "parallel", "composition": "scaled", "rank": 3, "scale": 0.5}
+_FACTORS = {"form": "rescale", "insertion": "sequential", "composition": "multiply"}
+_PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 3}
+_GATED = {"modifications": [_PREFIX | {"implementation": "gated"}], "layers": "1-2"}
+ALL_THREE = {"modifications": [_LORA | {"modifies": site} for site in ("query", "key", "value")]}
+KEYS_AND_VALUES = {"modifications": [_FACTORS | {"modifies": site} for site in ("key", "value")]}
+TWO_KINDS = {"modifications": [*HOULSBY["modifications"][:1], *SCALED["modifications"]]}
+UNIPELT = {"modifications": [*SILU["modifications"], _LORA | {"modifies": "ffn_out"}, _PREFIX], "layers": "1"}
+CASES += [(f, ALL_THREE) for f in ("bert", "gpt2")] + [(f, "ia3") for f in ("t5", "mt5")]
+CASES += [(f, KEYS_AND_VALUES) for f in ("roberta", "bart", "gpt2")]
+CASES += [(f, "prefix_flat") for f in ("bert", "roberta", "distilbert", "bart", "mbart", "gpt2")]
+CASES += [("bert", "prefix"), ("bert", TWO_KINDS), ("bart", TWO_KINDS)]
+CASES += [(f, "mam_flat") for f in ("bert", "distilbert", "bart")] + [(f, UNIPELT) for f in ("bert", "bart", "gpt2")]
+_REVERSED = {"modifications": ALL_THREE["modifications"][::-1]}
+OTHERWISE: list[tuple[str, Any]] = [("bart", _GATED), ("gpt2", _REVERSED)]
+"""Banks that are stored in another order or way there, so that they do not come back bit for bit."""
+HEADS: list[tuple[str, str, str | None]] = [
+    *(
+        ("bert", kind, pooling)
+        for kind in ("classification", "multilabel", "regression")
+        for pooling in ("first", "pooler")
+    ),
+    *((family, "classification", "first") for family in ("roberta", "xlm-roberta", "electra", "distilbert")),
+    *((family, "token-classification", None) for family in ("bert", "distilbert", "gpt2")),
+    ("bart", "classification", "last"),
+]
+"""Families, kinds and poolings whose head `adapters` has a class for."""
 
 
-@pytest.mark.parametrize(("family", "choice"), CASES, ids=str)
+@pytest.mark.parametrize(("family", "choice"), CASES + OTHERWISE, ids=str)
 def test_files_compute_what_the_bank_computes(
     backbone_folder: Folder, tmp_path: Path, family: str, choice: Any
 ) -> None:
     assert write_adapters(subject_of(backbone_folder(family), "classification", choice), tmp_path) <= 1e-5
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"README.md", "adapter.safetensors", "adapter_config.json", "head.safetensors"}
+    names = {path.name for path in tmp_path.iterdir()} - {"README.md", "adapter.safetensors", "adapter_config.json"}
+    assert names in ({"head.safetensors"}, {"head_config.json", "model_head.safetensors"})
+
+
+@pytest.mark.parametrize(("family", "kind", "pooling"), HEADS)
+def test_head_is_one_of_adapters_where_that_computes_the_same(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, pooling: str | None
+) -> None:
+    assert write_adapters(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path) <= 1e-5
+    assert (tmp_path / "head_config.json").is_file()
+    assert not (tmp_path / "head.safetensors").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with adapters 1.3.0")
 def test_adapters_itself_agrees(backbone_folder: Folder, tmp_path: Path) -> None:
     """All cases in one process of that environment, by the lines of their README.md."""
-    cases = [(family, choice, "classification") for family, choice in CASES]
-    cases += [("t5", HOULSBY, "seq2seq"), ("gpt2", SILU, "causal-lm"), ("bert", "pfeiffer", "token-classification")]
+    cases: list[tuple[str, Any, str, str | None]] = [(*case, "classification", None) for case in CASES + OTHERWISE]
+    cases += [
+        ("t5", HOULSBY, "seq2seq", None),
+        ("gpt2", SILU, "causal-lm", None),
+        ("bart", "mam_flat", "seq2seq", None),
+    ]
+    cases += [
+        ("gpt2", UNIPELT, "causal-lm", None),
+        ("gpt2", "lora", "causal-lm", None),
+        ("bert", "lora", "classification", "mean"),
+    ]
+    cases += [(family, "pfeiffer" if family != "gpt2" else UNIPELT, kind, pooling) for family, kind, pooling in HEADS]
     expected, lines = {}, ["import torch", "from safetensors.torch import load_file, save_file", "found = {}"]
-    for number, (family, choice, kind) in enumerate(cases):
+    for number, (family, choice, kind, pooling) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        subject = subject_of(backbone_folder(family), kind, choice)
+        subject = subject_of(backbone_folder(family), kind, choice, pooling)
         write_adapters(subject, folder)
         inputs = inputs_of(subject)
         generates = kind in GENERATIVE
@@ -91,25 +139,30 @@ def test_adapters_itself_agrees(backbone_folder: Folder, tmp_path: Path) -> None
     done = subprocess.run([os.environ[PYTHON], script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = load_file(tmp_path / "found.safetensors")
-    for number, (family, choice, kind) in enumerate(cases):
+    for number, case in enumerate(cases):
         inputs = load_file(tmp_path / str(number) / "inputs.safetensors")
         difference = float((masked(found[str(number)], inputs) - expected[str(number)]).abs().max())
-        assert difference <= 1e-5, (family, choice, kind, difference)
+        assert difference <= 1e-5, (case, difference)
 
 
+TWICE = {"modifications": [_PREFIX, _PREFIX]}
+BOTH = {"modifications": [*KEYS_AND_VALUES["modifications"], _LORA | {"modifies": "query"}]}
 REFUSED: list[tuple[str, Any, str]] = [
     ("bert", "houlsby", "its bank has LayerNorms of its own"),
-    ("bert", "ia3", "its bank has rescale"),
+    ("bert", "dora", "its bank has decomposed"),
     ("bert", "probe", "its bank has nothing but a head"),
-    ("bert", "mam_flat", "its bank has attention and bottleneck"),
     ("bert", "parallel_attention", "its bottlenecks are at heads"),
     ("bert", bottleneck("ffn", depth=2), "its bottlenecks have more layers"),
     ("bert", bottleneck("ffn", activation="elu"), "adapters has no activation like elu"),
     ("bert", bottleneck("ffn", composition="learned"), "the factors of its layers are learned"),
     ("gpt2", SCALED, "a parallel bottleneck reads something else there"),
-    ("gpt2", "lora", "queries, keys and values are one module in this family"),
     ("mt5", "lora_ffn", "the FFN of this family has two first projections"),
     ("llama", "lora", "its model type 'llama' is not one of bert"),
+    ("bert", "ia3", "multiplies the FFN's states before their non-linearity .gelu."),
+    ("bert", BOTH, "LoRA and IA3, and a union of adapters has only one of the two"),
+    ("bert", "multihead_parallel", "adapters has no multi-head parallel adapter"),
+    ("t5", "prefix_flat", "counts a prefix as positions, which moves those of the text"),
+    ("bert", TWICE, "several prefixes at the same heads"),
 ]
 
 
@@ -126,10 +179,51 @@ def test_wrong_size_or_factor_is_noticed(
 ) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", HOULSBY)
     with monkeypatch.context() as patched:
-        patched.setattr(adapterhub, "_reduction", lambda width, size: 2)
+        patched.setattr(adapterhub_bottleneck, "_reduction", lambda width, size: 2)
         with pytest.raises(ExportError, match="asks for other tensors than were written"):
             write_adapters(subject, tmp_path)
-    monkeypatch.setattr(adapterhub, "ACTIVATIONS", dict(adapterhub.ACTIVATIONS) | {"gelu_tanh": "relu"})
+    monkeypatch.setattr(
+        adapterhub_bottleneck, "ACTIVATIONS", dict(adapterhub_bottleneck.ACTIVATIONS) | {"gelu_tanh": "relu"}
+    )
     with pytest.raises(ExportError, match="do not compute what its bank computes"):
         write_adapters(subject, tmp_path)
     assert torch.is_grad_enabled()
+
+
+def test_negative_factors_before_a_relu_and_other_numbers_of_heads_are_refused(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    subject = subject_of(backbone_folder("t5"), "classification", "ia3")
+    delta = next(placement.delta for placement in subject.bank.placements() if placement.name == "ffn_inner")
+    assert isinstance(delta, Rescale)
+    delta.vector[3] = -0.5
+    with pytest.raises(InputError, match="some factors of the FFN's inner states are negative"):
+        write_adapters(subject, tmp_path)
+    subject = subject_of(backbone_folder("bart"), "classification", "prefix_flat")
+    subject.backbone.model.config.decoder_attention_heads = 4
+    with pytest.raises(InputError, match="with the same number of heads"):
+        write_adapters(subject, tmp_path)
+    fused = subject.plan.bank.model_copy(update={"fuse": ("a", "b")})
+    with pytest.raises(InputError, match=r"its bank reads those of other tasks \(a, b\)"):
+        write_adapters(replace(subject, plan=subject.plan.model_copy(update={"bank": fused})), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "pooling"),
+    [("bert", "classification", "mean"), ("gpt2", "classification", "last"), ("t5", "regression", "last")],
+)
+def test_other_heads_are_a_file_of_their_own(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, pooling: str
+) -> None:
+    write_adapters(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path)
+    assert (tmp_path / "head.safetensors").is_file()
+    assert not (tmp_path / "head_config.json").exists()
+
+
+def test_head_that_reads_end_tokens_is_not_written_for_texts_without_them(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    subject = subject_of(backbone_folder("bart"), "classification", "lora")
+    subject.probe["input_ids"][0, 1] = subject.backbone.model.config.eos_token_id
+    write_adapters(subject, tmp_path)
+    assert (tmp_path / "head.safetensors").is_file()

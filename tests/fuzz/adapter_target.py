@@ -15,8 +15,9 @@ from torch import nn
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
+from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS
 from continual_petl.export.restated import HEAD
-from continual_petl.imports.files import CONFIG, HUB_PICKLE, HUB_TENSORS, PEFT_TENSORS
+from continual_petl.imports.files import CONFIG, HUB_HEAD_PICKLE, HUB_PICKLE, HUB_TENSORS, PEFT_TENSORS
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.translate import read_adapter, translate
 from tests.fuzz.dictionary import json_tokens
@@ -27,6 +28,15 @@ _BETWEEN = b"\n\0\0\n"
 _QUERY = "base_model.model.bert.encoder.layer.0.attention.self.query"
 _CONFIG: dict[str, Any] = {"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 2, "lora_alpha": 4, "bias": "none"}
 _CONFIG |= {"target_modules": ["query"], "modules_to_save": ["classifier"], "rank_pattern": {}, "use_dora": False}
+
+
+# LoRA that is beside a head of adapters.
+_HUB: dict[str, Any] = {"model_type": "bert", "name": "x", "model_name": "b"}
+_HUB |= {"config": {"architecture": "lora", "r": 1, "alpha": 1, "attn_matrices": ["q"], "leave_out": [1]}}
+_LORA = {
+    f"encoder.layer.0.attention.self.query.loras.x.lora_{part}": shape
+    for part, shape in (("A", (1, 16)), ("B", (16, 1)))
+}
 
 
 @functools.cache
@@ -62,6 +72,14 @@ def _seeds() -> list[bytes]:
     start = "encoder.layer.0.output.adapters.x.adapter_"
     parts = {"down.0.weight": (4, 16), "down.0.bias": (4,), "up.weight": (16, 4), "up.bias": (16,)}
     made.append((hub, {start + part: torch.ones(shape) for part, shape in parts.items()}))
+    prefix = {"architecture": "prefix_tuning", "flat": True, "prefix_length": 3, "leave_out": [1]}
+    factors = {"architecture": "lora", "r": 1, "alpha": 1, "composition_mode": "scale", "attn_matrices": ["k"]}
+    union = {"architecture": "union", "configs": [prefix, factors | {"leave_out": [1]}]}
+    key = "encoder.layer.0.attention.self.key.loras.x.lora_B"
+    pool = "prefix_tuning.prefix_tunings.x.self_prefix.control_trans"
+    made.append((hub | {"config": union}, {key: torch.ones(16, 1), pool: torch.ones(96)}))
+    kind = {"head_type": "classification", "num_labels": 2, "layers": 1, "label2id": {"a": 0, "b": 1}}
+    made.append(({**_HUB, "config": kind}, {"heads.x.1.weight": torch.zeros(2, 16), "heads.x.1.bias": torch.zeros(2)}))
     return [
         json.dumps(config).encode() + _BETWEEN + save(tensors)
         for config, tensors in [(c, t | head if "peft_type" in c else t) for c, t in made]
@@ -70,6 +88,16 @@ def _seeds() -> list[bytes]:
 
 def _head() -> bytes:
     return save({"weight": torch.zeros(2, 16), "bias": torch.zeros(2)})
+
+
+def _beside(folder: Path, config: bytes, tensors: bytes) -> None:
+    """Write the files as the head of an adapter."""
+    (folder / HEAD).unlink()
+    (folder / HUB_PICKLE).unlink(missing_ok=True)
+    (folder / CONFIG).write_text(json.dumps(_HUB), encoding="utf-8")
+    (folder / HUB_TENSORS).write_bytes(save({name: torch.ones(shape) for name, shape in _LORA.items()}))
+    (folder / HEAD_CONFIG).write_bytes(config)
+    (folder / (HUB_HEAD_PICKLE if tensors.startswith(b"PK") else HEAD_TENSORS)).write_bytes(tensors)
 
 
 def _check(data: bytes) -> None:
@@ -86,6 +114,9 @@ def _check(data: bytes) -> None:
         kind = "classification" if b'"model_type"' in config else None
         if kind is None:
             (Path(folder) / HEAD).unlink()
+        elif b'"head_type"' in config:
+            _beside(Path(folder), config, tensors)
+            kind = None
         made = translate(read_adapter(folder), _backbone(), kind=kind, pooling=None)
         bank = Bank(made.draft.spec, _backbone().model, _backbone().sites, nn.Identity())
         bank.initialise(_backbone().model, 0)
