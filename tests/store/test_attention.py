@@ -25,6 +25,7 @@ from continual_petl import Run, StreamCallback, learn
 from continual_petl.backbones.auto_defaults import FASTEST, this_device
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.callbacks import TaskEvent
+from continual_petl.cli.main import main
 from continual_petl.errors import Interrupted
 from continual_petl.predictor.batching import groups, like
 from continual_petl.store.certificate.manifest import read_manifest
@@ -179,13 +180,15 @@ def test_damaged_bank_is_reported_with_its_certified_attention(
 
 
 def test_certificate_names_both_attentions(
-    split_run: Path, sdpa_run: Path, backbone_folder: Folder, tmp_path: Path
+    split_run: Path, sdpa_run: Path, backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = Run(split_run).store.manifest("one")
     assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
     assert _ways(Run(split_run)) == [f"{BIT_FOR_BIT}, test rows"]
     with auto("sdpa", "sdpa"), passes() as seen:
         explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.manifest("one")
+    assert main(["show", str(split_run), "one"]) == 0
+    assert "eager attention" in capsys.readouterr().out
     # An explicit attention is used for both, and training is the same, bit for bit.
     assert {attention for _, attention in seen} == {"eager"}
     assert explicit.environment.attention == "eager"
