@@ -24,7 +24,7 @@ from continual_petl.backbones.weights import (
     checkpoint_digests,
     load_weights,
 )
-from continual_petl.digests import combined_digest, file_digest, module_tensors, tensor_digests
+from continual_petl.digests import combined_digest, file_digest, module_tensors, tensor_digest, tensor_digests
 from continual_petl.errors import InputError
 
 Precision = Literal["bf16", "fp32"]
@@ -162,6 +162,7 @@ def load_backbone(
     """
     model, sites, generates, facts, quantised = _load_frozen(name, revision, attention, remote_code, quantize)
     digests = checkpoint_digests(model)
+    loaded = {name: tensor.dtype for name, tensor in module_tensors(model).items()}
     change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
     # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
     default: Pooling = "mean" if name == "minilm" else sites.anatomy.pooling
@@ -174,7 +175,11 @@ def load_backbone(
         digest=combined_digest(digests),
         tensor_digests=digests,
         config_facts=facts,
-        resident_digests=tensor_digests(module_tensors(model)),
+        resident_digests={
+            # What was not converted still has the bytes of the checkpoint.
+            name: digests[name] if name in digests and tensor.dtype == loaded[name] else tensor_digest(tensor)
+            for name, tensor in module_tensors(model).items()
+        },
         precision=precision,
         attention=str(model.config._attn_implementation),
         pooling=pooling or default,

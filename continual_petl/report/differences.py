@@ -77,8 +77,13 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
         **found,
         "score": [each.score for each in (one, other)],
         "metric": [f"{each.metric} on {each.counted_split}" for each in (one, other)],
-        "environment": _unlike(_flat(one.environment.model_dump()), _flat(other.environment.model_dump())),
+        "environment": _unlike(_environment(one), _environment(other)),
     }
+
+
+def _environment(manifest: Manifest) -> dict[str, Any]:
+    trained = manifest.training_attention or manifest.environment.attention
+    return {**_flat(manifest.environment.model_dump()), "training_attention": trained}
 
 
 def _specification(manifest: Manifest) -> dict[str, Any]:

@@ -195,6 +195,8 @@ def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> d
             f"{k} {v}" for k, v in manifest.environment.model_dump().items() if v not in ("", None)
         ),
     }
+    if manifest.training_attention is not None:
+        lines["trained with"] = f"{manifest.training_attention} attention"
     return lines | {f"notice {number}": text for number, text in enumerate(manifest.notices, 1)}
 
 

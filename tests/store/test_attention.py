@@ -25,10 +25,13 @@ from continual_petl import Run, StreamCallback, learn
 from continual_petl.backbones.auto_defaults import FASTEST, this_device
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.callbacks import TaskEvent
+from continual_petl.cli.main import main
+from continual_petl.engine.task.state_cache_files import fill_state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.predictor.batching import groups, like
 from continual_petl.store.certificate.manifest import read_manifest
 from continual_petl.store.certificate.origin import Origin
+from continual_petl.streams.batches.datamodule import Split
 from tests.engine.kept_states import Open, tasks_of
 from tests.engine.test_resume import SignalAt
 from tests.store.tampering import QUICK, change_tensors, edit
@@ -179,13 +182,15 @@ def test_damaged_bank_is_reported_with_its_certified_attention(
 
 
 def test_certificate_names_both_attentions(
-    split_run: Path, sdpa_run: Path, backbone_folder: Folder, tmp_path: Path
+    split_run: Path, sdpa_run: Path, backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = Run(split_run).store.manifest("one")
     assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
     assert _ways(Run(split_run)) == [f"{BIT_FOR_BIT}, test rows"]
     with auto("sdpa", "sdpa"), passes() as seen:
         explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.manifest("one")
+    assert main(["show", str(split_run), "one"]) == 0
+    assert "eager attention" in capsys.readouterr().out
     # An explicit attention is used for both, and training is the same, bit for bit.
     assert {attention for _, attention in seen} == {"eager"}
     assert explicit.environment.attention == "eager"
@@ -228,6 +233,7 @@ def test_certificate_is_replayed_with_its_attention(
         with passes() as seen:
             assert _ways(run) == [f"{BIT_FOR_BIT}, test rows"]
             run.predict(ROWS, "one")
+            assert models.tokenizer is not None
             run.model("one")(**models.tokenizer(ROWS[:1], return_tensors="pt"))
     assert {attention for _, attention in seen} == {"sdpa"}
 
@@ -238,7 +244,8 @@ def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_f
             found.extend(event.notices)
 
     tasks, digest = _stream(backbone_folder()), Run(split_run).store.manifest("one").digest
-    for now, told in (("sdpa", "resumes at"), ("eager", r"(the attention that the bank predicts with changed)")):
+    for now in ATTENTIONS:
+        told = "resumes at" if now == "sdpa" else "(the attention that the bank predicts with changed)"
         found: list[str] = []
         folder = tmp_path / now
         with auto("sdpa", "eager"), pytest.raises(Interrupted):
@@ -251,9 +258,14 @@ def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_f
 def test_states_below_a_bank_are_those_of_the_passes_that_read_them(backbone_folder: Folder, tmp_path: Path) -> None:
     with auto("sdpa", "eager"), passes() as seen:
         opened = Open(tasks_of(backbone_folder()), tmp_path / "run")
-        seen.clear()
-        opened.filled().close()
-    assert seen == {(False, "eager"), (False, "sdpa")}
+        cache = opened.decide()
+        assert cache is not None
+        attentions: dict[Split, str] = {"train": "eager", "validation": "sdpa"}
+        for split, attention in attentions.items():
+            seen.clear()
+            fill_state_cache(opened.run, replace(cache, splits={split: cache.splits[split]}))
+            assert seen == {(False, attention)}
+        cache.close()
 
 
 def _damaged(folder: Path) -> Run:
