@@ -61,7 +61,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"original_ln_before": True}, {}, "read normalised sums .original_ln_before. only on the FFN"),
     ({"is_parallel": True}, {}, "a parallel bottleneck .is_parallel. reads something else"),
     ({"architecture": "reft"}, {}, "key config.architecture: got 'reft'"),
-    ({"model_type": "roberta"}, {}, "key model_type: got 'roberta', and the run's backbone is of type 'bert'"),
+    ({"model_type": "roberta"}, {}, "key model_type: got 'roberta', but the run's backbone is of type 'bert'"),
     ({"leave_out": [0, 1]}, {}, "it leaves out all layers"),
     ({"leave_out": [0]}, {}, "is not one that adapter_config.json asks for"),
     ({}, {f"{ROOT}.adapter_up.bias": None}, "asks for is missing"),
