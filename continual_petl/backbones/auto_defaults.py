@@ -52,9 +52,9 @@ FASTEST: dict[Device, Fastest] = {
         training_attention="eager",
         precision="fp32",
         evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 alternating runs, CPU seconds with sdpa divided "
-        "by those with eager: learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), so there is "
-        "no clear winner and the attention of earlier runs is kept; predicting 0.94 and 0.92. With AVX-512, 64 x 64, "
-        "predicting with one bank, 32 and 256: 0.95, 0.94 and 0.93 (lora: 0.94, 0.97 and 0.94). Precision: a product of (2048, 384) and "
+        "by those with eager: learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), so there is no clear winner "
+        "and the attention of earlier runs is kept; predicting 0.94 and 0.92. With AVX-512, 64 x 64, predicting with one "
+        "bank, 32 and 256: 0.95, 0.94 and 0.93 (lora: 0.94, 0.97 and 0.94). Precision: a product of (2048, 384) and "
         "(384, 1536) took about 110 times as long in emulated bf16 as in fp32 (two threads, medians of five in one run)",
     ),
 }
@@ -68,9 +68,18 @@ def this_device() -> Device:
     return "cpu with bf16 units" if torch.cpu.get_capabilities().get("amx_bf16") else "cpu"
 
 
+_of_the_run: Fastest | None = None
+
+
 def fastest() -> Fastest:
-    """Return the settings that ``auto`` selects here."""
-    return FASTEST[this_device()]
+    """Return the settings that ``auto`` selects in this process."""
+    return _of_the_run or FASTEST[this_device()]
+
+
+def select_as(settings: Fastest | None) -> None:
+    """Have ``auto`` select these settings in this process, which works for a run on another machine; None: its own."""
+    global _of_the_run
+    _of_the_run = settings
 
 
 def resolve_precision(asked: Literal["auto", "bf16", "fp32"]) -> Literal["bf16", "fp32"]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.engine.parallel.worker import Place, Report, reported
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.environment import arithmetic
@@ -44,6 +45,7 @@ def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> 
         sweep=sweep,
         num_threads=min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs)),
         arithmetic=arithmetic(),
+        fastest=fastest(),
         working_directory=os.getcwd(),
     )
 

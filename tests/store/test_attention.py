@@ -22,15 +22,22 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
 from continual_petl import Run, StreamCallback, learn
-from continual_petl.backbones.auto_defaults import FASTEST, this_device
+from continual_petl.backbones.auto_defaults import FASTEST, select_as, this_device
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
+from continual_petl.engine.parallel.staging import commit_staged, stage
+from continual_petl.engine.parallel.worker import brief_of
+from continual_petl.engine.scoring.result_row import _measure
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.learn_task import learn_bank
 from continual_petl.engine.task.state_cache_files import fill_state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.predictor.batching import groups, like
 from continual_petl.store.certificate.manifest import read_manifest
 from continual_petl.store.certificate.origin import Origin
+from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import Split
 from tests.engine.kept_states import Open, tasks_of
 from tests.engine.test_resume import SignalAt
@@ -103,7 +110,8 @@ def folder(sdpa_run: Path, tmp_path: Path) -> Path:
 
 def _stream(backbone: Path, *more: str, attention: str = "auto") -> Any:
     tasks = [task(name, num_rows=16) for name in ("one", *more)]
-    return stream(backbone, tasks, backbone={"name": str(backbone), "attention": attention}, training=QUICK)
+    training = QUICK | {"epochs": 2}  # so that training follows a validation
+    return stream(backbone, tasks, backbone={"name": str(backbone), "attention": attention}, training=training)
 
 
 def _ways(run: Run) -> list[str]:
@@ -154,6 +162,50 @@ def test_changed_stream_attention_does_not_affect_certificates_and_answers(
         assert grouped(manifests, lambda _: again.session.models.backbone("fp32"), 2**30) == [["two"], ["a", "b"]]
     assert again.session.models.backbone("fp32").attention == "eager"
     assert again.session.models.backbone("fp32").model.config._attn_implementation == "eager"
+
+
+def test_banks_that_share_passes_use_their_attention(folder: Path, backbone_folder: Folder) -> None:
+    learn(_stream(backbone_folder(), "two", "three", attention="eager"), folder)
+    run = Run(folder)
+    run.session.models.spec = run.session.models.spec.model_copy(update={"attention": "sdpa"})
+    assert run.session.models.backbone("fp32").attention == "sdpa"
+    with passes() as seen:
+        run.predict([*ROWS, *ROWS], ["two", "three"] * len(ROWS))
+        run.predict_all(ROWS, ["two", "three"])
+    assert seen == {(False, "eager")}
+
+
+def test_scores_that_are_measured_again_use_the_certified_attention(folder: Path, backbone_folder: Folder) -> None:
+    learn(_stream(backbone_folder(), "two", attention="eager"), folder)
+    session = Run(folder).session
+    manifest = session.store.manifest("one")
+    assert session.models.backbone("fp32").attention == "eager"
+    with passes() as seen:
+        _measure(session, "one", manifest.data["test"])
+    assert seen == {(False, "sdpa")}
+
+
+def test_worker_on_another_kind_of_machine_selects_what_the_run_selects(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    tasks, folder = _stream(backbone_folder()), tmp_path / "run"
+    folder.mkdir()
+    (folder / "stream.yaml").write_text("")
+    with auto("sdpa", "eager"):
+        head = Session(tasks.spec, Store(folder))
+        brief = brief_of(head, ())
+    try:
+        with auto("eager", "eager"):
+            brief.enter("run", "stream.yaml")
+            worker = Session(tasks.spec, Store(folder))
+            stage(worker.store, learn_bank(worker, tasks.spec.tasks[0], [], StopRequest()))
+    finally:
+        select_as(None)
+    with auto("sdpa", "eager"), passes() as seen:
+        commit_staged(head, tasks.spec.tasks[0], (), [], StopRequest())
+    assert not any(fitted for fitted, _ in seen)
+    manifest = head.store.manifest("one")
+    assert (manifest.environment.attention, manifest.training_attention) == ("sdpa", "eager")
 
 
 def test_other_attention_matches_only_within_tolerance(

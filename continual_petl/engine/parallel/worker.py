@@ -21,6 +21,7 @@ from typing import Literal
 import lightning as L
 import torch
 
+from continual_petl.backbones.auto_defaults import Fastest, fastest, select_as
 from continual_petl.callbacks import StreamCallback
 from continual_petl.engine.parallel.staging import stage
 from continual_petl.engine.session import Session
@@ -56,6 +57,8 @@ class Place:
     """Number of threads of the run; the last bits of a matrix product depend on it."""
     arithmetic: tuple[str, bool, bool]
     """Torch settings that change the arithmetic; see `arithmetic`."""
+    fastest: Fastest
+    """The attention and precision that ``auto`` selects, which may differ on the worker's machine."""
     working_directory: str
     """Base folder for paths in the stream."""
 
@@ -76,6 +79,7 @@ class Place:
                 "need it, and the data, at the same path on a shared file system."
             )
         compute_as(self.num_threads, self.arithmetic)
+        select_as(self.fastest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +128,7 @@ def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
         callbacks=tuple(each for each in sent if each is not None),
         num_threads=torch.get_num_threads(),
         arithmetic=arithmetic(),
+        fastest=fastest(),
         working_directory=os.getcwd(),
         reads_test=session.reads_test,
     )
