@@ -41,59 +41,19 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     run = Run(arguments.run, remote_code=arguments.remote_code)
     if arguments.task is None and arguments.task_column is None:
         return answer_unnamed(run, arguments, NUM_BATCHES * arguments.batch_size)
-    manifests: dict[str, Manifest] = {}
-
-    def manifest_of(task: str) -> Manifest:
-        if task not in manifests:
-            run.check_learned(task)
-            manifests[task] = run.store.manifest(task)
-        return manifests[task]
-
-    specs = {spec.name: spec for spec in run.spec.tasks}
-
-    def columns_of(task: str) -> TaskColumns:
-        return TaskColumns.of(manifest_of(task), specs.get(task))
-
-    known = [spec.limits for name, spec in specs.items() if arguments.task in (None, name)]
-    limits = given_limits(arguments, known)
-
-    def from_file(copied: CopiedColumns | None = None) -> Iterator[Named]:
-        return read_rows(
-            Path(arguments.input),
-            columns_of,
-            task=arguments.task,
-            task_column=arguments.task_column,
-            limits=limits,
-            seen=None if copied is None else copied.add,
-        )
-
+    given = _Given(run, arguments)
     if arguments.task is not None:
-        manifest_of(arguments.task)
+        given.manifest(arguments.task)
     if arguments.stream:
-        ((task, row, _),) = given_rows(arguments.texts, manifest_of(arguments.task), limits)
+        ((task, row, _),) = given_rows(arguments.texts, given.manifest(arguments.task), given.limits)
         for piece in run.stream(row, task):
             print(printable(piece), end="", flush=True)
         print()
         return 0
     if arguments.output:
         check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
-    copied: CopiedColumns | None = None
-    if arguments.input:
-        if arguments.output and format_of(Path(arguments.input)) != ".txt":
-            copied = CopiedColumns(Path(arguments.input), Path(arguments.output))
-        for _ in from_file(copied):
-            pass
-        rows = from_file()
-    else:
-        rows = given_rows(arguments.texts, manifest_of(arguments.task), limits)
-    first = next(rows, None)
-    if first is None:
-        if arguments.input:
-            raise InputError(f"--input {arguments.input}: it has no rows; give a file with one record per row")
-        raise InputError(
-            "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
-        )
-    windows = _answered(run, chain([first], rows), arguments.batch_size)
+    rows, copied = given.rows()
+    windows, manifests = _answered(run, rows, arguments.batch_size), given.manifests
     if arguments.output:
         # Rows without columns all belong to one task.
         types = given_columns(manifests[arguments.task]) if copied is None else copied.types
@@ -105,6 +65,52 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             for task, _, _, answer in window:
                 print(line_of(answer, manifests[task]))
     return 0
+
+
+class _Given:
+    """The rows of the arguments, and the manifests of their tasks."""
+
+    def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
+        self._run, self._arguments = run, arguments
+        self._specs = {spec.name: spec for spec in run.spec.tasks}
+        known = [spec.limits for name, spec in self._specs.items() if arguments.task in (None, name)]
+        self.limits = given_limits(arguments, known)
+        self.manifests: dict[str, Manifest] = {}
+
+    def manifest(self, task: str) -> Manifest:
+        if task not in self.manifests:
+            self._run.check_learned(task)
+            self.manifests[task] = self._run.store.manifest(task)
+        return self.manifests[task]
+
+    def rows(self) -> tuple[Iterator[Named], CopiedColumns | None]:
+        """Return the rows, and what is copied from a file to the output; a file has been read once by then."""
+        arguments, copied = self._arguments, None
+        if not arguments.input:
+            rows = given_rows(arguments.texts, self.manifest(arguments.task), self.limits)
+            missing = "there are no rows to predict: give texts as arguments, on standard input, or with --input FILE"
+        else:
+            if arguments.output and format_of(Path(arguments.input)) != ".txt":
+                copied = CopiedColumns(Path(arguments.input), Path(arguments.output))
+            for _ in self._from_file(copied):
+                pass
+            rows = self._from_file(None)
+            missing = f"--input {arguments.input}: it has no rows; give a file with one record per row"
+        first = next(rows, None)
+        if first is None:
+            raise InputError(missing)
+        return chain([first], rows), copied
+
+    def _from_file(self, copied: CopiedColumns | None) -> Iterator[Named]:
+        arguments = self._arguments
+        return read_rows(
+            Path(arguments.input),
+            lambda task: TaskColumns.of(self.manifest(task), self._specs.get(task)),
+            task=arguments.task,
+            task_column=arguments.task_column,
+            limits=self.limits,
+            seen=None if copied is None else copied.add,
+        )
 
 
 def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list[Answered]]:
