@@ -55,7 +55,8 @@ FASTEST: dict[Device, Fastest] = {
         "by those with eager: learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), so there is no clear winner "
         "and the attention of earlier runs is kept; predicting 0.94 and 0.92. With AVX-512, 64 x 64, predicting with one "
         "bank, 32 and 256: 0.95, 0.94 and 0.93 (lora: 0.94, 0.97 and 0.94); by wall-clock time with two threads, 5 runs: "
-        "0.98, 1.00 and 1.01 (lora: 0.96, 0.94 and 0.91). Precision: a product of (2048, 384) and (384, 1536) took about 110 times as long in emulated bf16 as in fp32 (two threads, medians of five in one run)",
+        "0.98, 1.00 and 1.01 (lora: 0.96, 0.94 and 0.91). Precision: a product of (2048, 384) and (384, 1536) took about 110 "
+        "times as long in emulated bf16 as in fp32 (two threads, medians of five in one run)",
     ),
 }
 
