@@ -77,8 +77,8 @@ def test_auto_selects_the_row_of_this_device(backbone_folder: Folder, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     assert this_device() == "old cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for units, row in ((True, "cpu with bf16 units"), (False, "cpu")):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: {"amx_bf16": units})
+    for units, row in (("amx_bf16", "cpu with bf16 units"), ("avx512_bf16", "cpu with bf16 units"), ("avx512", "cpu")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: {"amx_bf16": False, units: True})
         assert this_device() == row
         assert fastest() is FASTEST[this_device()]
         assert resolve_precision("auto") == FASTEST[this_device()].precision
@@ -88,6 +88,6 @@ def test_auto_selects_the_row_of_this_device(backbone_folder: Folder, monkeypatc
 
 def test_documented_table_matches_the_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text("utf-8")
-    names = ("GPU since Ampere", "older GPU", "CPU with bf16 units (AMX)", "other CPU")
+    names = ("GPU since Ampere", "older GPU", "CPU with bf16 units (AMX, AVX512-BF16)", "other CPU")
     for name, row in zip(names, FASTEST.values(), strict=True):
         assert f"| {name} | `{row.training_attention}` | `{row.attention}` | `{row.precision}` |" in text
