@@ -46,7 +46,10 @@ def pytest_collection_finish() -> None:
 def _seeded() -> None:
     import torch
 
+    from continual_petl.backbones.auto_defaults import select_as
+
     torch.manual_seed(0)
+    select_as(None)  # what a worker in this process has left
 
 
 @pytest.fixture(scope="session")

@@ -48,8 +48,8 @@ FASTEST: dict[Device, Fastest] = {
         precision="bf16",
         evidence="AMX: MiniLM, a bank in every layer, batch 32 x 64, bf16 weights, two cores: eager 108 examples/s, sdpa "
         "77, for training; predictions not measured apart; full fine-tuning in bf16 1.6 times as fast as in fp32. "
-        "AVX512-BF16 (AMD EPYC, two cores, batch 64 x 64, medians of 5 alternating runs): predicting with one bank takes 0.50 "
-        "of the time in fp32 (lora: 0.48); eager and sdpa equal within 1 %",
+        "AVX512-BF16 (AMD EPYC, two cores, batch 64 x 64, medians of 5 alternating runs): predicting with one bank takes "
+        "0.50 of the time in fp32 (lora: 0.48); eager and sdpa equal within 1 %",
     ),
     "cpu": Fastest(
         attention="sdpa",
@@ -90,7 +90,7 @@ def select_as(settings: Fastest | None) -> None:
 def resolve_precision(asked: Literal["auto", "bf16", "fp32"]) -> Literal["bf16", "fp32"]:
     """Return the dtype of the backbone's weights in memory; banks are always kept in float32.
 
-    ``auto`` is the fastest precision on this device: bf16 with hardware support (GPUs since Ampere, CPUs with AMX or AVX512-BF16), fp32
-    otherwise.
+    ``auto`` is the fastest precision on this device: bf16 with hardware support (GPUs since Ampere, CPUs with AMX or
+    AVX512-BF16), fp32 otherwise.
     """
     return fastest().precision if asked == "auto" else asked

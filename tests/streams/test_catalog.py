@@ -100,7 +100,7 @@ def test_experiment_stream_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch,
     assert spec.name == file.stem
     # Those of the papers at full scale take the Hub's data where it is there.
     own = "data_dir: ${CONTINUAL_PETL_DATA}" in file.read_text("utf-8")
-    assert own or file.parent.name == "full_scale"
+    assert own or file.parent.name in ("full_scale", "sizes")
     assert spec.data_dir == str(tmp_path if own else file.parent)
 
 
