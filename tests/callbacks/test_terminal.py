@@ -244,17 +244,17 @@ def test_remaining_time_is_unknown_until_it_can_be_estimated() -> None:
     assert pace.left(1.0) is None, "the first steps are no measure"
     assert pace.left(20.0) == 140.0, "steps that another process did say nothing"
     assert Pace(float("inf"), 0, 0.0).left(100.0) is None
-    pace = RunPace()
-    pace.end(10_000.0)
-    assert pace.left(10_000.0, 3) is None, "it ended what another process began"
-    pace.begin(0.0)
-    assert pace.left(100.0, 3) is None
-    pace.end(100.0)
-    assert pace.left(100.0, 2) == 200.0
-    pace.begin(100.0)
-    assert pace.left(130.0, 2) == 170.0
-    assert pace.left(400.0, 2) == 100.0, "a task that takes longer is not owed time"
-    assert pace.left(400.0, 0) == 0.0
+    run_pace = RunPace()
+    run_pace.end(10_000.0)
+    assert run_pace.left(10_000.0, 3) is None, "it ended what another process began"
+    run_pace.begin(0.0)
+    assert run_pace.left(100.0, 3) is None
+    run_pace.end(100.0)
+    assert run_pace.left(100.0, 2) == 200.0
+    run_pace.begin(100.0)
+    assert run_pace.left(130.0, 2) == 170.0
+    assert run_pace.left(400.0, 2) == 100.0, "a task that takes longer is not owed time"
+    assert run_pace.left(400.0, 0) == 0.0
     assert [in_words(value) for value in (None, 0, 59.6, 3599, 90_000)] == ["?", "0 s", "1:00", "59:59", "1 days 1 h"]
 
 
