@@ -32,7 +32,7 @@ class TaskEvent:
 
     task: str
     index: int
-    """Position of the task in the order of learning."""
+    """Position of the task in the order in which tasks are learned."""
     num_tasks: int
     """Number of tasks that have been learned or are in the stream."""
     store: Store
@@ -54,10 +54,11 @@ class StreamCallback(L.Callback):
     """A Lightning callback with additional hooks for tasks. Callbacks watch and may raise; they never change anything."""
 
     def for_worker(self) -> L.Callback | None:
-        """Return a callback for fits in other processes, or None.
+        """Return the callback to use for fits in other processes, or None.
 
-        This callback stays in the process that commits, and receives the task hooks there; Lightning's hooks are called in
-        the process that learns. The returned callback is sent there once for each task, and is not sent back.
+        This callback itself stays in the process that commits banks, and its task hooks are called there; Lightning's hooks
+        are called in the process that learns. The returned callback is sent to that process once for each task, and is not
+        sent back.
         """
         return None
 

@@ -176,7 +176,7 @@ def load_backbone(
         tensor_digests=digests,
         config_facts=facts,
         resident_digests={
-            # What was not converted still has the bytes of the checkpoint.
+            # Tensors that were not converted still hold the checkpoint's bytes, so they have its digests.
             name: digests[name] if name in digests and tensor.dtype == loaded[name] else tensor_digest(tensor)
             for name, tensor in module_tensors(model).items()
         },

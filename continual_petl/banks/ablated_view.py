@@ -30,7 +30,7 @@ class AblatedView(Bank):
 
     Args:
         bank: the learned bank.
-        layers: numbers of the layers to leave out, counted across all stacks, encoder first. Layers that the bank does not
+        layers: indices of the layers to leave out, counted across all stacks, encoder first. Layers that the bank does not
             modify are allowed. A view of a view leaves out the layers of both.
 
     Raises:
@@ -69,7 +69,7 @@ class AblatedView(Bank):
 
 
 def modified_layers(bank: Bank) -> tuple[int, ...]:
-    """Return the numbers of the layers in which a modification of the bank acts, in order.
+    """Return the indices of the layers in which a modification of the bank acts, in order.
 
     Empty for a probe, a prompt, or a bank that only has its own LayerNorms: there is nothing to leave out.
     """

@@ -38,9 +38,9 @@ _table = threading.Lock()
 def run(
     model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True, checkpointing: bool = False
 ) -> Any:
-    """Return the backbone's output for ``inputs`` with the bank attached, without the positions of its prompt.
+    """Return the backbone's output for ``inputs`` with the bank attached; positions of the bank's prompt are removed.
 
-    Only the bank's parameters get gradients; nothing below the lowest modified layer is differentiated.
+    Only the bank's parameters get gradients; there is no backward pass below the lowest modified layer.
 
     Args:
         model: the backbone.

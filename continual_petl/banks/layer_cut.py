@@ -89,10 +89,10 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
 
 @contextmanager
 def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
-    """Resume every pass inside the ``with`` block at a layer, with given states, whichever bank is attached.
+    """Start every pass inside the ``with`` block at a layer, from the given states, whichever bank is attached.
 
     Positions that are not padding must hold the result of `states_below`, bit for bit; other positions only have to be
-    finite. Other threads wait for the end of the block.
+    finite. Other threads wait until the block ends.
 
     Args:
         model: the backbone; `states_below` or `why_not` must have been called on it before.

@@ -60,7 +60,7 @@ def layers_recomputed(
 
 
 class _Layer(nn.Module):
-    """A layer with the ``forward`` that it has at this moment, so that `functional_call` can replace its parameters."""
+    """A layer with its current ``forward``, so that `functional_call` can replace its parameters."""
 
     def __init__(self, layer: nn.Module, forward: Forward) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Layer(nn.Module):
 
 @contextmanager
 def forwards_replaced(stand_ins: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """Replace the ``forward`` of modules inside the block; each replacement gets the original as first argument."""
+    """Replace the ``forward`` of modules inside the block; replacements receive the original as their first argument."""
     before = {module: vars(module).get("forward") for module in stand_ins}
     try:
         for module, stand_in in stand_ins.items():

@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     rows, copied = given.rows()
     windows, manifests = _answered(run, rows, arguments.batch_size), given.manifests
     if arguments.output:
-        # Rows without columns all belong to one task.
+        # Rows that were not read from columns all belong to the task that --task names.
         types = given_columns(manifests[arguments.task]) if copied is None else copied.types
         _write(windows, manifests, types | answer_columns(list(manifests.values())), arguments)
     elif arguments.json:

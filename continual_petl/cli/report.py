@@ -36,7 +36,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return 0
     folder = Path(arguments.output or _default_folder(arguments.runs))
     stores = [open_anywhere(run) for run in arguments.runs]
-    # Not before the folders are known to be runs: it takes a moment to import.
+    # Imported only once the folders are known to be runs, since the import takes a moment.
     from continual_petl.report.facts import Reader
     from continual_petl.report.write import PAGE, write_comparison, write_report
 

@@ -73,7 +73,7 @@ def import_adapter(
         task: the name of the new task.
         data: rows to measure scores on, as in a stream file; None means no scores.
         kind: the kind of the task; None takes it from the adapter.
-        labels: names of the head's outputs, in their order; None takes them from the file of the head, if it has them.
+        labels: names of the head's outputs, in output order; None takes them from the head's file, if it has them.
         pooling: how token states are pooled before a head in head.safetensors; None takes it from that file, or from the
             stream.
         base: the name of the adapter's base model, if the run's backbone is the same model under another name.

@@ -61,7 +61,7 @@ def learn(
             depends on earlier ones; a `StreamCallback` keeps its state across tasks.
         trainer: arguments for Lightning's Trainer, which override those of the stream.
         replace: learned tasks to learn again, as the stream describes them now. The old bank stays until the new one is
-            committed; then a tombstone takes its place, and the task becomes the last in the order of learning.
+            committed; then a tombstone takes its place, and the task counts as the last one learned.
         wait: whether to wait for another process that writes to the run folder, instead of raising.
         jobs: number of tasks to learn at once, each in a process with its own backbone; the resulting store is the same,
             bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Workers

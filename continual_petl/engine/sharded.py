@@ -1,9 +1,9 @@
 """Divides the frozen backbone among the processes that share a fit, with FSDP2 (``torch.distributed.fsdp.fully_shard``).
 
-Only the layers' matrices are divided: each process holds a part of every matrix, and has whole ones only of the layer that it
-computes. The bank, a small part of the backbone's size, is whole in each process, and so are embeddings, output head and
-vectors (norms and biases, of which a bank may have its own). Gradients of the bank are averaged by DDP, so that checkpoints,
-resuming and the bank are those of ``strategy: ddp``.
+Only the layers' matrices are divided: each process holds a part of every matrix, and gathers whole ones only for the layer
+that it is computing. The bank, which is small compared with the backbone, is whole in each process, and so are embeddings,
+output head and vectors (norms and biases, of which a bank may have its own). Gradients of the bank are averaged by DDP, so
+that checkpoints, resuming and the bank are those of ``strategy: ddp``.
 
 Lightning's ``ModelParallelStrategy`` divides the trained parameters as well, and writes a folder of shards as checkpoint. A
 bank's modules act through hooks, outside the forward pass of any module that FSDP2 could gather them for.
@@ -30,12 +30,12 @@ SHARDED = "fsdp2"
 class ShardedBackbone(DDPStrategy):
     """DDP for the active bank of a `ContinualLearner`, on a backbone whose layers are divided among the processes.
 
-    The backbone cannot be put together again: it is used for one fit, in processes that end after it.
+    The backbone cannot be reassembled: it is used for one fit, in processes that end after this fit.
     """
 
     @override
     def setup(self, trainer: L.Trainer) -> None:
-        """Divide the backbone before anything of it is moved to the device."""
+        """Divide the backbone before any of it is moved to the device."""
         learner = trainer.lightning_module
         assert isinstance(learner, ContinualLearner)
         shard(learner.backbone, learner.active_bank, self.root_device.type, trainer.world_size)
@@ -43,7 +43,7 @@ class ShardedBackbone(DDPStrategy):
 
     @override
     def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
-        # DDP would send the backbone from the first process to all others, and cannot send parts.
+        # DDP would send the backbone from the first process to all others, which it cannot do with a divided one.
         known = [*model.model.named_parameters(), *model.model.named_buffers()]  # type: ignore[union-attr]
         ignored = [f"model.{name}" for name, _ in known]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class ShardedBackbone(DDPStrategy):
 
 
 def shard(backbone: Backbone, bank: Bank, device: str, world_size: int) -> None:
-    """Divide the layers of a backbone among all processes; each of them calls this.
+    """Divide the layers of a backbone among all processes; every process must call this.
 
     Args:
         backbone: whole, and not used by anything else.

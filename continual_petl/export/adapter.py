@@ -118,7 +118,7 @@ def _headed(plan: TaskPlan, backbone: Backbone) -> tuple[str, str, str | None, s
 
 
 def by_module(subject: Subject) -> dict[str, list[Placement]]:
-    """Return the changes of projections by the path of their module."""
+    """Return the changes to projections, keyed by module path."""
     found: dict[str, list[Placement]] = {}
     for placement in subject.bank.placements():
         found.setdefault(part_of(subject.bank.sites, placement)[0], []).append(placement)

@@ -1,7 +1,7 @@
-"""A bank as an adapter of `adapters` 1.3: bottlenecks, prefixes, LoRA, IA3, and unions of these.
+"""Exports a bank as an adapter of `adapters` 1.3: bottlenecks, prefixes, LoRA, IA3, and unions of these.
 
-Its folder has ``adapter_config.json`` and ``adapter.safetensors``, which ``load_adapter(folder, use_safetensors=True)``
-loads. Read in ``adapters`` 1.3.0; the files beside this one, one for each method, say where.
+The exported folder has ``adapter_config.json`` and ``adapter.safetensors``; ``load_adapter(folder, use_safetensors=True)``
+loads them. The format is taken from the source of ``adapters`` 1.3.0; the module for each method says which file.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
 
     Args:
         subject: the task.
-        name: the adapter's name, which is part of the paths.
+        name: the adapter's name, which is part of the tensors' paths.
 
     Raises:
-        InputError: if `adapters` has no such method, or not for this family.
+        InputError: if `adapters` has no such method, or lacks it for this family.
     """
     family = str(subject.backbone.model.config.model_type)
     if family not in PLACES:
@@ -41,7 +41,7 @@ def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
     if subject.plan.bank.layernorms == "own":
         raise refused(subject, "its bank has LayerNorms of its own, and adapters keeps those of the model")
     if subject.plan.bank.fuse:
-        raise refused(subject, f"its bank reads those of other tasks ({', '.join(subject.plan.bank.fuse)})")
+        raise refused(subject, f"its bank reads other tasks' banks ({', '.join(subject.plan.bank.fuse)})")
     rows: dict[str, list[Modification]] = {}
     for row in subject.plan.bank.modifications:
         rows.setdefault(row.form, []).append(row)

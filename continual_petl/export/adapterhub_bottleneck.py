@@ -1,6 +1,6 @@
 """Bottlenecks with frozen LayerNorms as `adapters` 1.3 stores them: double_seq_bn, seq_bn, par_bn (``methods/modeling.py``).
 
-Bottlenecks after attention and after the FFN that have different options are two configurations of a union.
+If the bottlenecks after attention and after the FFN have different options, they become two configurations of a union.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ACTIVATIONS: Mapping[str, str] = {
     "leaky_relu": "leakyrelu",
     "sigmoid": "sigmoid",
 }
-"""The names of non-linearities there."""
+"""The names of non-linearities in `adapters`."""
 
 
 def bottlenecks(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return the bottlenecks of a bank, for every set of options.
+    """Return a bank's bottlenecks, as one adapter per set of options.
 
     Args:
         subject: the task.
@@ -37,7 +37,7 @@ def bottlenecks(subject: Subject, name: str, rows: Sequence[Modification]) -> li
         rows: the modifications of this form.
 
     Raises:
-        InputError: if `adapters` computes something else.
+        InputError: if `adapters` cannot compute the same.
     """
     sites = [row.modifies for row in rows]
     if len(set(sites)) < len(sites) or not set(sites) <= {"attention", "ffn"}:
@@ -72,7 +72,7 @@ def _one(subject: Subject, name: str, rows: Sequence[Modification]) -> HubAdapte
         "inv_adapter": None,
         "inv_adapter_reduction_factor": None,
         "leave_out": left_out(subject),
-        # Dropout is elsewhere there, and does nothing in eval mode.
+        # adapters applies dropout elsewhere; it does nothing in eval mode.
         "dropout": 0.0,
         "stochastic_depth": 0.0,
     }
@@ -96,7 +96,7 @@ def _why_not(subject: Subject, rows: Sequence[Modification]) -> str | None:
         return "the factors of its layers are learned"
     norm_first = any(layer.stack.norm_first for layer in subject.bank.layers)
     if first.insertion == "parallel" and (sites != {"ffn"} or norm_first):
-        return "a parallel bottleneck reads something else there than on the FFN of a model that normalises after it"
+        return "parallel bottlenecks of adapters read other states, except on the FFN of a post-norm model"
     return None
 
 

@@ -32,10 +32,10 @@ def write_adapters(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if `adapters` has no such method.
-        ExportError: if the files compute something else.
+        ExportError: if the files do not compute the same as the bank.
     """
     plan, backbone, bank = subject.plan, subject.backbone, subject.bank
-    # The name is that of a module there, which cannot have a dot.
+    # In adapters, the name becomes a module's name, which cannot contain a dot.
     name = plan.name.replace(".", "_")
     adapter = adapterhub_adapter(subject, name)
     base = base_model(backbone.name) or backbone.name

@@ -1,14 +1,14 @@
-"""A head as `adapters` 1.3 stores it (``heads/base.py``), where its class computes what a bank's head computes.
+"""A head in the format of `adapters` 1.3 (``heads/base.py``), if a class there computes what the bank's head computes.
 
-ClassificationHead, MultiLabelClassificationHead and TaggingHead with one layer are dropout and that layer, on a state:
+With one layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and this layer to:
 
-* the first token's, or the pooler's output with use_pooler, for encoders;
-* of BART, that of the last end token of the text;
-* every token's (TaggingHead).
+* for encoders, the first token's state, or the pooler's output with use_pooler;
+* for BART, the state of the text's last end token;
+* for TaggingHead, every token's state.
 
-GPT-2's class counts tokens other than the padding token, which is the end token for most of its tokenizers; T5's multiplies
-the states by a factor; mBART's starts its decoder with the language code. Such heads, and other poolings, stay in a file of
-their own.
+GPT-2's class counts tokens other than the padding token, which is the end token for most of its tokenizers; T5's class
+multiplies the states by a factor; mBART's class starts its decoder with the language code. Heads for these models, and heads
+with other poolings, are written to a file of their own.
 
 Shape suffixes: B rows, W tokens, D width of the states.
 """
@@ -34,7 +34,7 @@ TYPES: Mapping[Kind, str] = {
     "multilabel": "multilabel_classification",
     "token-classification": "tagging",
 }
-"""The names of heads there, for each kind; a regression is a classification with one output."""
+"""The head type in `adapters` for each kind; a regression is a classification with one output."""
 _WITH_POOLER: tuple[Pooling, ...] = ("first", "pooler")
 _CLASSES: Mapping[str, tuple[str, tuple[Pooling, ...], bool]] = {
     "bert": ("BertAdapterModel", _WITH_POOLER, True),
@@ -45,11 +45,11 @@ _CLASSES: Mapping[str, tuple[str, tuple[Pooling, ...], bool]] = {
     "bart": ("BartAdapterModel", ("last",), False),
     "gpt2": ("GPT2AdapterModel", (), True),
 }
-"""By model type: the class with such heads, the poolings that it has, and whether it has a TaggingHead."""
+"""For each model type: the class with such heads, the poolings it supports, and whether it has a TaggingHead."""
 
 
 def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:
-    """Return the poolings of heads on a model type, () for heads on every token; None if there is no such head."""
+    """Return the poolings of a head type on a model type, () for heads on every token; None if there is no such head."""
     _, poolings, tags = _CLASSES.get(family, ("", (), False))
     if head_type == "tagging":
         return () if tags else None
@@ -57,12 +57,12 @@ def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:
 
 
 def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """Return a task's head as `adapters` stores it; None if its classes compute something else.
+    """Return a task's head in the format of `adapters`; None if none of its classes computes the same.
 
     Args:
         subject: the task.
         name: the head's name.
-        base: what the backbone is loaded from.
+        base: the name or path that the backbone is loaded from.
     """
     plan, family = subject.plan, str(subject.backbone.model.config.model_type)
     found = poolings_of(family, TYPES.get(plan.kind, ""))
@@ -75,7 +75,7 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
         "head_type": TYPES[plan.kind],
         "num_labels": plan.num_outputs,
         "layers": 1,
-        # Of the layers before the last one.
+        # An option of layers before the last one.
         "activation_function": None,
         "label2id": None if plan.labels is None else {label: n for n, label in enumerate(plan.labels)},
         "dropout_prob": None,
@@ -95,7 +95,7 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
 
 
 def _ends(subject: Subject) -> bool:
-    """Return whether every text that the certificate holds ends with the end token, and all have equally many."""
+    """Return whether every text of the probe ends with the end token, and all have the same number of end tokens."""
     ids_BW, mask_BW = subject.probe["input_ids"], subject.probe["attention_mask"]
     ends_BW = ids_BW.eq(subject.backbone.model.config.eos_token_id) & mask_BW.bool()
     last_B = mask_BW.cumsum(1).argmax(1)
@@ -104,7 +104,7 @@ def _ends(subject: Subject) -> bool:
 
 
 def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the states that a head of `adapters` reads: (B, D), or (B, W, D) of a TaggingHead.
+    """Return the states that a head of `adapters` reads: (B, D), or (B, W, D) for a TaggingHead.
 
     Args:
         subject: the task; only its backbone is read.

@@ -1,7 +1,7 @@
-"""What each method of `adapters` 1.3 does to a layer, restated as hooks: tensors by their paths in, changed states out.
+"""What each method of `adapters` 1.3 does to a layer, restated as hooks that look up tensors by path and change states.
 
-Bottlenecks (``Adapter`` and ``ParallelAdapter`` of ``methods/modeling.py``), f the output and x the input of a sub-layer:
-sequential ``f + s up(phi(down(h)))`` with ``h = f``, or ``h = LN(f + x)`` with original_ln_before; parallel
+Bottlenecks (``Adapter`` and ``ParallelAdapter`` of ``methods/modeling.py``), where f is the output of a sub-layer and x its
+input: sequential ``f + s up(phi(down(h)))`` with ``h = f``, or ``h = LN(f + x)`` with original_ln_before; parallel
 ``f + s up(phi(down(x)))``. LoRA: ``y + (alpha / r) B A x``. IA3: ``y l``. Prefixes: keys and values in front of the text's
 (``methods/prefix_tuning.py``), from a vector, or from a table and a network.
 
@@ -28,24 +28,24 @@ from continual_petl.export.adapterhub_prefix import POOL, location_of
 from continual_petl.export.subject import Subject
 
 Take = Callable[[str], Tensor]
-"""From the path of a tensor to the tensor; `KeyError` if there is none."""
+"""Returns the tensor at a path; raises `KeyError` if there is none."""
 
 
 @dataclass
 class Hooks:
-    """What is attached for a pass."""
+    """The hooks and prefixes that are attached during a pass."""
 
     outputs: list[tuple[nn.Module, Any]] = field(default_factory=list)
-    """Modules with their forward hooks; those of projections come first, since other hooks read what these change."""
+    """Modules with their forward hooks; hooks of projections come first, since others read what they change."""
     heads: dict[nn.Module, list[PrefixPlacement]] = field(default_factory=dict)
     """Attention modules with their prefixes."""
 
 
 def add_hooks(hooks: Hooks, subject: Subject, config: dict[str, Any], name: str, take: Take) -> None:
-    """Add the hooks of one method.
+    """Add the hooks of one of an adapter's methods.
 
     Args:
-        hooks: what the methods before it attach.
+        hooks: the hooks of the methods before it; this method's are added to them.
         subject: the task; only its backbone is read.
         config: the method's configuration.
         name: the adapter's name.
@@ -118,7 +118,7 @@ def _loras(subject: Subject, config: dict[str, Any], name: str, layers: list[Lay
     """Return the hooks of all layers, with their modules."""
     sites, model = subject.bank.sites, subject.backbone.model
     long = {"q": "query", "k": "key", "v": "value"}
-    # A module of all three has one change, with the numbers of those that it changes; see `_grouped`.
+    # A fused module of all three has a single change, stored with the indices of the changed parts; see `_grouped`.
     paths: dict[str, tuple[int, list[int]]] = {}
     for layer in layers:
         for attention in layer.stack.attentions if config["selfattn_lora"] else ():
@@ -144,7 +144,7 @@ def _loras(subject: Subject, config: dict[str, Any], name: str, layers: list[Lay
 
 
 def _grouped(width: int, num_parts: int, parts: list[int]) -> Tensor:
-    """Return which outputs of a module change: (width,) of truth values."""
+    """Return a boolean mask (width,) of the outputs of a module that change."""
     changed = torch.zeros(num_parts, width // num_parts, dtype=torch.bool)
     changed[parts] = True
     return changed.flatten()
@@ -195,7 +195,7 @@ def prefix_states(
 
     Args:
         config: the configuration.
-        path: where the pool has them.
+        path: their path in the pool.
         num_layers: number of layers.
         num_heads: number of heads.
         take: returns tensors.

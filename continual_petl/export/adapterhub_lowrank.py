@@ -1,11 +1,11 @@
-"""LoRA and IA3 as `adapters` 1.3 stores them: both are a LoRAConfig there (``methods/lora.py``).
+"""LoRA and IA3 as `adapters` 1.3 stores them, both as a LoRAConfig (``methods/lora.py``).
 
-Where queries, keys and values are one module (GPT-2), the module has one change: the matrices A of those that are changed
-above each other, in this order, and their matrices B likewise; a grouped convolution multiplies each B with its own A.
+If one fused module computes queries, keys and values (GPT-2), it has a single change: the A matrices of the projections that
+are changed are stacked in this order, and so are their B matrices; a grouped convolution multiplies each B with its own A.
 
-IA3 there multiplies the output of the FFN's first projection, before the non-linearity, and here it is behind that. The two
-are the same if the projection is the linear one of a gated FFN, or if the non-linearity is a ReLU and no factor is negative:
-``relu(l x) = l relu(x)``.
+IA3 in `adapters` multiplies the output of the FFN's first projection before the non-linearity; a bank does so after it. The
+two are the same if the projection is the linear one of a gated FFN, or if the non-linearity is a ReLU and no factor is
+negative: ``relu(l x) = l relu(x)``.
 
 Shape suffixes: O width of the outputs, I width of the input, R rank.
 """
@@ -29,12 +29,12 @@ from continual_petl.export.adapterhub_parts import HubAdapter, left_out, placed,
 from continual_petl.export.subject import Subject
 
 MATRICES: Mapping[Site, str] = {"query": "q", "key": "k", "value": "v"}
-"""The names of projections there, in the order in which a module of all three has them."""
+"""The names of projections in `adapters`, in the order in which a fused module of all three stores them."""
 _INNER: tuple[Site, ...] = ("ffn_in", "ffn_inner")
 
 
 def low_rank(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return the LoRA of a bank; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
+    """Return a bank's LoRA; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
     first, sites = rows[0], [row.modifies for row in rows]
     if not same_options(rows):
         raise refused(subject, "its low-rank changes have different ranks or factors, and adapters has one of each")
@@ -56,7 +56,7 @@ def low_rank(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
 
 
 def factors(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return the IA3 of a bank; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
+    """Return a bank's IA3; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
     sites = [row.modifies for row in rows]
     if not same_options(rows):
         raise refused(subject, f"its factors are at {', '.join(sites)}, and adapters has one vector at each place")
@@ -73,9 +73,9 @@ def factors(subject: Subject, name: str, rows: Sequence[Modification]) -> list[H
 
 
 def why_not_inner(sites: Sites, config: Any, layer: Layer, vector_O: Tensor) -> str | None:
-    """Return why factors of a layer's inner states are not those of its first projection; None if they are."""
+    """Return why factors of a layer's inner states cannot be applied to its first projection; None if they can."""
     if len(sites.into(layer)) > 1:
-        return None  # theirs are at the last one, which no non-linearity follows
+        return None  # adapters multiplies the last one, which no non-linearity follows
     keys = ("dense_act_fn", "hidden_act", "activation", "activation_function")
     kind = next((str(getattr(config, key)) for key in keys if hasattr(config, key)), "unknown")
     if kind != "relu":
@@ -89,12 +89,12 @@ def why_not_inner(sites: Sites, config: Any, layer: Layer, vector_O: Tensor) -> 
 
 
 def inner_path(sites: Sites, layer: Layer) -> str:
-    """Return the path of the first projection of a layer's FFN that `adapters` changes: of a gated one, the linear one."""
+    """Return the path of the first projection that `adapters` changes in a layer's FFN; in a gated FFN, the linear one."""
     return layer.full(sites.into(layer)[-1].path)
 
 
 def _by_module(subject: Subject, name: str, rows: Sequence[Modification]) -> dict[str, list[Placement]]:
-    """Return changes by where their module has them; those of one module in the order q, k, v."""
+    """Return changes keyed by the path of their module; changes of one module are in the order q, k, v."""
     sites, found = subject.bank.sites, dict[str, list[Placement]]()
     order = list(MATRICES)
     for placement in placed(subject, rows):

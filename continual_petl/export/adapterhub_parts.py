@@ -1,4 +1,4 @@
-"""What the methods of `adapters` 1.3 have in common: the content of its files, the models, and how an export is refused."""
+"""What the methods of `adapters` 1.3 have in common: the content of their files, the models, and how an export is refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PLACES: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("distilbert", "bart", "mbart", "gpt2"), _BLOCKS),
     **dict.fromkeys(("t5", "mt5"), _T5),
 }
-"""Where a layer has its bottlenecks, by model type."""
+"""Paths of bottlenecks in a layer, for each model type."""
 
 
 @dataclass(frozen=True)
 class HubAdapter:
-    """What `adapters` stores: the configuration of a method, and tensors by their paths in the base model."""
+    """What `adapters` stores: a method's configuration, and tensors keyed by their path in the base model."""
 
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -52,18 +52,18 @@ def refused(subject: Subject, why: str) -> InputError:
 
 
 def left_out(subject: Subject) -> list[int]:
-    """Return the numbers of the layers that a bank leaves alone."""
+    """Return the indices of the layers that a bank leaves unchanged."""
     inside = {layer.number for layer in subject.bank.layers}
     return [layer.number for layer in subject.bank.sites.layers if layer.number not in inside]
 
 
 def placed(subject: Subject, rows: Sequence[Modification]) -> list[Placement]:
-    """Return the deltas that belong to some of a bank's modifications, layer by layer."""
+    """Return the placements that belong to the given modifications of a bank, layer by layer."""
     return [placement for placement in subject.bank.placements() if placement.modification in rows]
 
 
 def same_options(rows: Sequence[Modification]) -> bool:
-    """Return whether modifications differ in nothing but their sites, and none is twice at the same site."""
+    """Return whether modifications differ only in their sites, and no site occurs twice."""
     sites = {row.modifies for row in rows}
     plain = [row.model_copy(update={"modifies": rows[0].modifies}) for row in rows]
     return len(sites) == len(rows) and all(row == plain[0] for row in plain)

@@ -1,9 +1,10 @@
 """Prefixes as `adapters` 1.3 stores them, flat: one vector for each kind of attention (``methods/prefix_tuning.py``).
 
 A pool in the base model holds the vector ``control_trans`` of length ``L 2 T K``: row by row, first the keys of the first
-layer, then its values, then those of the next. Its forward views it as (L, 2 T, heads, K / heads).
+layer, then its values, then those of the next. The pool's forward pass views it as (L, 2 T, heads, K / heads).
 
-With T5's relative positions, the keys of a prefix count as positions there and move those of the text, so they are refused.
+With T5's relative positions, `adapters` counts the keys of a prefix as positions, which shifts those of the text, so
+prefixes are refused.
 
 Shape suffixes: L virtual tokens, T layers, K width of all keys.
 """
@@ -27,7 +28,7 @@ POOL = "prefix_tuning.prefix_tunings"
 
 
 def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return the prefixes of a bank; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
+    """Return a bank's prefixes; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
     first = rows[0]
     why = why_no_prefix(subject.backbone)
     if len(rows) > 1:
@@ -46,7 +47,7 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
         "leave_out": left_out(subject),
         "flat": True,
         "prefix_length": first.bottleneck,
-        # Of the network that flat prefixes do not have.
+        # Options of a network, which flat prefixes do not have.
         "bottleneck_size": 512,
         "non_linearity": "tanh",
         "dropout": first.dropout,
@@ -59,10 +60,12 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
 
 
 def why_no_prefix(backbone: Backbone) -> str | None:
-    """Return why `adapters` has no prefix like those of a bank on a backbone; None if it has."""
+    """Return why `adapters` cannot have a bank's prefixes on a backbone; None if it can."""
     config: Any = backbone.model.config
     if backbone.anatomy.family == "t5":
-        return "with relative positions (t5, mt5), adapters counts a prefix as positions, which moves those of the text"
+        return (
+            "with relative positions (t5, mt5), adapters counts a prefix as positions, which shifts those of the text"
+        )
     heads = int(config.num_attention_heads)
     if int(getattr(config, "decoder_attention_heads", heads)) != heads:
         return "adapters has prefixes only for encoders and decoders with the same number of heads"

@@ -1,4 +1,4 @@
-"""What `adapters` 1.3 computes with the files of an adapter, restated: files in, logits out."""
+"""Restates what `adapters` 1.3 computes with an adapter's files: takes the files, returns logits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from continual_petl.learner.answer import reading_inputs
 
 
 def adapterhub_restated(subject: Subject, folder: Path) -> Compute:
-    """Return the function from a model's inputs to the logits that adapters computes with the files in a folder.
+    """Return a function that computes a model's logits as `adapters` would with the files in a folder.
 
     Raises:
-        ExportError: if there are other tensors than the configuration asks for.
+        ExportError: if the tensors are not those that the configuration asks for.
     """
     device = str(subject.backbone.model.device)
     whole = json.loads((folder / "adapter_config.json").read_text("utf-8"))
@@ -51,17 +51,17 @@ def adapterhub_computed(
     head: Mapping[str, Tensor],
     theirs: Mapping[str, Any] | None = None,
 ) -> Compute:
-    """Return the function from a model's inputs to the logits that adapters computes with the content of an adapter's files.
+    """Return a function that computes a model's logits as `adapters` would with the content of an adapter's files.
 
     Args:
         subject: the task; only its backbone, pooling and kind are read.
         whole: the configuration.
         stored: the tensors.
         head: the head's tensors, weight and bias.
-        theirs: the configuration of the head, if it is one of `adapters`.
+        theirs: the head's configuration, if the head is in the format of `adapters`.
 
     Raises:
-        ExportError: if there are other tensors than the configuration asks for.
+        ExportError: if the tensors are not those that the configuration asks for.
     """
     model, sites = subject.backbone.model, subject.bank.sites
     used: set[str] = set()

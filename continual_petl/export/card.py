@@ -57,7 +57,7 @@ bank within 1e-5 in float32.
 
 
 def _texts(plan: TaskPlan) -> list[str]:
-    """Return the lines that encode a text, or a message for a task on conversations, as when the task was learned."""
+    """Return the code that encodes a text (for a task on conversations, a message) the way it was encoded in training."""
     if plan.chat is None:
         return [_TWO_TEXTS]
     system = [] if plan.chat.system is None else [{"role": "system", "content": plan.chat.system}]

@@ -108,7 +108,7 @@ def _mergeable(subject: Subject) -> bool:
 
 
 def head_notes(subject: Subject) -> dict[str, str]:
-    """Return notes about the head for its file, since peft has no place for them; an import reads them."""
+    """Return the metadata of the head's file: notes that peft has no place for and that an import reads."""
     plan = subject.plan
     labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
     pooling = {} if plan.kind == "token-classification" else {"pooling": plan.pooling}

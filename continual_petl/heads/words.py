@@ -20,7 +20,7 @@ class Answer:
     """The label's name; the number; the names of all labels that apply (multilabel); one tag per word
     (token-classification); the generated text, or the option with the highest score."""
     probabilities: Mapping[str, float] | None
-    """Probability of each label or option, in their order; None for a number, for tags and for a generated text."""
+    """Probabilities in the order of the labels or options; None for a number, for tags and for a generated text."""
 
 
 def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""An adapter of `adapters` as a bank: the reverse of `continual_petl.export.adapterhub`."""
+"""Imports an adapter of the library `adapters` as a bank: the reverse of `continual_petl.export.adapterhub`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, 
     if outer.model_type != family or family not in PLACES:
         raise InputError(
             f"adapter_config.json: key model_type: got {outer.model_type!r}, but the run's backbone is of type {family!r}; "
-            f"an adapter must be for the backbone's own type, and that must be one of {', '.join(PLACES)}."
+            f"the two must be the same, and one of {', '.join(PLACES)}."
         )
     head = _head(files, find_kind(files, None, backbone, kind), backbone, pooling)
     start = f"{backbone.model.base_model_prefix}."
@@ -75,11 +75,11 @@ def _method_of(config: MethodConfig) -> str:
 
 
 def _head(files: AdapterFiles, kind: Kind, backbone: Backbone, pooling: str | None) -> ImportedHead:
-    """Return the head: its own file, or what `adapters` saved beside the adapter."""
+    """Return the head, read from head.safetensors or from the head that `adapters` saved beside the adapter."""
     for what, asked in (("kind", kind), ("pooling", pooling)) if files.hub_head is not None else ():
         if asked is not None and asked != files.notes.get(what, asked):
             raise InputError(
-                f"{what}: got {asked[:100]!r}, but head_config.json says {files.notes[what]!r}: leave it out."
+                f"{what}: got {asked[:100]!r}, but head_config.json says {files.notes[what]!r}: leave out {what}."
             )
     copies = dict(files.copies)
     if kind in GENERATIVE:
@@ -87,7 +87,7 @@ def _head(files: AdapterFiles, kind: Kind, backbone: Backbone, pooling: str | No
     head = find_head(files, kind, copies, backbone, pooling)
     if copies:
         raise InputError(
-            f"folder: its head has the tensor {min(copies)[:200]!r}, and a bank's head is one linear layer on pooled states. "
+            f"folder: its head has the tensor {min(copies)[:200]!r}, but a bank's head is one linear layer on pooled states. "
             "Put such a layer into head.safetensors (weight, bias), which is read instead."
         )
     return head

@@ -18,15 +18,15 @@ _DOWN, _UP = "adapter_down.0", "adapter_up"
 
 
 def bottlenecks(config: BottleneckConfig, name: str, backbone: Backbone) -> Part:
-    """Return the bottlenecks of an adapter.
+    """Return an adapter's bottlenecks as part of a bank.
 
     Args:
-        config: its options.
-        name: its name.
+        config: the options of the bottlenecks.
+        name: the adapter's name.
         backbone: the backbone.
 
     Raises:
-        InputError: if a bank computes something else.
+        InputError: if a bank cannot compute the same.
     """
     attention = config.mh_adapter or config.cross_adapter
     if (why := _why_not(config, backbone)) is not None:
@@ -39,7 +39,7 @@ def bottlenecks(config: BottleneckConfig, name: str, backbone: Backbone) -> Part
     sites = ["attention"] * attention + ["ffn"] * config.output_adapter
     if not 1 <= size <= backbone.hidden_size:
         raise InputError(
-            f"adapter_config.json: key reduction_factor: got {config.reduction_factor}: it gives a size of {size}."
+            f"adapter_config.json: key reduction_factor: got {config.reduction_factor}, which gives a size of {size}."
         )
 
     def fill(bank: Bank, rows: Sequence[Modification], stored: Stored) -> None:
@@ -54,7 +54,7 @@ def bottlenecks(config: BottleneckConfig, name: str, backbone: Backbone) -> Part
             for part, layer in ((_DOWN, delta.down), (_UP, delta.up)):
                 for leaf, parameter in layer.named_parameters():
                     if not present:
-                        parameter.zero_()  # a bank has all attentions of a layer, and this changes nothing
+                        parameter.zero_()  # a bank covers all attentions of a layer; zeros change nothing
                         continue
                     path = f"{place_of(backbone.sites, placement.layer, placement.name)}.{name}.{part}.{leaf}"
                     stored.set(parameter, path)
@@ -68,7 +68,9 @@ def _why_not(config: BottleneckConfig, backbone: Backbone) -> str | None:
     if config.activation is None:
         return f"a bank has no activation like {config.non_linearity!r} (non_linearity)"
     if config.is_parallel and (attention or norm_first):
-        return "a parallel bottleneck (is_parallel) reads something else there than on the FFN of a post-norm model"
+        return (
+            "parallel bottlenecks (is_parallel) read other states than a bank's, except on the FFN of a post-norm model"
+        )
     if config.original_ln_before and not config.is_parallel and (attention or norm_first):
         return (
             "a bank has bottlenecks that read normalised sums (original_ln_before) only on the FFN of a post-norm model"

@@ -1,4 +1,4 @@
-"""The configuration of an adapter of `adapters` 1.3: options that a bank can express, and those refused by name."""
+"""The configuration of an adapter of `adapters` 1.3: the options that a bank can express; others are refused by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HubConfig(FrozenModel):
 
 
 class BottleneckConfig(FrozenModel):
-    """The options of bottlenecks, with the defaults of `BnConfig`; others are refused if they are on."""
+    """The options of bottlenecks, with the defaults of `BnConfig`; other options are refused if they are set."""
 
     mh_adapter: _Flag
     output_adapter: _Flag
@@ -70,7 +70,7 @@ class LoraConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _scale(self) -> LoraConfig:
-        # In a module of queries, keys and values, adapters multiplies all of them by alpha.
+        # In a fused module of queries, keys and values, adapters multiplies all three by alpha.
         if self.composition_mode == "scale" and (self.r, self.alpha, self.dropout) != (1, 1.0, 0.0):
             raise ValueError(
                 f"composition_mode scale needs r 1, alpha 1 and no dropout; got r {self.r}, alpha {self.alpha}"
@@ -104,15 +104,15 @@ _WITHOUT_EFFECT = {
     *("phm_init_range", "learn_phm", "hypercomplex_nonlinearity", "phm_rank", "phm_bias"),
     *("bottleneck_size", "shared_gating"),
 }
-"""Options that do not change what a saved adapter computes (the tensors of a prefix show its bottleneck_size), or only
-together with one that is refused (phm_layer, use_gating)."""
+"""Options that do not change what a saved adapter computes (a prefix's bottleneck_size follows from its tensors), or
+that do so only together with an option that is refused (phm_layer, use_gating)."""
 
 
 def read_hub_config(whole: Mapping[str, Any]) -> tuple[HubConfig, list[MethodConfig]]:
     """Return the options of an adapter and of its methods.
 
     Raises:
-        InputError: if a value is not allowed, or an option is on that a bank cannot express.
+        InputError: if a value is not allowed, or an option is set that a bank cannot express.
     """
     outer: HubConfig = _read(HubConfig, whole, set())
     if outer.config.get("architecture") != "union":
@@ -132,8 +132,8 @@ def read_hub_config(whole: Mapping[str, Any]) -> tuple[HubConfig, list[MethodCon
     prefixes = [method for method in methods if isinstance(method, PrefixConfig)]
     if len({method.leave_out for method in methods}) > 1 or len(lora) > 1 or len(prefixes) > 1:
         raise InputError(
-            "adapter_config.json: key config.configs: its methods have different layers (leave_out), or LoRA or prefixes are "
-            "there twice, and a bank has one set of layers."
+            "adapter_config.json: key config.configs: its methods have different layers (leave_out), but a bank has one set "
+            "of layers; or it has LoRA or prefixes twice."
         )
     return outer, methods
 
@@ -143,8 +143,8 @@ def _method(config: Mapping[str, Any]) -> MethodConfig:
     cls = _CLASSES.get(kind) if kind is None or isinstance(kind, str) else None
     if cls is None:
         raise InputError(
-            f"adapter_config.json: key config.architecture: got {repr(kind)[:200]}, but banks can be made of bottlenecks, "
-            "lora, prefix_tuning, and a union of these."
+            f"adapter_config.json: key config.architecture: got {repr(kind)[:200]}, but only bottlenecks, lora, "
+            "prefix_tuning and unions of these can be imported."
         )
     found: MethodConfig = _read(cls, config, _WITHOUT_EFFECT | {"architecture"})
     return found

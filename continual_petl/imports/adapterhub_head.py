@@ -18,7 +18,7 @@ _Labels = Annotated[dict[_Text, Annotated[int, Field(ge=0)]], Field(max_length=1
 
 
 class _Head(FrozenModel):
-    """The options of a head with classes of its own (``config``); others are refused if they are on."""
+    """The options of a head that has a ``config``; other options are refused if they are set."""
 
     head_type: Literal["classification", "multilabel_classification", "tagging"]
     num_labels: Annotated[int, Field(ge=1)]
@@ -29,7 +29,7 @@ class _Head(FrozenModel):
 
 
 _PASSIVE = {"activation_function", "dropout_prob"}
-"""Options of the layers before the last one, and of training."""
+"""Options that only affect training, or layers before the last one."""
 
 
 def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -43,7 +43,7 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
         No tensors if the head belongs to a class of transformers (``config`` is null).
 
     Raises:
-        InputError: if a bank's head cannot be like it.
+        InputError: if a bank's head cannot express it.
     """
     content = whole.get("config")
     if content is None:
@@ -52,7 +52,7 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
         raise _wrong("config", content, "expected an object")
     for key, value in content.items():
         if key not in _Head.model_fields and key not in _PASSIVE and value not in (None, False):
-            raise _wrong(key, value, "it changes what the head computes, or is not known here")
+            raise _wrong(key, value, "it changes what the head computes, or is unknown")
     try:
         head = _Head.model_validate({key: value for key, value in content.items() if key in _Head.model_fields})
     except ValidationError as error:
@@ -60,15 +60,17 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
         raise _wrong(".".join(map(str, first["loc"])), first.get("input"), first["msg"]) from error
     poolings = poolings_of(str(whole.get("model_type")), head.head_type)
     if poolings is None or (head.use_pooler and "pooler" not in poolings):
-        raise _wrong("head_type", head.head_type, f"on model type {whole.get('model_type')!r} it reads other states")
+        raise _wrong(
+            "head_type", head.head_type, f"on model type {whole.get('model_type')!r}, this head reads other states"
+        )
     start = f"heads.{whole.get('name')}.1."
     parts = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
     expected = {"weight", "bias"} if head.bias else {"weight"}
     if parts.keys() != expected or len(parts) != len(tensors) or len(parts["weight"]) != head.num_labels:
         raise InputError(
             f"folder: the head's file has the tensors {', '.join(sorted(tensors))[:300]}; expected "
-            f"{', '.join(sorted(start + part for part in expected))[:300]} with {head.num_labels} outputs. It is damaged, or "
-            "was replaced."
+            f"{', '.join(sorted(start + part for part in expected))[:300]} with {head.num_labels} outputs. The file is "
+            "damaged, or was replaced."
         )
     return parts, _notes(head, poolings)
 
@@ -88,7 +90,7 @@ def _notes(head: _Head, poolings: tuple[str, ...]) -> dict[str, str]:
 
 
 def _class_labels(names: Any) -> dict[str, str]:
-    """Return the labels of a class of transformers, if somebody named them; it does not say the kind of the task."""
+    """Return the labels of a transformers head, unless they are default names; its file does not say the task's kind."""
     if not isinstance(names, dict) or sorted(map(str, names.values())) != sorted(map(str, range(len(names)))):
         return {}
     labels = sorted(names, key=lambda name: int(names[name]))
@@ -98,6 +100,6 @@ def _class_labels(names: Any) -> dict[str, str]:
 def _wrong(key: str, value: Any, why: str) -> InputError:
     return InputError(
         f"head_config.json: key {key[:200]}: got {repr(value)[:200]}: {why}. A bank's head is one linear layer (layers 1) on "
-        "pooled states, of classification, multilabel_classification or tagging. Put such a layer into head.safetensors "
+        "pooled states, for classification, multilabel_classification or tagging. Put such a layer into head.safetensors "
         "(weight, bias), which is read instead."
     )

@@ -24,7 +24,7 @@ from continual_petl.imports.draft import put
 
 
 def low_rank(config: LoraConfig, name: str, backbone: Backbone) -> Part:
-    """Return the LoRA of an adapter; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
+    """Return an adapter's LoRA as part of a bank; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
     attention, model_sites = _attention(config), backbone.sites
     sites: list[Site] = [
         *attention,
@@ -32,7 +32,7 @@ def low_rank(config: LoraConfig, name: str, backbone: Backbone) -> Part:
         *_named("ffn_out", config.output_lora),
     ]
     if not sites:
-        raise InputError("adapter_config.json: key attn_matrices: LoRA is nowhere.")
+        raise InputError("adapter_config.json: key attn_matrices: LoRA is applied nowhere.")
 
     def fill(bank: Bank, rows: Sequence[Modification], stored: Stored) -> None:
         for placement in bank.placements():
@@ -57,7 +57,7 @@ def low_rank(config: LoraConfig, name: str, backbone: Backbone) -> Part:
 
 
 def factors(config: LoraConfig, name: str, backbone: Backbone) -> Part:
-    """Return the IA3 of an adapter; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
+    """Return an adapter's IA3 as part of a bank; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
     attention, model_sites = _attention(config), backbone.sites
     sites: list[Site] = [*attention, *_named("ffn_inner", config.intermediate_lora)]
     if not sites or "query" in sites or config.output_lora:
@@ -88,7 +88,7 @@ def factors(config: LoraConfig, name: str, backbone: Backbone) -> Part:
 
 
 def _attention(config: LoraConfig) -> list[Site]:
-    """Return the projections of attention that are changed, in the order in which one module of all three has them."""
+    """Return the attention projections that are changed, in the order in which a fused module stores them."""
     return [site for site, matrix in MATRICES.items() if config.selfattn_lora and matrix in config.attn_matrices]
 
 
@@ -97,5 +97,5 @@ def _named(site: Site, present: bool) -> list[Site]:
 
 
 def _share(tensor: Tensor, attention: list[Site], site: Site) -> Tensor:
-    """Return the rows of a projection in the tensor of a module that several share; `put` checks how many they are."""
+    """Return one projection's rows of a fused module's tensor; `put` checks the number of rows."""
     return tensor.tensor_split(len(attention))[attention.index(site)]

@@ -16,10 +16,10 @@ from continual_petl.imports.draft import Draft, put
 
 
 class Stored:
-    """The tensors of an adapter; it knows which of them were used.
+    """The tensors of an adapter, and which of them have been used.
 
     Args:
-        tensors: by their paths in the base model.
+        tensors: the tensors, keyed by their path in the base model.
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -27,14 +27,14 @@ class Stored:
         self._left = set(tensors)
 
     def take(self, path: str) -> Tensor:
-        """Return a tensor.
+        """Return the tensor at a path, and mark it as used.
 
         Raises:
-            InputError: if there is none.
+            InputError: if there is no such tensor.
         """
         if path not in self.tensors:
             raise InputError(
-                f"folder: the tensor {path[:300]!r} that adapter_config.json asks for is missing; it is incomplete."
+                f"folder: the tensor {path[:300]!r} that adapter_config.json asks for is missing; the folder is incomplete."
             )
         self._left.discard(path)
         return self.tensors[path]
@@ -54,7 +54,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Part:
-    """What one method becomes."""
+    """The part of a bank that one method of an adapter becomes."""
 
     rows: Sequence[dict[str, Any]]
     """Its modifications."""
@@ -63,11 +63,11 @@ class Part:
 
 
 def joined(parts: Sequence[Part], layers: str, tensors: dict[str, Tensor]) -> Draft:
-    """Return the bank of all methods.
+    """Return the draft of a bank that combines all methods.
 
     Args:
         parts: the methods.
-        layers: the layers of all of them.
+        layers: the layers that the bank modifies.
         tensors: the tensors of the adapter.
     """
     rows = [row for part in parts for row in part.rows]

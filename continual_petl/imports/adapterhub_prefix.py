@@ -1,6 +1,7 @@
 """Prefixes of `adapters` as a modification of a bank: the reverse of `continual_petl.export.adapterhub_prefix`.
 
-A prefix behind a network (a table and two linear layers) becomes what the network computes, as after training here.
+A prefix that a network computes (a table and two linear layers) is replaced with the network's output, as is done here
+after training.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _COPIES = ".prefix_tuning.pool."
 
 
 def prefixes(config: PrefixConfig, name: str, backbone: Backbone) -> Part:
-    """Return the prefixes of an adapter; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
+    """Return an adapter's prefixes as part of a bank; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
     if (why := why_no_prefix(backbone)) is not None:
         raise InputError(f"adapter_config.json: key config.architecture: got 'prefix_tuning', but {why}.")
     off = [flag for flag in ("encoder_prefix", "cross_prefix") if not getattr(config, flag)]
@@ -69,10 +70,10 @@ def _states(
 
 
 def without_copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors without those of the pool that `adapters` saves once more for every attention module.
+    """Return the tensors without the copies of the prefix pool that `adapters` saves for every attention module.
 
     Raises:
-        InputError: if a copy differs from what it is a copy of.
+        InputError: if a copy differs from its original.
     """
     kept = {name: tensor for name, tensor in tensors.items() if _COPIES not in name}
     for name, tensor in tensors.items():

@@ -2,8 +2,8 @@
 
 The score of an option is the sum of the log-probabilities of its tokens, as in lm-evaluation-harness (EleutherAI,
 ``ConfigurableTask.process_results`` in lm_eval/api/task.py: ``acc``, and with ``normalise: characters`` ``acc_norm``). Unlike
-there, the end token is one of these tokens: a bank has learned where an answer ends, and without it, an option would never
-score less than a longer one that begins with it.
+there, the end token is included: a bank has learned where an answer ends, and without the end token, an option would never
+score lower than a longer option that begins with it.
 
 Shape suffixes: B rows, K options, W tokens.
 """
@@ -24,7 +24,7 @@ from continual_petl.learner.task_plan import TaskPlan
 def option_scores(backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor]) -> Tensor:
     """Return the score of every option for every row, float32 ``(B, K)``.
 
-    One option is computed after the other, so that a pass has as many rows as the batch.
+    Options are computed one after another, so that a pass has as many rows as the batch.
 
     Args:
         backbone: a backbone that generates.

@@ -33,17 +33,17 @@ def plan_task(
     bank: BankSpec | None = None,
     chat: ResolvedChat | None = None,
 ) -> TaskPlan:
-    """Resolve a task against its stream, the labels of its data and the backbone.
+    """Return the plan of a task, resolved from its stream, the labels of its data and the backbone.
 
     Args:
         spec: the stream.
         task: one of its tasks.
         labels: label names of its data.
         backbone: the backbone it is learned on.
-        train: training labels, for balanced class weights; if None, these weights stay unresolved, which suffices for a
-            plan that is only inspected.
+        train: training labels, needed for balanced class weights; if None, the weights stay unresolved, which is enough
+            if the plan is only inspected.
         bank: the full specification of the task's bank; None takes it from the stream.
-        chat: the chat template of a task of conversations; see `streams.encoding.chat_template.chat_of`.
+        chat: the chat template of a task on conversations; see `streams.encoding.chat_template.chat_of`.
 
     Raises:
         InputError: if the backbone does not support this kind of task, or class weights cannot be resolved.

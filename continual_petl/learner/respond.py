@@ -77,11 +77,11 @@ def count(
 
 
 def references_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> list[str]:
-    """Return the full target texts of a batch's rows; in the batch's labels they may be truncated.
+    """Return the full target texts of a batch's rows; the batch's labels may contain truncated ones.
 
     Args:
         plan: the task.
-        loader: the loader of the batch; the loaders of `TaskDataModule` know their rows.
+        loader: the loader of the batch; it must know its rows, as the loaders of `TaskDataModule` do.
         index_B: indices of the rows.
 
     Raises:

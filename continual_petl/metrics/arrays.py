@@ -38,7 +38,7 @@ def matrix(R_TT: Tensor | Array) -> Array:
 
 
 def vector(values_T: Tensor | Array, name: str, length: int | None = None) -> Array:
-    """Return a vector with one value per task as an array; ``length`` is the required length, if known.
+    """Check a vector with one value per task and return it as an array; ``length``, if given, is the required length.
 
     Raises:
         ValueError: if ``values_T`` is not a vector of that length, is empty, is not float64 or holds an infinity.

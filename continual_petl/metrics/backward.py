@@ -132,10 +132,10 @@ def rem(R_TT: Scores) -> Scores:
 
 
 def forgetting_max(R_TT: Scores) -> Scores:
-    """Average drop from the best score since learning: ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
+    """Average drop from the best score since task j was learned: ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
 
-    Chaudhry et al. 2018, with the maximum taken from the row of task j on: only these cells can be measured if a task's
-    data arrives with the task. The formula as printed also includes earlier rows: ``forgetting_max_all_rows``.
+    Chaudhry et al. 2018, except that the maximum starts at row j: earlier cells cannot be measured if a task's data
+    arrives with the task. For the formula as printed, which includes earlier rows, see ``forgetting_max_all_rows``.
 
     Args:
         R_TT: result matrix; the lower triangle with the diagonal is used, except for the last cell of the diagonal.

@@ -50,7 +50,7 @@ class Predictor:
     def predict(
         self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
     ) -> Answer | list[Answer]:
-        """Return the prediction for a single row, or a list of predictions for several rows, in their order.
+        """Return the prediction for a single row, or a list of predictions in the order of the rows.
 
         Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets the same
         prediction as from its task's bank alone, up to rounding (1e-6 in fp32).

@@ -36,7 +36,7 @@ class GrowthRow:
 
 
 def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
-    """Return one row per learned task, in the order of learning.
+    """Return one row per learned task, in the order they were learned.
 
     Args:
         store: the run.

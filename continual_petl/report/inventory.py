@@ -8,7 +8,7 @@ from continual_petl.store.store import Store
 
 
 def listed(store: Store) -> list[dict[str, Any]]:
-    """Return one entry for each learned task, in the order of learning."""
+    """Return one entry for each learned task, in the order they were learned."""
     return [entry_of(store, task) for task in store.tasks]
 
 

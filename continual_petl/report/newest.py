@@ -20,7 +20,7 @@ class NewestRow:
 
     task: str
     number: int
-    """Its 1-based number in the order of learning."""
+    """Its 1-based position in the order tasks were learned."""
     scores: Mapping[str, float | None]
     """Scores by task; None if undefined."""
 
@@ -29,7 +29,7 @@ def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
     """Return the newest rows as a table that fits a given width.
 
     Args:
-        rows: the rows in the order of learning, oldest first; as many of the last tasks as fit become columns.
+        rows: the rows, oldest first; as many of the last tasks as fit become columns.
         width: width of the terminal.
     """
     fit = max(1, (width - _COLUMN - _SPACE) // (_COLUMN + _SPACE))

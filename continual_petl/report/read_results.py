@@ -32,7 +32,7 @@ def results_of(
     """Return the result matrix.
 
     Args:
-        links: one for each learned task, in the order of learning.
+        links: one for each learned task, in the order they were learned.
         lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
         own: for each task, its metric, its reported split, and its score just after it was learned.

@@ -39,7 +39,7 @@ class RoutedResults:
     """Shares of rows, 0 to 1, for each task after each task; NaN where nothing was measured."""
 
     tasks: tuple[str, ...]
-    """The tasks that stored sums for the router, in the order of learning."""
+    """The tasks that stored sums for the router, in the order they were learned."""
     rows: tuple[Row, ...]
     """The measurements after each of these tasks."""
 
@@ -111,7 +111,7 @@ def routed_results(tasks: Sequence[str], rows: Sequence[Row]) -> RoutedResults |
     """Return R-routed of those tasks whose rows were routed when they were learned; None if there are none.
 
     Args:
-        tasks: the tasks of the run, in the order of learning.
+        tasks: the tasks of the run, in the order they were learned.
         rows: the measurements after each of them.
     """
     routed = [i for i, (task, row) in enumerate(zip(tasks, rows, strict=True)) if task in row]

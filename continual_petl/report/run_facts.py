@@ -183,7 +183,7 @@ class RunFacts:
     growth: tuple[GrowthRow, ...]
     """One row for each task; empty if the pin is damaged."""
     tasks: tuple[TaskFacts, ...]
-    """Readable tasks, in the order of learning."""
+    """Readable tasks, in the order they were learned."""
     others: tuple[TaskCheck, ...]
     """Other problems: unreadable or missing tasks, and files of the run that belong to no task."""
     forgotten: tuple[str, ...]

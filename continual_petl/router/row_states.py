@@ -46,7 +46,7 @@ class Below:
 
 
 def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
-    """Return the 1-based numbers of the layers whose outputs are read: the middle of each of ``num_read`` parts of the stack.
+    """Return the 1-based indices of the layers whose outputs are read: the middle of each of ``num_read`` parts of the stack.
 
     Example:
         >>> layers_to_read(6, 3), layers_to_read(12, 3), layers_to_read(6, 1)
@@ -77,7 +77,7 @@ def row_states(
     Args:
         backbone: the frozen backbone, in eval mode.
         rows: encoded rows; targets and labels are not read.
-        layers: 1-based numbers of the layers, ascending.
+        layers: 1-based indices of the layers, ascending.
         pad_token_id: the token that pads short rows.
         numbers: indices of the rows to read; None means all.
         batch_size: rows per batch.

@@ -45,7 +45,7 @@ class TaskSums:
     """The sums of one task."""
 
     layers: tuple[int, ...]
-    """1-based numbers of the layers that were read."""
+    """1-based indices of the layers that were read."""
     counts_C: NDArray[np.int64]
     """Number of rows behind each mean."""
     means_CF: Array
@@ -125,7 +125,7 @@ def sums_of(
 
     Args:
         states_NF: states of the task's training rows; see `row_states`.
-        layers: 1-based numbers of the layers that were read.
+        layers: 1-based indices of the layers that were read.
         held_out_NF: states of the task's validation rows; only quantiles of their distances are kept.
         labels_N: the label of each training row; None for a task that does not have one label per row.
     """

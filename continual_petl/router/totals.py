@@ -120,11 +120,11 @@ class Totals:
         except SafetensorError as error:
             raise ValueError(str(error)) from error
         except (KeyError, TypeError) as error:  # a dtype that numpy does not have
-            raise ValueError(f"an array that cannot be read: {error}") from error
+            raise ValueError(f"one of its arrays cannot be read: {error}") from error
         if {name: array.dtype for name, array in arrays.items()} != {
             name: np.dtype(own) for name, own in _DTYPES.items()
         }:
-            raise ValueError("the file contains other arrays than this release writes")
+            raise ValueError("its arrays are not the ones that this release writes")
         _check(arrays)
         totals, ends_T = cls(), np.cumsum(arrays["num_means_T"])
         tasks = json.loads(arrays["tasks"].tobytes())

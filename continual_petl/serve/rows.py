@@ -107,7 +107,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     """
     values = request.inputs if isinstance(request.inputs, list) else [request.inputs]
     if not values:
-        raise Problem(422, "no_rows", "inputs: it is empty; give at least one row")
+        raise Problem(422, "no_rows", "inputs: the list is empty; give at least one row")
     if len(values) > settings.max_rows:
         raise Problem(
             413,

@@ -67,9 +67,9 @@ class ServeSettings:
             raise InputError(f"port: got {self.port}; must be an integer from 0 (any free port) to 65535")
         for name in ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name}: got {getattr(self, name)}; must be an integer from 1")
+                raise InputError(f"{name}: got {getattr(self, name)}; must be an integer of at least 1")
         if self.resident_bytes is not None and self.resident_bytes < 0:
-            raise InputError(f"resident_bytes: got {self.resident_bytes}; must be an integer from 0 (one bank)")
+            raise InputError(f"resident_bytes: got {self.resident_bytes}; must be an integer of at least 0 (one bank)")
         for name in self.allowed_hosts:
             if not name or "*" in name.removeprefix("*."):
                 raise InputError(

@@ -58,7 +58,7 @@ class Evidence:
     origin: Origin | None = None
     reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
-    """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
+    """The sums by which the router recognises the task's rows; None for a task with ``routing: off``."""
 
 
 def commit_task(

@@ -161,7 +161,7 @@ class ModelCache:
         return self.backbone("bf16" if self.store.manifest(task).environment.precision == "bf16" else "fp32")
 
     def learner(self, precision: Precision) -> ContinualLearner:
-        """Return the learner on the backbone in one precision."""
+        """Return the learner for the backbone in the given precision."""
         # Lightning takes seconds to import, and prediction does not need it.
         from continual_petl.learner import ContinualLearner
 

@@ -66,7 +66,7 @@ def check_learned(store: Store, task: str) -> None:
         for entry in store.missing():
             if entry.task == task:
                 raise StoreError(entry.message(store.folder))
-        # In the order of learning, unless the most similar ones would be cut off.
+        # In the order they were learned, unless the most similar ones would be cut off.
         known = known_names(store.tasks, task if len(store.tasks) > MAX_NAMES else "")
         raise InputError(f"{not_learned(store, task)}{did_you_mean(task, store.tasks)}; learned tasks: {known}")
 

@@ -111,7 +111,7 @@ def _check(problem: str | None = None, how: str = "") -> TaskCheck:
 
 
 def _message(index: int, seal: str) -> bytes:
-    """Return the bytes to sign; their wording keeps a signature from being valid for anything else."""
+    """Return the bytes to sign; their fixed wording ensures that a signature is valid for nothing else."""
     return f"continual-petl run, chain entry {index}, seal {seal}".encode()
 
 

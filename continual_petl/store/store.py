@@ -83,7 +83,7 @@ class Store(BankFolders):
 
     @property
     def tasks(self) -> list[str]:
-        """Learned tasks in the order of learning.
+        """Learned tasks, in the order they were learned.
 
         Raises:
             StoreError: if a certificate cannot be read.
@@ -91,7 +91,7 @@ class Store(BankFolders):
         return [link.task for link in self.links()]
 
     def links(self) -> list[Link]:
-        """Return the links of the learned tasks, in the order of learning, without the links of tombstones.
+        """Return the links of the learned tasks, in the order they were learned, without the links of tombstones.
 
         Raises:
             StoreError: if a certificate or tombstone cannot be read.
@@ -111,7 +111,7 @@ class Store(BankFolders):
         return is_name(task) and self.consistently(lambda: self.counts(task), task)
 
     def tombstones(self) -> list[Tombstone]:
-        """Return the tombstones that count, in the order of the chain."""
+        """Return the tombstones in effect, in chain order."""
         if self._taken is not None:
             return self._taken[1]
         return self._viewed().tombstones if self._num_holds else self.counting()

@@ -67,7 +67,7 @@ class TaskChoice:
     def best_seed(self) -> int | None:
         """The seed with the highest validation score, the first if several tie.
 
-        ``run chosen.yaml --seed SEED`` learns its bank.
+        ``run chosen.yaml --seed SEED`` learns the bank with this seed.
         """
         found = max(
             self.seeds, key=lambda record: (record.score, -record.number * (record.role == "seed")), default=None
@@ -76,7 +76,7 @@ class TaskChoice:
 
     @property
     def same_rows(self) -> bool:
-        """Whether all seeds were scored on the same validation rows; if not, `carved` and `limited` say why."""
+        """Whether all seeds were scored on the same validation rows; if not, see `carved` and `limited` for the reason."""
         return len({record.data.get("validation") for record in self.seeds}) <= 1
 
     def count(self, state: str) -> int:

@@ -163,11 +163,11 @@ print(time.perf_counter() - begin, len(found))
 
 
 def open_seconds(folder: Path, other: Path) -> float:
-    """Return the seconds a fresh process takes to list the tasks of a folder, without imports.
+    """Return the seconds that a fresh process takes to list a run's tasks, not counting imports.
 
     Args:
         folder: the run folder.
-        other: a folder that is opened first, to trigger imports.
+        other: a run folder that is opened first, so that everything has been imported.
     """
     argv = [sys.executable, "-W", "ignore", "-c", _OPEN, str(folder), str(other)]
     return float(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[0])

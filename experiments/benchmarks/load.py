@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Answers:
-    """The responses to requests, in their order."""
+    """The responses, in the order of the requests."""
 
     bodies: list[bytes]
     seconds: list[float]

@@ -25,10 +25,10 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def between(readme: str, begin: str, end: str, section: str) -> str:
-    """Return README with a new section between two markers.
+    """Return a README whose section between two markers is replaced.
 
     Raises:
-        InputError: if README lacks one of the markers.
+        InputError: if the README lacks one of the markers.
     """
     before, first, rest = readme.partition(begin)
     _, last, after = rest.partition(end)

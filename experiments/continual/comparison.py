@@ -35,7 +35,7 @@ yet, so it is not defined here. All are computed from R by `continual_petl.metri
 
 
 def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book: Book) -> str:
-    """Return the page of a stream's comparison."""
+    """Return the text of the page that compares methods on a stream."""
     measures = Measures(stream, scale, book)
     sections = {
         "": _setting(measures),

@@ -40,7 +40,7 @@ TRAINING: dict[str, Any] = {"batch_size": 16, "label_smoothing": 0.1}
 
 
 def mam(value: int) -> Spec:
-    """Return MAM with a flat prefix, in the paper's ratio of prefix to adapter size, 30 to 512."""
+    """Return MAM with a flat prefix; prefix length and adapter size have the paper's ratio, 30 to 512."""
     return {"preset": "mam_flat", "length": max(1, round(value * 30 / 512)), "bottleneck": value}
 
 

@@ -116,7 +116,7 @@ def padded(rows: Sequence[list[int]]) -> Tensor:
 
 
 def loss_of(model: BartForConditionalGeneration, pairs: Sequence[tuple[list[int], list[int]]]) -> Tensor:
-    """Return the mean loss of restoring texts, per token."""
+    """Return the mean loss per token of reconstructing texts from their noisy versions."""
     noisy, whole = (padded([pair[side] for pair in pairs]) for side in (0, 1))
     output = model(
         input_ids=noisy,

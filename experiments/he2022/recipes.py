@@ -1,8 +1,8 @@
-"""Where the presets' default learning rates come from: the rates chosen on validation rows.
+"""The trials behind the presets' default learning rates, which are chosen on validation rows.
 
-`banks/config/presets.py` has the defaults of each preset; a test compares its rates with these. Most rates were tried by
-`experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies in this folder, on 1,500 rows of
-SST-2; the remaining presets are tried here, like the latter. No choice is made on test rows.
+`banks/config/presets.py` has the defaults of each preset; a test compares its rates with these. Most rates were chosen in
+`experiments.houlsby2019.compare`, on eight tasks with all rows, or in the encoder studies in this folder, on 1,500 rows of
+SST-2; the remaining presets are tried here in the same way as in the encoder studies. Test rows are never used to choose.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from experiments.studies.tuning import Method, scores_of
 TASKS = ("sst2", "mrpc")
 """A task on single texts and a task on text pairs."""
 CHOOSER = "sst2"
-"""The task whose validation rows choose the rates."""
+"""The task on whose validation rows the learning rates are chosen."""
 TRAIN = 1500
 """Number of training rows."""
 
@@ -32,17 +32,17 @@ class Row:
     name: str
     bank: Spec
     method: Method
-    """The method as tried to choose the rate; its bank may have another size."""
+    """The method with which the rate is chosen; its bank may have a different size."""
     budget: float | None = None
     """Target share of the backbone; None if the bank's size is fixed."""
     model: Model = "minilm"
 
     def choosing(self, scale: Scale) -> list[Trial]:
-        """Return the trials that choose the rate."""
+        """Return the trials from which the rate is chosen."""
         return self.method.grid(scale, CHOOSER, scale.seeds[0], TRAIN)
 
     def final(self, scale: Scale, book: Book, task: str) -> list[Trial]:
-        """Return the final trials, one per seed; an empty list while the rate is not known."""
+        """Return the final trials, one per seed; an empty list until the rate has been chosen."""
         number = self.method.chosen(scale, book, task, CHOOSER, TRAIN)
         if number is None:
             return []
@@ -50,7 +50,7 @@ class Row:
         return [same_rate.grid(scale, task, seed, TRAIN)[number] for seed in scale.seeds]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the rate that was chosen."""
+        """Return the rate that was chosen; None if none has been chosen yet."""
         trials = self.final(scale, book, CHOOSER)
         return float(trials[0].training["learning_rate"]) if trials else None
 

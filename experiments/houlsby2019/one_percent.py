@@ -73,7 +73,7 @@ when the test scores of `houlsby2019/compare` were known; its only choice, the s
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Check whether the bank is close to full fine-tuning, and whether it is above it."""
+    """Check whether the bank's score is close to that of full fine-tuning, and whether it is higher."""
     full, ours, size = _mean(FULL, scale, book), _mean(NARROW, scale, book), share(NARROW, scale, book)
     if full is None or ours is None or size is None:
         return []

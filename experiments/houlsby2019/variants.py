@@ -53,12 +53,12 @@ def trials(scale: Scale, task: str, spec: dict[str, Any]) -> list[Trial]:
 
 
 def sigmas(scale: Scale) -> dict[float, dict[str, Any]]:
-    """Return the banks of the study of initialisation, by sigma."""
+    """Return the banks of the initialisation study, keyed by sigma."""
     return {sigma: bank(*BOTH, init_scale=sigma) for sigma in scale.some(SIGMAS)}
 
 
 def extensions(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Return the banks of the study of extensions, by name."""
+    """Return the banks of the extension study, keyed by name."""
     return {name: EXTENSIONS[name] for name in scale.some(tuple(EXTENSIONS), 8)}
 
 

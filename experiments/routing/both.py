@@ -26,7 +26,7 @@ TINY = 1e-12
 
 
 def to_ask(tasks: Sequence[TaskRows], task: TaskRows, num_labels: int) -> dict[str, NDArray[np.bool_]]:
-    """Return, for each bank, a mask ``(N,)`` of the validation rows of a task that it must be queried on.
+    """For each bank, return a mask ``(N,)`` of the task's validation rows on which the bank must be queried.
 
     Args:
         tasks: the tasks that the router knows.

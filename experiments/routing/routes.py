@@ -64,7 +64,7 @@ def cells_after(
     """Return how the rows of all given tasks are routed by a router that knows these tasks.
 
     Args:
-        tasks: the tasks in the order of learning.
+        tasks: the tasks, in the order they were learned.
         by_label: whether a row counts as correct if its label is, whatever its task.
         split: name of the split to route.
         distances: whether to look for unknown rows, which takes longer than finding the tasks.

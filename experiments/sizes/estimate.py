@@ -1,19 +1,19 @@
 """Memory to learn one bank, from a model's configuration alone.
 
 * Parameters are counted on the meta device.
-* Weights: 2 bytes per parameter in bf16. Quantised are the linear layers without the output head: int8 takes one byte per
+* Weights: 2 bytes per parameter in bf16. The linear layers, except the output head, are quantised: int8 takes one byte per
   weight and 5 per output (a float32 scale and an int8 zero point); nf4 takes half a byte per weight, one byte per 64 weights,
   2 per 16,384 weights and 34 per matrix (as stored by torchao 0.18).
 * Bank: 4 bytes per parameter for each of value, gradient and AdamW's two moments.
 * Kept activations: the storages that autograd saves in one forward pass with the loss, without parameters. They are counted
   in torch's ``FakeTensorMode``, which runs the pass without computing or allocating anything, for one and two layers: with
   L layers, ``kept(L) = kept(1) + (L - 1) (kept(2) - kept(1))``. With gradient checkpointing, every layer keeps only its
-  input, ``2 rows length width`` bytes, and one layer at a time has its activations again; what is saved after the last layer
+  input, ``2 rows length width`` bytes, and one layer at a time recomputes its activations; what is saved after the last layer
   (final norm, logits and loss) stays: ``after + 2 L rows length width + kept(2) - kept(1)``. A batch has padding, so
   attention gets a mask, and transformers repeats keys and values for all heads; without padding, less is kept.
 
-Not counted are what a step allocates for a moment (the products of one layer, the gradient of the logits), the fragments of
-an allocator, and what the libraries themselves take.
+What a step allocates temporarily (the products of one layer, the gradient of the logits), fragmentation of the allocator and
+the memory of the libraries themselves are not counted.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ BANKS: dict[str, dict[str, Any]] = {
 
 @dataclass(kw_only=True)
 class Sizes:
-    """Numbers of parameters, and bytes."""
+    """Numbers of parameters, and sizes in bytes."""
 
     backbone: int
     """Parameters of the backbone."""
     bank: int
     """Parameters of the bank."""
     bf16: int
-    """Bytes of the backbone's weights in bf16, and quantised."""
+    """Bytes of the backbone's weights in bf16; below, those of quantised weights."""
     int8: int
     nf4: int
     gradients: int
@@ -110,7 +110,7 @@ def weights(model: nn.Module) -> tuple[int, int]:
 
 
 def kept(config: PretrainedConfig, bank: dict[str, Any], rows: int, length: int, num_layers: int) -> Kept:
-    """Return what one forward pass with its loss keeps for the backward pass, if there were ``num_layers`` layers."""
+    """Return what one forward pass with its loss keeps for the backward pass, in a model of ``num_layers`` layers."""
     with FakeTensorMode():
         model = model_of(_with_layers(config, num_layers))
         added = bank_on(model, bank)
@@ -126,7 +126,7 @@ def kept_by(model: PreTrainedModel, bank: Bank, ids: Tensor) -> Kept:
         ids: tokens of full rows, ``(rows, length)``.
     """
     length = ids.shape[1]
-    # A complete mask, so that nothing has to be decided from values.
+    # A complete mask, so that no decision depends on the values of tensors.
     mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
     with counted([*model.parameters(), *model.buffers(), *bank.parameters()]) as found:
         head, places = GenerationHead("causal-lm"), []
@@ -141,7 +141,7 @@ def kept_by(model: PreTrainedModel, bank: Bank, ids: Tensor) -> Kept:
 
 @contextmanager
 def counted(known: list[Tensor]) -> Iterator[dict[int, int]]:
-    """Count inside the block the bytes of each storage that autograd saves, except those of known tensors."""
+    """Inside the block, count the bytes of each storage that autograd saves, except those of known tensors."""
     left_out = {tensor.untyped_storage()._cdata for tensor in known}
     found: dict[int, int] = {}
     alive: list[Any] = []

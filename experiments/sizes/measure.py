@@ -1,4 +1,4 @@
-"""The same numbers measured on a small model with weights: what torch has allocated after a forward pass, and holds."""
+"""The same sizes, measured on a small model with weights: the bytes that torch still holds after a forward pass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def held(bank: dict[str, Any], *, checkpointing: bool) -> int:
     def forward() -> torch.Tensor:
         return head.loss(head(run(model, added, inputs, base=False, checkpointing=checkpointing).logits), ids)
 
-    forward()  # what is allocated once, such as tables of positions
+    forward()  # allocates what is allocated only once, such as position tables
     return alive_bytes(forward)
 
 

@@ -32,7 +32,7 @@ class Scale:
 
     @property
     def larger(self) -> bool:
-        """Whether the backbone differs from the small scale's; if so, pages have separate names."""
+        """Whether this scale has a different backbone from the small scale; if so, its pages have names of their own."""
         return self.name not in ("small", "quick")
 
     @property

@@ -17,9 +17,9 @@ class Case:
     size: Size
     draw: int
     starts: Mapping[str, float]
-    """Test score by start: fresh, earlier tasks, average."""
+    """Test scores, keyed by the bank's starting point: fresh, an earlier task, or average."""
     taken: str
-    """The start that auto chooses: fresh, an earlier task, or average."""
+    """The starting point that auto chooses: fresh, an earlier task, or average."""
     choosing: float
     """Seconds that auto takes to choose."""
     learning: float
@@ -27,17 +27,17 @@ class Case:
 
     @property
     def fresh(self) -> float:
-        """Test score from a fresh bank."""
+        """Test score of the bank that started fresh."""
         return self.starts["fresh"]
 
     @property
     def by_hand(self) -> float:
-        """Test score from the best earlier bank."""
+        """Test score of the bank that started from the best earlier bank."""
         return max(score for start, score in self.starts.items() if start not in ("fresh", "average", "fusion"))
 
     @property
     def auto(self) -> float:
-        """Test score from the start that auto chooses."""
+        """Test score of the bank that started where auto chooses."""
         return self.starts[self.taken]
 
 

@@ -41,7 +41,7 @@ BANKS: dict[str, dict[str, Any]] = {"pfeiffer": {"preset": "pfeiffer"}, "lora": 
 
 
 def stream_of(stream: str, data: Path, bank: dict[str, Any], backbone: str = "minilm") -> dict[str, Any]:
-    """Return the keys of a stream file, without tasks."""
+    """Return the content of a stream file, without its tasks."""
     return {
         "name": f"transfer-{stream}",
         "seed": SEED,

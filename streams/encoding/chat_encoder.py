@@ -4,8 +4,8 @@ The tokens of the assistant are those that the template marks with ``{% generati
 ``apply_chat_template(..., return_assistant_tokens_mask=True)``, as in TRL. For a template without marks, they are found by
 prefixes: the rendering of the messages before an assistant message, with the beginning of an answer, and the rendering of the
 messages up to it both have to be prefixes of the rendering of all messages, and to end between two tokens. A conversation for
-which neither is exact is refused. Where a token of the whole text lies on both sides of the last answer's beginning (such as
-two line breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
+which neither is exact is refused. If a token of the whole text spans the beginning of the last answer (such as two line
+breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
 warns.
 
 A source that is too long loses its oldest turns, but not the system prompt; if the last message alone is too long, its end is
@@ -31,8 +31,8 @@ from continual_petl.streams.sources.conversations import Message
 Ids = list[int]
 _ELSEWHERE = (
     "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so that a "
-    "bank would learn to continue another text than it is given in prediction. Write a copy of the template to a file in "
-    "which they do, and name it under chat.template"
+    "bank would learn to continue another text than it is given in prediction. Copy the template to a file, change it so "
+    "that they do, and name the file under chat.template"
 )
 
 
@@ -80,7 +80,7 @@ class ChatEncoder:
         return EncodedChat(source, kept != list(messages), learned, mask, choices)
 
     def fitting(self, messages: Sequence[Message]) -> tuple[list[Message], str, Ids]:
-        """Return the messages that fit into a source, their text and its tokens: without the oldest turns, if need be."""
+        """Return the messages that fit into a source, their text and its tokens; the oldest turns are dropped if needed."""
         kept = list(messages)
         first = int(kept[0]["role"] == "system")
         while True:
@@ -95,14 +95,14 @@ class ChatEncoder:
                 kept[-1] = {**kept[-1], "content": self._shortened(kept[-1]["content"], len(ids))}
 
     def _shortened(self, content: str, num_tokens: int) -> str:
-        """Return a text without as many tokens at its end as a source has too many."""
+        """Cut as many tokens from the end of a text as the source exceeds its limit by."""
         _, (_, ends) = self.tokens(content)
         left = len(ends) - (num_tokens - self.room)
         text = content[: ends[left - 1]] if left > 0 else ""
         if not text.strip() or text == content:
             raise UnusableChat(
-                f"the chat template makes {num_tokens} tokens of the system prompt and the last message, of which "
-                f"{len(ends)} are of this message, and a source has room for {self.room}: write a shorter system prompt, "
+                f"with the chat template, the system prompt and the last message have {num_tokens} tokens, of which "
+                f"{len(ends)} are the message's own, but a source has room for {self.room}: write a shorter system prompt, "
                 "or use a larger backbone.max_length or a smaller max_target_length"
             )
         return text
@@ -113,7 +113,7 @@ class ChatEncoder:
         Args:
             messages: the conversation, which ends with an answer.
             prompt: the text before this answer.
-            source: its tokens.
+            source: the tokens of this text.
         """
         text = render(self.tokenizer, self.chat, messages)
         check_written(messages[-1], text)
@@ -130,7 +130,7 @@ class ChatEncoder:
             raise UnusableChat(_ELSEWHERE)
         target, mask = whole[num_same:end], mask_W[:num_same]
         if num_same < len(source):
-            # A token of the whole text lies on both sides. The bank is given the source alone, so the rest is too.
+            # A token of the whole text spans the border. The bank is given the source alone, so the rest is tokenised alone.
             rest, _ = self.tokens(text[begin:])
             header_W, fill = mask_W[num_same:][spans[1][num_same:] <= begin], self.chat.loss_on == "all"
             target, mask = rest[: end - len(whole) or None], np.append(mask, np.full(len(source) - num_same, fill))

@@ -226,7 +226,7 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
 
 
 def _nearest(before: int, after: int) -> Tensor:
-    """Return the source index of each new pixel; summed in double precision, which matters at pixel borders."""
+    """Return the source index of each new pixel; steps are summed in double precision, which matters at pixel borders."""
     step = before / after
     return torch.from_numpy(np.cumsum([0.5 * step, *[step] * (after - 1)]).astype(np.int64))
 

@@ -1,7 +1,7 @@
-"""Encodes the options of a task: the texts of which it chooses one for each row, by likelihood.
+"""Encodes the options of a task: the texts from which it chooses one for each row, by likelihood.
 
-An option is encoded as a target is, with its end token: its log-probability is that of the text that a bank would generate,
-ended. Where options are scored, every row becomes one sequence per option.
+An option is encoded like a target, with its end token: its log-probability is that of generating this text and ending there.
+For scoring, every row becomes one sequence per option.
 
 Shape suffixes: N rows, K options, O tokens of all options of all rows.
 """
@@ -46,7 +46,7 @@ def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> Tokenised
 
 
 def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]], room: int) -> None:
-    """Raise `InputError` if an option would have to be cut, or two options are the same tokens: their scores would be equal.
+    """Raise `InputError` if an option would have to be cut, or if two options have the same tokens and thus equal scores.
 
     Args:
         options: the texts.
@@ -57,11 +57,11 @@ def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]],
     for option, tokens in zip(options, tokens_K, strict=True):
         if len(tokens) > room:
             raise InputError(
-                f"options: {option!r:.80} has {len(tokens)} tokens with its end, and a target has room for {room} "
+                f"options: {option!r:.80} has {len(tokens)} tokens with its end token, but a target has room for {room} "
                 "(max_target_length): use a larger max_target_length, or a shorter option."
             )
         if (other := seen.setdefault(tokens.tobytes(), option)) != option:
             raise InputError(
-                f"options: {other!r:.80} and {option!r:.80} are the same tokens with this tokenizer, so they always get the "
+                f"options: {other!r:.80} and {option!r:.80} have the same tokens with this tokenizer, so they always get the "
                 "same score: write options that differ in more than unknown or invisible characters."
             )

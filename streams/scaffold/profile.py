@@ -164,7 +164,7 @@ def _as_number(text: str) -> float:
 
 
 def _is_image(value: Any) -> bool:
-    """Return whether a value is an image as returned by ``datasets``, or nested lists of grey or RGB values."""
+    """Return whether a value is an image, either as returned by ``datasets`` or as nested lists of grey or RGB values."""
     if isinstance(value, Mapping):
         return {"bytes", "path"} <= value.keys()
     if isinstance(value, list | tuple) and value:

@@ -43,14 +43,14 @@ def from_cell(value: Any) -> Any:
 
 
 def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
-    """Return the messages of a value; a text is one message.
+    """Convert a value to a list of messages; a text becomes a single message.
 
     Args:
         value: a text or a list of messages.
-        speaker: who says a text.
+        speaker: the role of the message that a text becomes.
 
     Raises:
-        ValueError: saying what cannot be used; it begins with lower case, and names a message by its number, from 1.
+        ValueError: if the value cannot be used. The error's text starts in lower case, and messages are counted from 1.
     """
     if isinstance(value, str):
         value = [{"role": speaker, "content": value}]
@@ -146,11 +146,11 @@ def _message(value: Any, place: str) -> Message:
         role = _SHARE_GPT.get(role, role)
     if role not in ROLES:
         known = ", ".join(ROLES if form[0] == "role" else (*_SHARE_GPT, *ROLES))
-        raise ValueError(f"{place} has the {form[0]} {show(role)}; allowed are {known}")
+        raise ValueError(f"{place} has {form[0]} {show(role)}; expected one of: {known}")
     if not isinstance(content, str):
-        raise ValueError(f"{place} has a {form[1]} of type {type(content).__name__}, {show(content)}; allowed is text")
+        raise ValueError(f"{place} has a {form[1]} of type {type(content).__name__}, {show(content)}; expected text")
     if not content.strip():
-        raise ValueError(f"{place}, with the role {role}, is empty")
+        raise ValueError(f"{place} (role {role}) is empty")
     try:
         content.encode()
     except UnicodeEncodeError as error:

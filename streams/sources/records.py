@@ -29,10 +29,10 @@ def format_of(path: Path) -> str:
 
 
 def read_records(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
-    """Yield the records of a file as it is read.
+    """Read a file piece by piece and yield its records.
 
     Args:
-        place: beginning of the messages; names the file.
+        place: how error messages begin; names the file.
         path: path of the file.
         limits: maximum sizes of the file and its cells.
 
@@ -81,7 +81,7 @@ def _json_lines(file: TextFile) -> Iterator[Numbered]:
 
 
 def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
-    """Read a table as in training: quotation marks are ordinary in .tsv, and every line must have all fields."""
+    """Read a table as training does: quotation marks in .tsv are ordinary characters; each line must have all fields."""
     header: list[str] | None = None
     for start, fields in table_lines(file, tabs=tabs):
         if header is None:

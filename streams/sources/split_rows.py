@@ -64,7 +64,7 @@ def pick(
     raise_problems(
         [
             f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; "
-            f"{columns_there(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
+            f"{columns_there(table)}. Give the right name: columns: {{{key}: ...}}.{separators_hint(table)}"
             for key, name in missing.items()
         ],
         [("columns", key) for key in missing],

@@ -49,8 +49,8 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
             column = _column(table, field)
             if column is None:
                 raise InputError(
-                    f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Name the "
-                    "right one."
+                    f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Use "
+                    "the name of one of them."
                 )
             columns[field] = _texts(where, field, column)
         num_rows = len(next(iter(columns.values())))

@@ -234,7 +234,7 @@ def check_regular(place: str, path: str) -> None:
 
 
 class _Unpacking(io.RawIOBase):
-    """The unpacked bytes of a file; their number is checked."""
+    """A stream of a file's unpacked bytes, which checks how many there are."""
 
     def __init__(self, file: TextFile, unpack: Callable[[Any], Any]) -> None:
         self._file, self._size = file, 0

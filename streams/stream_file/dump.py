@@ -92,12 +92,12 @@ def _check_scalar(value: Any, path: tuple[str | int, ...]) -> None:
         try:
             check_number(value)
         except ValueError as error:
-            raise InputError(f"key {dotted(path)}: holds {error}: give a smaller number, or a text") from None
+            raise InputError(f"key {dotted(path)}: the value is {error}: give a smaller number, or a text") from None
 
 
 def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
     if len(path) > MAX_DEPTH:
-        raise InputError(f"key {dotted(path)}: nested more than {MAX_DEPTH} levels deep, so it could not be read again")
+        raise InputError(f"key {dotted(path)}: nested more than {MAX_DEPTH} levels deep, so it could not be read back")
     if isinstance(value, TrainingOverride):
         return _plain(value.given(), path)
     if isinstance(value, BaseModel):

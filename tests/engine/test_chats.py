@@ -116,8 +116,8 @@ def test_rows_are_texts_or_messages_alone_or_mixed_with_other_tasks(learned: Pat
         ([[assistant("w2"), user("w1")]], "message 1, the first after any system message, has the role assistant"),
         ([[]], "an empty list"),
         ([7], "7 is of type int, not a list of messages"),
-        ([" "], "message 1, with the role user, is empty"),
-        ([[{"role": "tool", "content": "w1"}]], "message 1 has the role 'tool'"),
+        ([" "], "message 1 (role user) is empty"),
+        ([[{"role": "tool", "content": "w1"}]], "message 1 has role 'tool'"),
     ],
 )
 def test_rows_that_are_no_conversations_are_refused(learned: Path, row: Any, what: str) -> None:
@@ -180,7 +180,7 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
         assert unnamed.status_code == 200, unnamed.text
         for bad, what in (
             ({"messages": [assistant("w1")]}, "has the role assistant, not user"),
-            ({"messages": [{"role": "tool", "content": "w1"}]}, "message 1 has the role 'tool'"),
+            ({"messages": [{"role": "tool", "content": "w1"}]}, "message 1 has role 'tool'"),
             ({"text": "w1"}, "it has the keys 'text'; each row must be a text, or an object with the key messages"),
             (7, "7 is of type int"),
         ):

@@ -155,13 +155,13 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("bert", bottleneck("ffn", depth=2), "its bottlenecks have more layers"),
     ("bert", bottleneck("ffn", activation="elu"), "adapters has no activation like elu"),
     ("bert", bottleneck("ffn", composition="learned"), "the factors of its layers are learned"),
-    ("gpt2", SCALED, "a parallel bottleneck reads something else there"),
+    ("gpt2", SCALED, "parallel bottlenecks of adapters read other states"),
     ("mt5", "lora_ffn", "the FFN of this family has two first projections"),
     ("llama", "lora", "its model type 'llama' is not one of bert"),
     ("bert", "ia3", "multiplies the FFN's states before their non-linearity .gelu."),
     ("bert", BOTH, "LoRA and IA3, and a union of adapters has only one of the two"),
     ("bert", "multihead_parallel", "adapters has no multi-head parallel adapter"),
-    ("t5", "prefix_flat", "counts a prefix as positions, which moves those of the text"),
+    ("t5", "prefix_flat", "counts a prefix as positions, which shifts those of the text"),
     ("bert", TWICE, "several prefixes at the same heads"),
 ]
 
@@ -204,7 +204,7 @@ def test_negative_factors_before_a_relu_and_other_numbers_of_heads_are_refused(
     with pytest.raises(InputError, match="with the same number of heads"):
         write_adapters(subject, tmp_path)
     fused = subject.plan.bank.model_copy(update={"fuse": ("a", "b")})
-    with pytest.raises(InputError, match=r"its bank reads those of other tasks \(a, b\)"):
+    with pytest.raises(InputError, match=r"its bank reads other tasks' banks \(a, b\)"):
         write_adapters(replace(subject, plan=subject.plan.model_copy(update={"bank": fused})), tmp_path)
 
 

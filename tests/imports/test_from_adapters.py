@@ -59,7 +59,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"residual_before_ln": False}, {}, "key residual_before_ln: got False"),
     ({"non_linearity": "mish"}, {}, "a bank has no activation like 'mish'"),
     ({"original_ln_before": True}, {}, "read normalised sums .original_ln_before. only on the FFN"),
-    ({"is_parallel": True}, {}, "a parallel bottleneck .is_parallel. reads something else"),
+    ({"is_parallel": True}, {}, "parallel bottlenecks .is_parallel. read other states"),
     ({"architecture": "reft"}, {}, "key config.architecture: got 'reft'"),
     ({"model_type": "roberta"}, {}, "key model_type: got 'roberta', but the run's backbone is of type 'bert'"),
     ({"leave_out": [0, 1]}, {}, "it leaves out all layers"),

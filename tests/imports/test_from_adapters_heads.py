@@ -33,10 +33,10 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Tensor | None], dict[str, str
     ("bert", {"layers": 2}, {}, {}, "head_config.json: key layers: got 2"),
     ("bert", {"head_type": "causal_lm"}, {}, {}, "key head_type: got 'causal_lm'"),
     ("bert", {"new": 1}, {}, {}, "key new: got 1: it changes what the head computes"),
-    ("bert", {"num_labels": 4, "label2id": None}, {}, {}, "with 4 outputs. It is damaged"),
+    ("bert", {"num_labels": 4, "label2id": None}, {}, {}, "with 4 outputs. The file is damaged"),
     ("bert", {"label2id": {"x": 0, "y": 0, "z": 1}}, {}, {}, "expected one name for each of its 3 outputs"),
-    ("distilbert", {"use_pooler": True}, {}, {}, "on model type 'distilbert' it reads other states"),
-    ("bart", {"head_type": "tagging"}, {}, {}, "on model type 'bart' it reads other states"),
+    ("distilbert", {"use_pooler": True}, {}, {}, "on model type 'distilbert', this head reads other states"),
+    ("bart", {"head_type": "tagging"}, {}, {}, "on model type 'bart', this head reads other states"),
     ("bert", {}, {WEIGHT: None}, {}, "expected heads.classification.1.bias, heads.classification.1.weight"),
     ("bert", {}, {"heads.other.1.bias": torch.zeros(3)}, {}, "or was replaced"),
     ("bert", {}, {}, {"kind": "multilabel"}, "kind: got 'multilabel', but head_config.json says 'classification'"),
@@ -101,7 +101,7 @@ def test_heads_of_classes_of_transformers_are_read(backbone_folder: Folder, tmp_
     with pytest.raises(InputError, match=r"its head has the tensor 'pre_classifier\.weight'"):
         imported(subject, tmp_path, kind="classification")
     static(tmp_path, {**copies, "other": torch.zeros(2)}, {})
-    with pytest.raises(InputError, match="its head has the tensor 'other', and a bank's head is one linear layer"):
+    with pytest.raises(InputError, match="its head has the tensor 'other', but a bank's head is one linear layer"):
         imported(subject, tmp_path, kind="classification")
 
 

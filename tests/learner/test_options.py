@@ -74,8 +74,8 @@ def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["w1", "w2 " * 9], r"has 10 tokens with its end, and a target has room for 8 \(max_target_length\)"),
-        (["w1", "w999", "w998"], "'w999' and 'w998' are the same tokens"),
+        (["w1", "w2 " * 9], r"has 10 tokens with its end token, but a target has room for 8 \(max_target_length\)"),
+        (["w1", "w999", "w998"], "'w999' and 'w998' have the same tokens"),
     ],
 )
 def test_options_that_cannot_be_told_apart_are_refused(options: list[str], message: str) -> None:

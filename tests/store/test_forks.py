@@ -26,7 +26,7 @@ FORK = "its certificate is entry number 4 of the chain, and so is that of"
 
 @pytest.fixture
 def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-    """Return a run whose replaced bank was moved away, others were learned past all checks, and it was put back."""
+    """Return a run whose replaced bank was moved away, others were learned past all checks, and it was restored."""
 
     def fork(num_more: int) -> Path:
         learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])

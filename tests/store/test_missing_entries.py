@@ -193,7 +193,7 @@ def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) 
 
 
 def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
-    """A missing bank that was dropped on record, and is found and put back after all, counts again."""
+    """A missing bank that was dropped on record, and is found and restored after all, is live again."""
     before = bank_digests(Run(folder))
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
     forget(folder, "three")

@@ -224,8 +224,8 @@ def deep(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("trainer", "problem"),
     [
-        ({"x": deep(45)}, "nested more than 40 levels deep, so it could not be read again"),
-        ({"x": 1 << 2000}, "key trainer.x: holds a number beyond the largest float"),
+        ({"x": deep(45)}, "nested more than 40 levels deep, so it could not be read back"),
+        ({"x": 1 << 2000}, "key trainer.x: the value is a number beyond the largest float"),
         ({"x": "\ud800"}, "key trainer.x: the text holds " + BACK + "ud800, half of a surrogate pair"),
         ({"\ud800": 1}, "the text holds " + BACK + "ud800, half of a surrogate pair"),
     ],

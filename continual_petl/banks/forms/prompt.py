@@ -110,7 +110,7 @@ class PromptForm(Form):
         return part.vectors()
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether the encoder is gone; see `Form.is_folded`."""
+        """Return whether the encoder has been folded away; see `Form.is_folded`."""
         return not isinstance(group[INPUT], PromptEncoder)
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:

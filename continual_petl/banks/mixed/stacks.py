@@ -101,7 +101,7 @@ class Stacks:
         mine = self._kept.setdefault(kind, [])
         found = next((stack for stack in mine if stack.key == key), None)
         if found is None:
-            # Reusing memory is several times as fast as allocating new memory, which the system has to clear.
+            # Reusing memory is several times faster than allocating new memory, since the system zeroes new memory.
             idle = [stack for stack in mine if not stack.num_users and len(key) <= stack.capacity and len(key) > 1]
             full = self.num_bytes > self.max_bytes / 2
             found = (

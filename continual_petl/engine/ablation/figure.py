@@ -53,7 +53,7 @@ def figure(ablation: Ablated) -> Drawing:
 
 
 def layer_names(ablation: Ablated) -> list[str]:
-    """Return the numbers of the layers; for an encoder-decoder, each is followed by enc or dec."""
+    """Return the indices of the layers; for an encoder-decoder, each is followed by enc or dec."""
     if len(ablation.stacks) != 2:
         return [str(number) for number in range(ablation.layers)]
     return [f"{number} {'enc' if number < ablation.stacks[0] else 'dec'}" for number in range(ablation.layers)]

@@ -114,7 +114,7 @@ def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
         return [(number, number) for number in range(num_layers)]
     given = [spans] if isinstance(spans, str) else list(spans)
     if not given:
-        raise InputError("spans: none was given; give all, single, or spans such as 0-3")
+        raise InputError("spans: the list is empty; give all, single, or spans such as 0-3")
     return sorted({_span(each, num_layers) for each in given})
 
 

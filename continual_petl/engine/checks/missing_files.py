@@ -32,7 +32,7 @@ _KINDS = ("classification", "regression", "multilabel", "token-classification")
 
 
 def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
-    """Report the problems of a stream's data and backbone without loading the model, if files of tasks are missing.
+    """If files of tasks are missing, report all problems with a stream's data and backbone without loading the model.
 
     Args:
         spec: the stream.
@@ -46,7 +46,7 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
 
 
 def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec], learned_on: str | None = None) -> None:
-    """Report the problems of a stream's data and backbone if there is no such backbone; see `refuse_missing_files`.
+    """If the backbone does not exist, report all problems with a stream's data and backbone; see `refuse_missing_files`.
 
     Args:
         spec: the stream.

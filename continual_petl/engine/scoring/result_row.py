@@ -152,7 +152,7 @@ def _not_measured_again(gone: dict[str, str]) -> str:
 def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:
     """Return which earlier tasks to measure and which to certify."""
     policy = session.spec.evaluate
-    # A shared bank has changed, so its score can only be measured.
+    # A shared bank has changed, so scores of its tasks can be measured but not certified.
     shared = {link.task for link in earlier if link.shared}
     own = [link.task for link in earlier if not link.shared]
     if policy == "auto":

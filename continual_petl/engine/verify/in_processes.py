@@ -66,7 +66,7 @@ def check_together(
     in_chain: Callable[[str], bool],
     progress: OnProgress,
 ) -> list[TaskCheck]:
-    """Return one check for each task, in their order.
+    """Return one check per task, in the order of ``tasks``.
 
     Args:
         checker: the checker of this process.
@@ -76,7 +76,7 @@ def check_together(
         progress: called after every few tasks.
 
     Raises:
-        InputError: if ``jobs`` is less than 1, or a starting process is importing the script that calls this.
+        InputError: if ``jobs`` is less than 1, or if a starting process, importing the main script, calls this.
     """
     _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}

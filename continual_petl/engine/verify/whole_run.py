@@ -89,7 +89,7 @@ class _State:
             yield self.survey.placed(link, check)
 
     def of_no_task(self) -> Iterator[TaskCheck]:
-        """Yield failed checks of misplaced tombstones, the pin, the stream file and the backbone's files."""
+        """Yield the failed checks that belong to no task: tombstones, the pin, the stream file, the backbone's files."""
         pin, wrong = self.survey.pinned()
         wrong = list(map(self._of_stream, wrong))
         yield from self.survey.with_seed(wrong, self._session.spec.seed, differs=self.checker.other_seed)

@@ -19,7 +19,7 @@ def tasks_of_a_bar(count: int) -> int:
 def in_words(count: int) -> str:
     """Describe the bars; empty if each task has its own bar."""
     size = tasks_of_a_bar(count)
-    return "" if size == 1 else f" Each bar is the mean of {size:,} of the {count:,} tasks, in the order of learning."
+    return "" if size == 1 else f" Each bar is the mean of {size:,} of the {count:,} tasks, in learning order."
 
 
 def task_bars(
@@ -28,7 +28,7 @@ def task_bars(
     """Return a bar for each task, or each few tasks, divided into parts.
 
     Args:
-        tasks: their names, in the order of learning.
+        tasks: their names, in the order they were learned.
         parts: by part, its size for each task; None if unknown, which is left out of means.
         y: title of the vertical axis.
         number: plotly's number format, with a prefix.

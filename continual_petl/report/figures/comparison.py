@@ -36,7 +36,7 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> Drawing:
 
 
 def cost(runs: Sequence[tuple[str, RunFacts]]) -> Drawing:
-    """Return the mean score at the end against the number of added parameters."""
+    """Return a plot of each run's final mean score against the number of parameters it added."""
     known = [(number, *run) for number, run in enumerate(runs) if run[1].growth]
     traces = [
         scatter(

@@ -158,7 +158,7 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
 
 
 def _same(digests: Sequence[str], num_runs: int) -> str:
-    """Return whether the runs that have a task have the same bank for it, bit for bit."""
+    """Describe whether a task's bank is the same, bit for bit, in all runs that have the task."""
     if len(digests) < 2:
         return "in one run only"
     if len(set(digests)) > 1:

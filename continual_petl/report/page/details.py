@@ -31,7 +31,7 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
 
     Args:
         tasks: the tasks in this file: one, or as many as are packed together.
-        first: 0-based position of the first of them in the order of learning.
+        first: 0-based position of the first of them, in the order they were learned.
         page: a version of the drawing code, for the digest.
         packed: whether they are compressed, since many tasks have parts in common.
     """
@@ -82,7 +82,7 @@ def _cards(task: TaskFacts, place: int) -> list[Card]:
         Card(name="score", value=number(task.score), note=note),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
         Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.bank}"),
-        Card(name="position", value=str(place + 1), note="in the order of learning"),
+        Card(name="position", value=str(place + 1), note="in the order tasks were learned"),
         Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
     ]
 

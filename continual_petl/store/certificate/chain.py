@@ -44,8 +44,8 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 
     Args:
         links: links of the learned tasks.
-        tombstones: the tombstones that count. One for a missing entry replaces nothing if the bank is back; if two name the
-            same entry, only one replaces it.
+        tombstones: the tombstones in effect. One for a missing entry replaces nothing if the bank has been restored; if two
+            name the same entry, only one replaces it.
     """
     aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
     own = [
@@ -67,10 +67,10 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 def counting(
     tombstones: Sequence[Tombstone], links: Iterable[Link], committed: Callable[[int], bool]
 ) -> list[Tombstone]:
-    """Return the tombstones that count: all but the newest, if it makes way for a bank that was never written.
+    """Return the tombstones in effect: all but the newest, if it makes way for a bank that was never written.
 
-    If the process is killed after writing such a tombstone but before writing the new bank, the old bank stays and still
-    counts.
+    If the process is killed after writing such a tombstone but before writing the new bank, the old bank stays and is
+    still live.
 
     Args:
         tombstones: all tombstones in the folder.
@@ -88,10 +88,10 @@ def counting(
 
 
 def live(links: Iterable[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
-    """Return the links that count, in the order of learning.
+    """Return the links of live banks, in the order they were learned.
 
-    If the process is killed after writing a tombstone but before removing the bank's folder, that bank no longer counts. A
-    bank that was missing when it was dropped, and has been put back since, counts again.
+    If the process is killed after writing a tombstone but before removing the bank's folder, that bank is no longer live.
+    A bank that was missing when it was dropped, and has been restored since, is live again.
     """
     gone = {tombstone.removed.seal for tombstone in tombstones if tombstone.why != "lost"}
     return sorted((link for link in links if link.seal not in gone), key=lambda link: (link.index, link.task))
@@ -114,7 +114,7 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
-                    "folder was put back after other tasks were learned, copied in from another run, or a bank.json was "
+                    "folder was restored after other tasks were learned, copied in from another run, or a bank.json was "
                     f"edited{chain.ways(here, 'Drop')}; no task can be learned until this is fixed",
                 )
             elif not chain.continues(link):

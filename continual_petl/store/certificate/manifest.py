@@ -41,7 +41,7 @@ class Manifest(PlanFields):
     format_version: Literal[2] = 2
     task: Name
     index: Index
-    """0-based position in the chain, in the order of learning."""
+    """0-based position in the chain, whose order is that in which tasks were learned."""
     predecessor: Digest | None
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None

@@ -1,7 +1,7 @@
-"""``backbone.json``: the one backbone of all banks of a run, pinned by digests.
+"""``backbone.json``: the pin, digests of the one backbone that all of a run's banks use.
 
-The digests cover its tensors, its configuration (an epsilon changes outputs just as a weight does) and, for `check_files`,
-its files.
+The digests cover the backbone's tensors, its configuration (an epsilon affects outputs just as a weight does) and its files
+(see `check_files`).
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
         then, now = pin.config.get(key), backbone.config_facts.get(key)
         if then != now:
             raise StoreError(
-                f"{path}: this run was learned on backbone {pin.name!r} whose config.json said {key}: {_short(then)}; "
-                f"that of {backbone.name!r} says {_short(now)}. With this value, the same weights compute different outputs: "
+                f"{path}: this run was learned on backbone {pin.name!r}, whose config.json had {key}: {_short(then)}; "
+                f"in {backbone.name!r}, it is {_short(now)}. With this value, the same weights compute different outputs: "
                 "restore config.json."
             )
 
 
 def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone: Backbone | None) -> list[str]:
-    """Return one problem for each file of the backbone that differs from the pinned one, byte for byte.
+    """Return one problem for each file of the backbone that is not byte for byte the pinned one.
 
     Args:
         path: path of the pin, for messages.

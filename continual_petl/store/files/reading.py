@@ -179,9 +179,7 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise StoreError(f"{where}: not JSON ({error}); the file is damaged") from error
     if not isinstance(value, dict):
-        raise StoreError(
-            f"{where}: the whole file: expected a JSON object, found {type(value).__name__}; the file is damaged"
-        )
+        raise StoreError(f"{where}: expected a JSON object, found {type(value).__name__}; the file is damaged")
     return value
 
 

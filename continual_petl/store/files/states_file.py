@@ -75,7 +75,7 @@ class StatesFile:
         """Write the file and map it.
 
         Args:
-            make: calls its argument until every row has been written once.
+            make: is given a function that writes rows, and calls it until every row has been written once.
 
         Raises:
             StoreError: if any step fails, for example on a full disk; no partial file is left.

@@ -70,11 +70,11 @@ class BankFolders:
         self._tombstones: dict[Path, tuple[Signature, Tombstone]] = {}
 
     def live(self) -> list[Link]:
-        """Return the links of the banks that count, in the order of learning."""
+        """Return the links of the live banks (neither replaced nor dropped), in the order they were learned."""
         return chain.live(self._each(), self.counting())
 
     def counting(self) -> list[Tombstone]:
-        """Return the tombstones that count, in the order of the chain."""
+        """Return the tombstones in effect, in chain order."""
         stones = list(map(self.tombstone, self.tombstone_files()))
         return chain.counting(stones, self._each(), lambda index: was_committed(self.results_file, index + 1))
 
@@ -99,8 +99,8 @@ class BankFolders:
         seal = self.link(task).seal
         if all(self.tombstone(path).removed.seal != seal for path in self.tombstone_files()):
             return True
-        # A bank with a tombstone was left by a killed process, or put back. Whether the tombstone counts depends on the
-        # other banks.
+        # A bank with a tombstone was left by a killed process, or restored. Whether the tombstone is in effect depends on
+        # the other banks.
         return any(link.seal == seal for link in self.live())
 
     def names(self) -> list[str]:

@@ -3,7 +3,7 @@
 A gap shows in the chain: the entry after it names a predecessor that does not exist. The chain cannot show that its newest
 entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its position in
 the chain and the seal of its certificate. As long as anything is missing, nothing is committed: a new entry could take its
-position, and then neither could be dropped or put back without breaking the chain.
+position, and then neither could be dropped or restored without breaking the chain.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def missing(
 
     Args:
         links: all links of the chain: learned tasks, tombstones, and the entries that tombstones replace.
-        tombstones: the tombstones that count.
+        tombstones: the tombstones in effect.
         lines: lines of ``results.jsonl``.
         gaps: whether positions without a link count as missing; False if some entries cannot be read.
     """

@@ -116,7 +116,7 @@ def group_of(name: str) -> str:
 
 
 def body(result: Result) -> str:
-    """Return the table and the largest single operations."""
+    """Return the text of the section: the table, and the list of the largest single operations."""
     whole, rows = result.medians["profiled"], []
     for name, taken in sorted(
         result.medians.items(), key=lambda item: (item[0] in ("profiled", PLAIN, LIGHTNING), -item[1])

@@ -1,8 +1,8 @@
-"""One batch whose rows belong to many tasks, each predicted by its task's bank, against a batch of one task.
+"""A batch whose rows belong to many tasks, each predicted by its task's bank, compared with a batch of a single task.
 
-peft uses ``adapter_names`` (LoRA on queries and values), adapters a ``BatchSplit`` (Houlsby's bottlenecks). Every peer is
-measured at its defaults and at the settings that are fastest for a batch of one task. Our candidates and their facts
-are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
+peft does this with ``adapter_names`` (LoRA on queries and values), adapters with ``BatchSplit`` (Houlsby's bottlenecks). Both
+are measured with their defaults and with the settings that are fastest for a batch of a single task. Our candidates and
+their facts are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
 """
 
 from __future__ import annotations

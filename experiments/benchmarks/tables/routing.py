@@ -1,7 +1,7 @@
-"""Rows without a task name: one batch against the same batch with named tasks, and opening the router of many tasks.
+"""Rows without a task name: a batch compared with the same batch with task names, and opening a router with many tasks.
 
-Banks and covariances are copies, but each copy has different means, so that the rows of a batch go to many tasks. The named
-batch names the tasks that the router finds, so both are predicted by the same banks.
+All banks and covariances are copies of one, but each copy has its own means, so that the rows of a batch are routed to many
+tasks. The batch with task names uses the tasks that the router finds, so the same banks predict both batches.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def opened(folder: Path) -> dict[str, float]:
 
 
 def _no_sums(store: Store, task: str) -> Any:
-    raise AssertionError(f"the sums of {task} in {store.folder} are not needed for scores")
+    raise AssertionError(f"computing scores read the sums of {task} in {store.folder}, which it does not need")
 
 
 def _seconds(work: Callable[[], object]) -> float:

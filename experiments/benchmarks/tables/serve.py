@@ -1,7 +1,8 @@
-"""An endpoint against the same engine in this process, and against a typical endpoint around peft: rows per second, latency.
+"""Throughput and latency of an endpoint, compared with the same engine in this process and a typical endpoint around peft.
 
-All banks are copies of one bank under different names, which affects neither times nor how much is read. Each request has
-one row, as for a busy endpoint, unless stated otherwise. Load comes from this machine, so the client's work is included.
+All banks are copies of one bank under different names; this changes neither the timings nor how much is read. Each request
+has one row, as is typical of a busy endpoint, unless stated otherwise. The load is generated on the same machine, so the
+client's work is included.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ class AttentionConfig(FormConfig):
     in_heads = True
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
-        """Return the options: softmax attention has two implementations, its replacement has an activation."""
+        """Return the options: a prefix (gated) has an implementation, a multi-head parallel adapter an activation."""
         own = "implementation" if composition == "gated" else "activation"
         return super().options_of(modifies, insertion, composition) | {own}
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return the options without effect: the MLP of a prefix has torch's default initialisation."""
+        """Return the options without effect: a prefix's MLP always uses torch's default initialisation."""
         idle = super().idle(reparametrise, init)
         return idle if reparametrise == "none" else idle | {"init", "init_scale"}
 

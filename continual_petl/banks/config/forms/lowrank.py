@@ -1,4 +1,4 @@
-"""LoRA: a low-rank change of a projection (Hu et al. 2022, https://arxiv.org/abs/2106.09685)."""
+"""LoRA: a low-rank change to a projection (Hu et al. 2022, https://arxiv.org/abs/2106.09685)."""
 
 from __future__ import annotations
 
