@@ -17,7 +17,7 @@ from continual_petl.heads.kinds import GENERATIVE
 
 SHARE = 0.025
 """Optimizer steps of a short fit as a share of the task's own steps."""
-WHOLE_UP_TO = 1500
+WHOLE_UP_TO = 3000
 """A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: earlier
 banks matter most when there are few rows, and a shorter fit would say little about that."""
 MIN_STEPS = 5
