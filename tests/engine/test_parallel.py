@@ -38,7 +38,7 @@ def test_two_processes_match_one_byte_for_byte_after_kills_and_stops(
     # By then the workers' banks of the first two are committed, or as good as that.
     stop_half_way(tasks, tmp_path, ("three", "four"), [DieOnce(tmp_path / "died", "two")], jobs=2)
     assert (tmp_path / "died").exists()
-    assert "task 'two': its worker was killed; it resumes from its last checkpoint" in caplog.text
+    assert "task 'two': its worker was killed; the task resumes from its last checkpoint" in caplog.text
     assert Run(tmp_path / "run").store.tasks[:1] == ["one"]
     run = learn(tasks, tmp_path / "run", jobs=2)
     assert files_of(tmp_path / "run") == files_of(tmp_path / "sequential")

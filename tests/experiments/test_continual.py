@@ -170,7 +170,7 @@ def test_page_reports_a_bank_that_forgot() -> None:
     reproduces = classic5.STUDY.reproduces
     assert reproduces is not None
     first, second, *others = reproduces(SMALL, book)
-    assert (first.found, first.holds) == ("forgetting of banks NOT 0 in 16 runs", False)
+    assert (first.found, first.holds) == ("forgetting of banks is NOT 0 in 16 runs", False)
     assert (second.found, second.holds) == (
         "a drop of 25.0 ± 0.0 points from the best score of each task to its last",
         True,
