@@ -74,7 +74,7 @@ def test_bank_on_another_backbone_is_refused(folder: Path, backbone_folder: Fold
     other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
-    with pytest.raises(StoreError, match=r"whose config\.json said layer_norm_eps: 1e-12; .* says 0\.001"):
+    with pytest.raises(StoreError, match=r"whose config\.json had layer_norm_eps: 1e-12; .* it is 0\.001"):
         store.write_backbone(load_backbone(str(other)))
 
 
@@ -129,7 +129,7 @@ def test_edited_manifest_is_detected(folder: Path, name: str, values: dict[str, 
     ("content", "match"),
     [
         ("{", "not JSON"),
-        ("[]", "whole file"),
+        ("[]", "expected a JSON object, found list"),
         ('{"format_version": 1}', "byte 1 is not the one that was written"),
         ('{\n  "format_version": 3\n}\n', "format version 3, this release reads 2. A newer release wrote it"),
         ('{\n  "format_version": "2"\n}\n', "format version 2, this release reads 2. The file is damaged"),

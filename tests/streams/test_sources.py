@@ -281,7 +281,10 @@ def test_broken_line_of_json_is_the_only_message(tmp_path: Path, caplog: Any, ca
             "near.jsonl",
             r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); the columns are",
         ),
-        ("single.jsonl", r"columns.label is 'label', but there is no such column; the only column is 'text'\. Name"),
+        (
+            "single.jsonl",
+            r"columns.label is 'label', but there is no such column; the only column is 'text'\. Give the right name",
+        ),
         (
             "column.jsonl",
             r"split train .*columns.label is 'label', but there is no such column; the columns are 'text', 'y'",

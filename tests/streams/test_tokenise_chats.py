@@ -245,7 +245,7 @@ def test_the_end_of_a_single_long_message_is_cut() -> None:
 
 def test_a_system_prompt_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"tokens of the system prompt and the last message, of which 1 are of this message"
+        InputError, match=r"the system prompt and the last message have 107 tokens, of which 1 are the message.s own"
     ):
         encoded([{"role": "system", "content": "z" * 90}, user("a"), assistant("b")], chat_of(), 100)
 
