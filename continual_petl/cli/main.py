@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if arguments.command in {"run", "learn", "sweep"}
             else _none_left(parser, rest, arguments.command)
         )
-        with _ending_at_sigterm():
+        with _ending_at_signals():
             module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
             code: int = module.execute(arguments, overrides)
         sys.stdout.flush()
@@ -108,20 +108,36 @@ class _Ended(BaseException):
 
 
 @contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
-    """Exit a command cleanly on SIGTERM; while a run is learning, its own handler takes precedence."""
+def _ending_at_signals() -> Iterator[None]:
+    """Exit a command cleanly on SIGTERM and Ctrl-C; while a run is learning, its own handlers take precedence."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    received: list[int] = []
 
     def end(number: int, frame: object) -> None:
-        raise _Ended
+        received.append(number)
+        raise _stop(number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    handled = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as under nohup
+        handled.append(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in handled}
     try:
+        for number in handled:
+            signal.signal(number, end)
         yield
+    except BaseException:
+        if received:  # compiled libraries, such as pydantic's, raise an error of their own in place of a handler's
+            raise _stop(received[0]) from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else _Ended()
 
 
 def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str], command: str) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,30 @@ def test_signal_exit_code_without_training(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_error_raised_in_place_of_a_signal_is_not_reported(
+    learned: Learned,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    code: int,
+    error: type[BaseException],
+) -> None:
+    def translated(*args: Any, **kwargs: Any) -> None:
+        # As pydantic does if a signal arrives while Python code is called from its compiled code.
+        try:
+            signal.raise_signal(number)
+        except BaseException as stop:
+            raise error("Error calling function") from stop
+
+    monkeypatch.setattr(Run, "verify", translated)
+    assert main(["verify", str(learned.folder)]) == code
+    shown = capsys.readouterr().err
+    assert "the same command starts again from the beginning" in shown
+    assert "bug" not in shown
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
 def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
@@ -230,13 +255,17 @@ def _command(command: list[str], said: Path) -> None:
     except KeyboardInterrupt:  # before the command has begun to run
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()  # os._exit below would lose it
     finally:
         sys.stderr.flush()  # os._exit drops what is buffered, such as the traceback of a fault
         os._exit(code)
 
 
 def _be_quiet(path: Path) -> None:
+    # As in a new process, whatever other tests have installed.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for descriptor in (1, 2):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     sys.stdout = os.fdopen(1, "w", closefd=False)
