@@ -74,6 +74,27 @@ class KeepSignals(L.Callback):
 
 
 @contextmanager
+def fitting(request: StopRequest, what: str) -> Iterator[None]:
+    """Replace the exceptions by which Lightning ends a process during a fit with this package's own.
+
+    Args:
+        request: the run's stop request.
+        what: what is being fitted, such as ``task 'reviews'``.
+
+    Raises:
+        KeyboardInterrupt: for a second signal.
+        Interrupted: for a SIGTERM that arrived before `KeepSignals` was installed.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        request.stop_here(f"while {what} was being started; its saved progress is kept")
+        raise
+
+
+@contextmanager
 def listening() -> Iterator[StopRequest]:
     """Catch both signals inside the ``with`` block. Outside the main thread this does nothing.
 

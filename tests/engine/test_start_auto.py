@@ -16,9 +16,10 @@ import torch
 
 from continual_petl import Run, forget, learn
 from continual_petl.digests import tensor_digests
+from continual_petl.engine.signals import KeepSignals
 from continual_petl.engine.transfer import choose, short_fit
 from continual_petl.engine.transfer.average import combine
-from continual_petl.errors import DivergedError, InputError, StoreError, StreamFileError
+from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
 from continual_petl.store.certificate.manifest import Manifest, write_manifest
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.store import Store
@@ -216,6 +217,23 @@ def test_run_killed_while_it_chooses_takes_the_same_start(
     again = learned(backbone_folder(), run, new())
     assert start_of(again) == start_of(whole)
     assert tensor_digests(again.store.tensors("new")) == tensor_digests(whole.store.tensors("new"))
+
+
+def test_sigterm_while_a_short_fit_is_being_started_stops_cleanly(
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = KeepSignals.on_train_start
+
+    def early(self: KeepSignals, *args: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)  # Lightning's handler, which ends the process, is still installed
+        keep(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeepSignals, "on_train_start", early)
+        with pytest.raises(Interrupted, match="while a short fit of task 'new' was being started") as stopped:
+            learned(backbone_folder(), folder, new())
+    assert stopped.value.signal_number == signal.SIGTERM
+    assert start_of(learned(backbone_folder(), folder, new())).chosen is not None
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

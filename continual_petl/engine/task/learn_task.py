@@ -19,7 +19,7 @@ from continual_petl.engine.scoring.answer_summary import answered
 from continual_petl.engine.scoring.evaluate import outputs_of, score
 from continual_petl.engine.session import Session
 from continual_petl.engine.sharded import SHARDED
-from continual_petl.engine.signals import KeepSignals, StopRequest
+from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import keep_or_discard, restoring
@@ -199,18 +199,8 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
         callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         callbacks.append(ValidationAttention(run))
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
-        try:
-            with run.training():
-                trainer.fit(
-                    run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True
-                )
-        except SystemExit as error:
-            # Raised by Lightning for a second Ctrl-C.
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None
-            # Raised by Lightning's handler for a SIGTERM before `KeepSignals` is installed.
-            request.stop_here(f"while task {plan.name!r} was being started; its saved progress is kept")
-            raise
+        with fitting(request, f"task {plan.name!r}"), run.training():
+            trainer.fit(run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
 
 
 def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None:

@@ -9,7 +9,7 @@ import lightning as L
 import numpy as np
 
 from continual_petl.engine.scoring.evaluate import outputs_of, score
-from continual_petl.engine.signals import KeepSignals
+from continual_petl.engine.signals import KeepSignals, fitting
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError
@@ -45,13 +45,14 @@ def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = 
 
     Raises:
         DivergedError: if the loss is not finite.
+        Interrupted: for a SIGTERM that arrives while the fit is being started.
     """
     training = run.plan.training
     arguments = {key: value for key, value in run.session.spec.trainer.items() if key in _KEPT}
     arguments |= {"devices": 1, "max_steps": num_steps, "limit_val_batches": 0}
     with quiet():
         trainer = fitting_trainer(training, arguments, [*callbacks, KeepSignals(run.request)], run.session.folder)
-        with run.training():
+        with fitting(run.request, f"a short fit of task {run.plan.name!r}"), run.training():
             trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
 
 
