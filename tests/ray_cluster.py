@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ UNTIDY = ("ignore::FutureWarning:ray", "ignore::ResourceWarning")
 def two_workers() -> Iterator[Any]:
     """Start a cluster and yield the module `ray`."""
     ray = importlib.import_module("ray")
+    handler = signal.getsignal(signal.SIGTERM)  # Ray's own, which exits, must not stay for the tests after this one
     with pytest.MonkeyPatch.context() as patch:
         # Ray's workers have a lower priority than everything else, including other tests.
         patch.setenv("RAY_worker_niceness", "0")
@@ -34,5 +36,7 @@ def two_workers() -> Iterator[Any]:
                 ray.shutdown()
                 if not left:
                     raise
+            finally:
+                signal.signal(signal.SIGTERM, handler)
         yield ray
         ray.shutdown()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from continual_petl.engine.parallel.ray_workers import start_ray
 from continual_petl.errors import InputError
 from continual_petl.predictor.records import Record
 from continual_petl.serve.catalog import Catalog
@@ -60,7 +61,7 @@ class RayEngine:
                 "pip install 'continual-petl[serve-ray]'"
             ) from error
         if not ray.is_initialized():
-            ray.init(configure_logging=False, include_dashboard=False)
+            start_ray(ray)
         settings = self._settings
         serve.start(proxy_location="Disabled")
         deployment: Any = serve.deployment(

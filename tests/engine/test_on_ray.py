@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +40,22 @@ def test_ray_cluster_matches_one_process_byte_for_byte_after_a_kill(
     assert (tmp_path / "died").exists()
     assert files_of(tmp_path / "run") == files_of(tmp_path / "one")
     assert cluster.is_initialized(), "a cluster that was there before stays"
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError])
+def test_starting_ray_keeps_the_handler_for_sigterm(error: type[Exception] | None) -> None:
+    def init(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as ray.init does
+        if error is not None:
+            raise error
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with nullcontext() if error is None else pytest.raises(error):
+            ray_workers.start_ray(SimpleNamespace(init=init))
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_missing_ray_error_says_what_to_install(

@@ -263,7 +263,7 @@ def _command(command: list[str], said: Path) -> None:
 
 
 def _be_quiet(path: Path) -> None:
-    # As in a new process, whatever other tests have installed.
+    # As in a new process, whatever other tests or the libraries that they use have installed.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for descriptor in (1, 2):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -32,6 +33,22 @@ def check_ray() -> None:
             "executor: got 'ray', but Ray is not installed here: pip install 'continual-petl[ray]'. Without it, --jobs N "
             "learns many tasks at once in processes on this machine."
         )
+
+
+def start_ray(ray: Any) -> None:
+    """Connect to a Ray cluster, and keep this process's handler for SIGTERM.
+
+    ``ray.init`` installs its own, which ends the process with `SystemExit` whether or not the progress has been saved.
+
+    Args:
+        ray: the module.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(include_dashboard=False, configure_logging=False)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 class RayWorkers:
@@ -59,7 +76,7 @@ class RayWorkers:
         if self._ours:
             # Users can still enable Ray's usage statistics.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(include_dashboard=False, configure_logging=False)
+            start_ray(ray)
         room = int(ray.cluster_resources().get("CPU", 1)) // brief.num_threads
         self.jobs = max(1, min(max_jobs, room if jobs is None else jobs))
         self.stopping = False
