@@ -24,6 +24,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self.at_once = False
+        """Whether a second signal arrived."""
         self._listener: Callable[[int], None] | None = None
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         """The installed signal handlers, by signal number; empty outside the main thread."""
@@ -41,6 +43,7 @@ class StopRequest:
         """
         if self.signal_number is not None:
             self.signal_number = number
+            self.at_once = True
             raise KeyboardInterrupt
         self.signal_number = number
         if self._listener is not None:
@@ -113,10 +116,13 @@ def listening() -> Iterator[StopRequest]:
     before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield request
-    except KeyboardInterrupt:
+    except BaseException:
+        if not request.at_once:
+            raise
+        # Compiled libraries, such as pydantic's, raise an error of their own in place of the handler's.
         if request.signal_number == signal.SIGTERM:
             raise Interrupted(_AT_ONCE, signal.SIGTERM) from None
-        raise
+        raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -183,6 +183,23 @@ def test_signal_exit_code_without_training(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize(("number", "stop"), [(signal.SIGTERM, Interrupted), (signal.SIGINT, KeyboardInterrupt)])
+def test_error_raised_in_place_of_a_second_signal_is_not_reported(number: int, stop: type[BaseException]) -> None:
+    def translated(*, second: bool) -> None:
+        with listening():
+            signal.raise_signal(number)
+            try:
+                if second:
+                    signal.raise_signal(number)
+            finally:
+                raise ValueError("Error calling function")
+
+    with pytest.raises(stop):
+        translated(second=True)
+    with pytest.raises(ValueError, match="Error calling function"):
+        translated(second=False)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_error_raised_in_place_of_a_signal_is_not_reported(
