@@ -17,6 +17,7 @@ NAMES: tuple[str, ...] = (
     "houlsby2019/one_percent",
     "houlsby2019/wider_rates",
     "houlsby2019/more_epochs",
+    "houlsby2019/half_epochs",
     "houlsby2019/tradeoff",
     "houlsby2019/ablation",
     "houlsby2019/variants",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.houlsby2019 import compare, more_epochs, wider_rates
+from experiments.houlsby2019 import compare, half_epochs, more_epochs, wider_rates
 from experiments.houlsby2019.compare import FULL, HOULSBY
 from experiments.houlsby2019.more_epochs import MORE, STUDY
 from experiments.studies import claims
@@ -90,6 +90,21 @@ def test_page_is_made_from_available_trials(stages: int, tmp_path: Path) -> None
     page = write_page(STUDY, SMALL, fill(STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
     assert ("Not finished" in page) == (stages < len(list(STUDY.plan(SMALL, Book()))))
     assert ("**71.0 (8 epochs)**" in page) == (stages > 1)
+
+
+@pytest.mark.parametrize("stages", [0, 1, 99])
+@pytest.mark.parametrize(("loss", "holds"), [(0.001, True), (0.003, False)])
+def test_half_the_epochs_are_compared_with_all(stages: int, loss: float, holds: bool, tmp_path: Path) -> None:
+    def score(trial: Trial) -> float:
+        (task,) = trial.tasks
+        every = trial.training["epochs"] == HOULSBY.epochs.get(task, HOULSBY.epochs[""])
+        return 0.7 - (0.0 if every else loss) + 0.0001 * (trial.seed % 3)
+
+    book = fill(half_epochs.STUDY, SMALL, score, stages)
+    page = write_page(half_epochs.STUDY, SMALL, book, tmp_path).read_text("utf-8")
+    assert ("| half the epochs | 2, 0.0005 |" in page) == (stages > 0), "ties take the lower rate"
+    assert half_epochs.STUDY.reproduces is not None
+    assert [claim.holds for claim in half_epochs.STUDY.reproduces(SMALL, book)] == [holds] * (stages > 1)
 
 
 @pytest.mark.parametrize("study", [compare.STUDY, wider_rates.STUDY, STUDY], ids=lambda study: str(study.name))
