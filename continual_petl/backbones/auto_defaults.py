@@ -82,7 +82,7 @@ def fastest() -> Fastest:
 
 
 def select_as(settings: Fastest | None) -> None:
-    """Have ``auto`` select these settings in this process, which works for a run on another machine; None: its own."""
+    """Make ``auto`` select these settings, for a run that was started on another machine; None: this machine's own."""
     global _of_the_run
     _of_the_run = settings
 

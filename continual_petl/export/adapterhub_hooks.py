@@ -45,7 +45,7 @@ def add_hooks(hooks: Hooks, subject: Subject, config: dict[str, Any], name: str,
     """Add the hooks of one of an adapter's methods.
 
     Args:
-        hooks: the hooks of the methods before it; this method's are added to them.
+        hooks: the hooks of the adapter's earlier methods; the hooks of this one are added to them.
         subject: the task; only its backbone is read.
         config: the method's configuration.
         name: the adapter's name.

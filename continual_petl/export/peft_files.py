@@ -47,7 +47,7 @@ def write_peft(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if peft has no such adapter.
-        ExportError: if the files compute different outputs.
+        ExportError: if the adapter read back from the files gives different outputs from the bank.
     """
     plan, backbone, bank = subject.plan, subject.backbone, subject.bank
     virtual = any(m.config.outside or m.config.in_heads for m in plan.bank.modifications)
@@ -90,7 +90,7 @@ def _built(subject: Subject, names: Names) -> Adapter:
         what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
         instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
         raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank of "
+            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank with "
             f"{' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank changes (lora, dora), with or "
             "without LayerNorms of their own, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
             f"{instead}."

@@ -72,7 +72,7 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
         if limit is None:
             if path.startswith(("banks/", "tombstones/")):
                 raise StoreError(
-                    f"{where}: its file {path!r} belongs to no run: banks and tombstones can only contain "
+                    f"{where}: unexpected file {path!r}: in a run, banks/ and tombstones/ can only contain "
                     f"{known_names([*_BANK, 'tombstones'])}. Nothing was downloaded; tell the author."
                 )
             continue

@@ -166,7 +166,7 @@ def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]
         InputError: if it is too large or damaged, or contains a tensor that no adapter has.
     """
     try:
-        # The cache of the Hub has links to files.
+        # Files in the Hub cache are symlinks.
         stored = read_tensors(path.resolve(), MAX_TENSOR_BYTES, digest, "folder")
     except (StoreError, OSError) as error:
         raise InputError(str(error)) from error

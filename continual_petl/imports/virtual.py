@@ -51,7 +51,7 @@ def prompt(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     """Return the prompt of an adapter.
 
     Raises:
-        InputError: if the model has absolute positions, or vectors of another width.
+        InputError: if the model has absolute positions, or the prompt's vectors do not have the model's width.
     """
     place = backbone.anatomy.prompt
     if place is None or place.norm is not None or place.positions is not None:
@@ -78,7 +78,8 @@ def prefix(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     """Return the prefixes of an adapter.
 
     Raises:
-        InputError: if the model's positions are not rotary, or the table has another width.
+        InputError: if the model's positions are not rotary, or the table does not have the width of the model's keys
+            and values.
     """
     if (why := why_no_prefix(backbone)) is not None:
         raise InputError(

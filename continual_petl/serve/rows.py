@@ -142,7 +142,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
 
 
 def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
-    """Refuse several rows if, with each row once per option of its task, they are more than a request may have."""
+    """Refuse several rows if they exceed the row limit, with each row counted once per option of its task."""
     if len(tasks) == 1:
         return
     num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
@@ -151,7 +151,7 @@ def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int)
         raise Problem(
             413,
             "too_many_rows",
-            f"inputs: {len(tasks):,} rows, which are {total:,} with each row once per option of its task; at most "
+            f"inputs: {len(tasks):,} rows, which count as {total:,}, each row once per option of its task; at most "
             f"{max_rows:,} are allowed: send several requests",
         )
 

@@ -94,7 +94,8 @@ def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec
     """Return the keys and values of a space that are invalid for its tasks, with reasons; each value is checked separately.
 
     Args:
-        space: the space of a sweep, or its plain data; parts of the wrong type are left for the schema.
+        space: the space of a sweep, or its plain data; parts of the wrong type are skipped here and reported by schema
+            validation.
         spec: the stream.
         tasks: the tasks of the stream that the sweep is for.
     """

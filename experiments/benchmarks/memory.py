@@ -132,7 +132,7 @@ def alive_bytes(forward: Any) -> int:
 
 
 def kept_by_autograd(forward: Any, module: Any) -> int:
-    """Return the bytes of all storages that a forward pass keeps for the backward pass, without parameters.
+    """Return the total size in bytes of the storages kept for the backward pass, excluding parameters and buffers.
 
     Args:
         forward: called once, without arguments.

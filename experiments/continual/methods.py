@@ -167,7 +167,7 @@ class Stream:
 
         Args:
             scale: scale of the trials.
-            method: the method; None means a method that is learned with all of them.
+            method: the method; None means a method that is run with every order and seed.
         """
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
         if scale.quick or (self.crossed and (method is None or method.crossed)):

@@ -1,10 +1,10 @@
 """After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, its composition, and MAM against the others.
 
 The paper uses XSum and translation; here the tasks are two classifications with MiniLM, see
-`experiments.he2022.methods`. An encoder has one attention and one FFN per layer, so with the same bottleneck both cost the
-same. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6 at 2 %. Left out: the longer half
-of Table 4, the two mixtures other than MAM in Table 6 (PA attn with PA ffn, prefix with LoRA ffn), and a choice of rates for
-each size.
+`experiments.he2022.methods`. An encoder layer has one attention module and one FFN, so adapters with the same
+bottleneck cost the same on either. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6
+at 2 %. Left out: the larger-budget rows of Table 4 (3.6 %), the two mixtures other than MAM in Table 6 (PA attn with PA
+ffn, prefix with LoRA ffn), and a choice of learning rates for each size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """After He et al. 2022, Table 2 and Figure 4: methods at equal parameter budgets, against full fine-tuning.
 
 The paper uses RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. This study uses MiniLM on 1,500 rows of SST-2
-(single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two rates for each method: 132 trials. Left out: Houlsby's
-adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's adapters except at 2 %; prompts and
-diff-pruning except at one size, diff-pruning only in the upper three layers; MNLI; and a choice of rates on MRPC.
+(single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two learning rates for each method: 132 trials. Left
+out: Houlsby's adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's adapters except at 2 %;
+prompts and diff-pruning except at one size, diff-pruning only in the upper three layers; MNLI; and a choice of learning
+rates on MRPC.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IN_PAPER = {
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:
-    """Return the rows; for a quick study only the first and the last."""
+    """Return the rows; for a quick study only the first three and the last."""
     return scale.some(encoder_rows(), 4)
 
 

@@ -41,7 +41,7 @@ class Scale:
         return self.layers * (12 * self.width**2 + 13 * self.width)
 
     def some(self, values: tuple[Any, ...], most: int = 2) -> tuple[Any, ...]:
-        """Return all values; for a quick study, only the first and the last."""
+        """Return all values; for a quick study, at most ``most``: the first ones and the last."""
         if not self.quick or len(values) <= most:
             return values
         return (*values[: most - 1], values[-1])

@@ -157,9 +157,9 @@ class ChatEncoder:
             begins = np.flatnonzero(mask_W & ~np.concatenate([[False], mask_W[:-1]]))
             if len(begins) != len(numbers):
                 raise UnusableChat(
-                    f"the {{% generation %}} of the chat template marks {len(begins)} spans of tokens in a conversation "
-                    f"with {len(numbers)} assistant messages; it has to mark the text of each of them, and the token "
-                    "that ends it"
+                    f"the {{% generation %}} blocks of the chat template mark {len(begins)} spans of tokens in a "
+                    f"conversation with {len(numbers)} assistant messages; they must mark the text of every assistant "
+                    "message and the token that ends it"
                 )
             if chat.loss_on == "last":
                 mask_W[: begins[-1]] = False

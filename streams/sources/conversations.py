@@ -61,12 +61,12 @@ def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
     if not value:
         raise ValueError("an empty list")
     if len(value) > MOST_MESSAGES:
-        raise ValueError(f"{len(value):,} messages; allowed are {MOST_MESSAGES}")
+        raise ValueError(f"{len(value):,} messages; at most {MOST_MESSAGES} are allowed")
     return [_message(message, f"message {number}") for number, message in enumerate(value, 1)]
 
 
 def conversation(messages: Sequence[Message], system: str | None, *, ends: Role) -> list[Message]:
-    """Return a conversation once the order of its messages is checked.
+    """Return a conversation, after checking the order of its messages.
 
     Args:
         messages: from `messages_of`.
@@ -80,7 +80,9 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
     if own and system is not None:
         raise ValueError("it has a system message, and chat.system is set as well: remove one of the two")
     if len(own) > 1:
-        raise ValueError(f"messages {own[0]} and {own[1]} both have the role system; allowed is one, at the beginning")
+        raise ValueError(
+            f"messages {own[0]} and {own[1]} both have the role system; only one is allowed, at the beginning"
+        )
     if own and own[0] > 1:
         raise ValueError(f"message {own[0]} has the role system; only the first message may")
     rest = messages[len(own) :]

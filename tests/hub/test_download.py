@@ -114,7 +114,7 @@ def test_code_of_a_backbone_is_not_executed_unasked(hub: LocalHub, pushed: Run, 
 
 def test_files_that_no_run_has_are_refused(hub: LocalHub, pushed: Run) -> None:
     hub.change("user/run", {"banks/one/code.pkl": b"x", "weights.pkl": b"x"})
-    with pytest.raises(StoreError, match=r"its file 'banks/one/code.pkl' belongs to no run"):
+    with pytest.raises(StoreError, match=r"unexpected file 'banks/one/code.pkl': in a run"):
         Run("hf://user/run")
     hub.change("user/run", {"banks/one/code.pkl": None})
     folder = Run("hf://user/run").store.folder

@@ -1,7 +1,7 @@
 """The recipe of a bank: its default learning rate and epochs.
 
 A bank is trained like the preset that it matches, regardless of its options; a bank that matches no preset gets the
-smallest rate of its forms. This file never imports torch.
+smallest learning rate of its forms. This file never imports torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     """Return how a bank is trained by default.
 
     A bank is trained like the preset with the same forms at the same sites, regardless of sizes and options. A bank that
-    matches no preset gets the smallest rate of its forms: too high a rate learns nothing, too low a rate still learns.
+    matches no preset gets the smallest of its forms' learning rates: with too high a rate it would learn nothing, with
+    too low a rate it still learns.
 
     Args:
         bank: its full specification.
