@@ -54,11 +54,11 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
         if key not in _OURS and key not in allowed:
             hint = did_you_mean(key, allowed)
             problems.append(
-                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed are {', '.join(allowed)}"
+                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed: {', '.join(allowed)}"
             )
     if isinstance(arguments.get("logger"), str):
         problems.append(
-            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; pass a logger object in "
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file: true, false; pass a logger object in "
             "Python: learn(trainer={'logger': ...})"
         )
     raise_problems(problems)

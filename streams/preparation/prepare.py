@@ -178,8 +178,9 @@ def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | 
     if count == 0:
         return None
     return (
-        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits that "
-        "ROUGE makes words of, so every prediction for them scores 0; choose metric: bleu for texts in another script."
+        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits "
+        "that ROUGE builds words from, so every prediction for them scores 0; choose metric: bleu for texts in "
+        "another script."
     )
 
 

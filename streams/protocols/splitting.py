@@ -16,8 +16,7 @@ MIN_CLASSES = 2
 
 
 def split_labels(labels: Collection[str], classes_per_task: int, seed: int) -> list[tuple[str, ...]]:
-    """Return the labels of each task; tasks and labels are in the order of use, and the last task may have fewer
-    labels.
+    """Return the labels of each task, in their order of use; the last task may have fewer labels.
 
     Args:
         labels: all labels; their order makes no difference.

@@ -1,6 +1,6 @@
 """Conversations in the forms that other projects write, checked and in one form: a list of messages with role and content.
 
-Accepted are TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
+Accepts TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
 user message or, as a target, an assistant message.
 """
 
@@ -17,7 +17,7 @@ Role = Literal["user", "assistant"]
 
 ROLES = ("system", "user", "assistant")
 MOST_MESSAGES = 500
-"""Maximum number of messages in a conversation: how long templates take can grow with its square."""
+"""Maximum number of messages in a conversation: rendering a template may take time that grows with the square of it."""
 _FORMS = (("role", "content"), ("from", "value"))
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 RULE = (
@@ -95,7 +95,7 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
     if ends == "assistant" and all(message["role"] != "assistant" for message in rest):
         raise ValueError("no message has the role assistant, so there is nothing to learn")
     if rest[-1]["role"] != ends:
-        raise ValueError(f"the last message has the role {rest[-1]['role']}; it has to be {ends}")
+        raise ValueError(f"the last message has the role {rest[-1]['role']}; it must be {ends}")
     return list(messages)
 
 
@@ -140,9 +140,9 @@ def _message(value: Any, place: str) -> Message:
     form = next((form for form in _FORMS if all(key in given for key in form)), None)
     if form is None:
         keys = ", ".join(map(show, given)) or "nothing"
-        raise ValueError(f"{place} has {keys:.200}; needed are role and content, or from and value")
+        raise ValueError(f"{place} has {keys:.200}; expected role and content, or from and value")
     if more := [key for key in given if key not in form]:
-        raise ValueError(f"{place} has the key {show(more[0])}, which is not read; allowed are {form[0]} and {form[1]}")
+        raise ValueError(f"{place} has the key {show(more[0])}, which is not read; allowed: {form[0]}, {form[1]}")
     role, content = given[form[0]], given[form[1]]
     if form[0] == "from" and isinstance(role, str):
         role = _SHARE_GPT.get(role, role)

@@ -203,7 +203,7 @@ def test_label_missing_from_train_is_refused(tokenizer: PreTrainedTokenizerFast)
     ("rows", "message"),
     [
         ([{"text": "w1", "label": "a"}, {"label": "b"}], r"column 'text': 1 row cannot be used: row 2: missing"),
-        ([], r"split train \(rows given in the task\): has 0 rows, needs at least 1"),
+        ([], r"split train \(rows given in the task\): it has 0 rows but needs at least 1"),
     ],
 )
 def test_invalid_rows_are_refused(tokenizer: PreTrainedTokenizerFast, rows: list[Any], message: str) -> None:

@@ -37,7 +37,7 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     if written in fitting:
         return RECIPES[written]
     if fitting:
-        # Copies of layers that are not specified as top-n are trained like full, which has the smaller rate.
+        # Copies of layers that are not specified as top-n are trained like full, which has the smaller learning rate.
         return min((RECIPES[name] for name in fitting), key=_rate)
     return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
 
@@ -47,7 +47,7 @@ def _rate(recipe: Recipe) -> float:
 
 
 def _method(bank: BankSpec) -> list[tuple[object, ...]]:
-    """Return the properties that the rate depends on: forms, sites, compositions, and whether a network is trained too."""
+    """Return the properties that decide the recipe: forms, sites, compositions, and whether a network is trained too."""
     return sorted(
         (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
     )
