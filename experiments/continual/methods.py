@@ -21,7 +21,8 @@ Order = tuple[str, ...]
 Limits = dict[str, int]
 
 CHOOSING = ("yelp", "agnews")
-"""The tasks that are learned alone to choose the rate of every method on validation rows: one has stars, one has topics."""
+"""The tasks that are learned alone to choose every method's learning rate on validation rows: one predicts stars, one
+topics."""
 CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 

@@ -101,11 +101,11 @@ def _cells(row: Row, scale: Scale, book: Book, paper: Texts | None) -> list[Cell
 
 
 _INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold. SA and PA
-are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU instead
-of softmax. A rate is chosen once per form, on validation rows of SST-2 with the first seed. For comparison, the paper's
-numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so only the order of the
-rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % of its Table 4 is really 0.4 % to
-0.5 %."""
+are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU
+instead of softmax. A learning rate is chosen once per form, on validation rows of SST-2 with the first seed. For
+comparison, the paper's numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so
+only the order of the rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % of its Table
+4 is really 0.4 % to 0.5 %."""
 
 
 def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:

@@ -68,9 +68,9 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
 
 
 _INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold.
-Parameters are those added per task, without its head; sizes are the nearest to 0.1 %, 0.5 % and 2 % of the backbone. A rate
-is chosen once per method, on validation rows of SST-2 with the first seed. For comparison, the paper's Table 2 for
-RoBERTa-base with all rows (median and standard deviation of five seeds, 0.1 % or 0.5 %)."""
+Parameters are those added per task, excluding its head; sizes are the nearest to 0.1 %, 0.5 % and 2 % of the backbone. A
+learning rate is chosen once per method, on validation rows of SST-2 with the first seed. For comparison, the paper's Table
+2 for RoBERTa-base with all rows (median and standard deviation of five seeds, 0.1 % or 0.5 %)."""
 
 
 def figures(scale: Scale, book: Book) -> dict[str, Figure]:

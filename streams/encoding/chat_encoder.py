@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from continual_petl.errors import counted
 from continual_petl.streams.encoding.chat_template import WRITE_MARKS, UnusableChat, check_written, marked, render
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.sources.conversations import Message
@@ -157,9 +158,9 @@ class ChatEncoder:
             begins = np.flatnonzero(mask_W & ~np.concatenate([[False], mask_W[:-1]]))
             if len(begins) != len(numbers):
                 raise UnusableChat(
-                    f"the {{% generation %}} blocks of the chat template mark {len(begins)} spans of tokens in a "
-                    f"conversation with {len(numbers)} assistant messages; they must mark the text of every assistant "
-                    "message and the token that ends it"
+                    f"the {{% generation %}} blocks of the chat template mark {counted(len(begins), 'span')} of tokens in a "
+                    f"conversation with {counted(len(numbers), 'assistant message')}; they must mark the text of every "
+                    "assistant message and the token that ends it"
                 )
             if chat.loss_on == "last":
                 mask_W[: begins[-1]] = False
