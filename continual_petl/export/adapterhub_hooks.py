@@ -52,7 +52,7 @@ def add_hooks(hooks: Hooks, subject: Subject, config: dict[str, Any], name: str,
         take: returns tensors.
 
     Raises:
-        KeyError: if a tensor is missing or has another shape.
+        KeyError: if a tensor is missing or has the wrong shape.
     """
     wanted = [layer for layer in subject.bank.sites.layers if layer.number not in config["leave_out"]]
     match config.get("architecture"):
@@ -201,7 +201,7 @@ def prefix_states(
         take: returns tensors.
 
     Raises:
-        KeyError: if a tensor is missing or has another shape.
+        KeyError: if a tensor is missing or has the wrong shape.
     """
     length = config["prefix_length"]
     if config["flat"]:

@@ -1,4 +1,4 @@
-"""A bank merged into its backbone as a checkpoint of `transformers`, which `pipeline` loads without this package."""
+"""A bank merged into its backbone as a `transformers` checkpoint, which `pipeline` loads without this package."""
 
 from __future__ import annotations
 

@@ -71,14 +71,14 @@ def find_subject(models: ModelCache, task: str) -> Subject:
     if held.backbone.remote_code:
         raise InputError(
             f"task {task!r}: backbone {held.backbone.name!r} needs Python code that comes with it, so an export would not "
-            "load on its own. Only backbones with classes of transformers itself can be exported: use Run.predict."
+            "load on its own. Only backbones whose classes are part of transformers can be exported: use Run.predict."
         )
     if held.backbone.quantize is not None:
         raise InputError(
             f"task {task!r}: backbone {held.backbone.name!r} is quantised ({held.backbone.quantize}). A merged export "
             "would round the bank's changes to quantised values, and an adapter on a different backbone would predict "
-            "differently, so no "
-            "export could be compared with the certificate. Use Run.predict, or continual-petl serve."
+            "differently, so no export could be compared with the certificate. Use Run.predict, or continual-petl "
+            "serve."
         )
     tokenizer = None
     if models.tokenizer is not None:

@@ -152,10 +152,9 @@ def _rates(measures: Measures) -> str:
         rates = ", ".join(f"{each:g}" for each in measures.scale.some(family.rates))
         rows.append(f"| {family.name} | {rates} | {'-' if rate is None else f'{rate:g}'} | {family.epochs} |")
     said = (
-        f"One learning rate per method, chosen with the first seed by the mean validation score of "
-        f"{' and '.join(CHOOSING)}, "
-        "each learned alone. Sequential fine-tuning, replay, joint training and full copies share one rate; sequential LoRA "
-        "uses that of the LoRA bank."
+        "One learning rate per method, chosen with the first seed by the mean validation score of "
+        f"{' and '.join(CHOOSING)}, each learned alone. Sequential fine-tuning, replay, joint training and full copies "
+        "share one rate; sequential LoRA uses that of the LoRA bank."
     )
     lower = lower_rates.section(measures.stream, measures.scale, measures.book)
     return "\n\n".join(part for part in (said, "\n".join(rows), lower) if part)

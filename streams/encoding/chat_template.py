@@ -147,10 +147,9 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
         )
     if (found := _CHANGING.search(template)) is not None:
         raise InputError(
-            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes a different text tomorrow, "
-            "but the answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a "
-            "file, replace "
-            "this by fixed text, and name the file under chat.template."
+            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes a different text tomorrow, but "
+            "the answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, "
+            "replace this by fixed text, and name the file under chat.template."
         )
     chat = ResolvedChat(
         template=template,

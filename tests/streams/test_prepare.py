@@ -247,5 +247,5 @@ def test_missing_split_is_reported(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def test_labels_must_fit_the_kind(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="labels: got None, but task .* needs the labels"):
+    with pytest.raises(ValueError, match=r"labels: got None, but task .* needs the labels"):
         _again(tokenizer, {"train": TRAIN, "test": TEST}, None)
