@@ -43,8 +43,8 @@ class Dashboard(StreamCallback):
     at the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
     newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows without
     a task name; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The
-    configuration holds bank, rate, epochs, seed, sizes and data digests of the first 50 tasks, under ``tasks/TASK``. W&B
-    also gets the report's figures and tables, and banks as artifacts if requested.
+    configuration holds bank, learning rate, epochs, seed, sizes and data digests of the first 50 tasks, under
+    ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if requested.
 
     Tasks that are in the run folder but not in a logger are logged when a run begins to learn. If the fit is in another
     process, its points are logged when the task is committed.

@@ -1,4 +1,4 @@
-"""Reports the progress of a run as JSON lines, for programs; ``--json`` writes them to standard error.
+"""Reports the progress of a run as JSON lines for other programs; ``--json`` writes them to standard error.
 
 Every object has ``event`` and ``time`` (seconds since 1970). More keys may be added.
 

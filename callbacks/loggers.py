@@ -29,7 +29,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
     """
     for kind in kinds:
         if kind not in get_args(Kind):
-            raise InputError(f"log: got {kind!r}; allowed are {', '.join(get_args(Kind))}.")
+            raise InputError(f"log: got {kind!r}; allowed: {', '.join(get_args(Kind))}.")
     if "tensorboard" in kinds and not _has_tensorboard():
         raise InputError(
             "log: tensorboard is not installed. Install it (pip install 'continual-petl[tensorboard]'), or choose another "

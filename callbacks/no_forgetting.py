@@ -53,7 +53,7 @@ class NoForgetting(StreamCallback):
 
     def __init__(self, policy: Policy = "probe", limit: int = 20) -> None:
         if policy not in get_args(Policy):
-            raise ValueError(f"policy: got {policy!r}; allowed are {', '.join(get_args(Policy))}")
+            raise ValueError(f"policy: got {policy!r}; allowed: {', '.join(get_args(Policy))}")
         if limit < 1:
             raise ValueError(f"limit: got {limit}; at least one earlier task has to be checked")
         self.policy = policy

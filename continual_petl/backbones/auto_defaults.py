@@ -34,7 +34,7 @@ FASTEST: dict[Device, Fastest] = {
         attention="sdpa",
         training_attention="sdpa",
         precision="bf16",
-        evidence="not measured here; the default of transformers: fused kernels that never store the full score matrix",
+        evidence="not measured here; transformers' default: fused kernels that never store the full score matrix",
     ),
     "old cuda": Fastest(
         attention="sdpa",
@@ -47,7 +47,7 @@ FASTEST: dict[Device, Fastest] = {
         training_attention="eager",
         precision="bf16",
         evidence="AMX: MiniLM, a bank in every layer, batch 32 x 64, bf16 weights, two cores: eager 108 examples/s, sdpa "
-        "77, for training; predictions not measured apart; full fine-tuning in bf16 1.6 times as fast as in fp32. "
+        "77, for training; predictions not measured separately; full fine-tuning in bf16 1.6 times as fast as in fp32. "
         "AVX512-BF16 (AMD EPYC, two cores, batch 64 x 64, medians of 5 alternating runs): predicting with one bank takes "
         "0.50 of the time in fp32 (lora: 0.48); eager and sdpa equal within 1 %",
     ),
@@ -82,7 +82,7 @@ def fastest() -> Fastest:
 
 
 def select_as(settings: Fastest | None) -> None:
-    """Have ``auto`` select these settings in this process, which works for a run on another machine; None: its own."""
+    """Make ``auto`` select these settings, for a run that was started on another machine; None: this machine's own."""
     global _of_the_run
     _of_the_run = settings
 

@@ -1,4 +1,4 @@
-"""Checks that a backbone exists with a single request, before `transformers` requests one file after another.
+"""Checks with a single request that a backbone exists, before `transformers` requests its files one by one.
 
 For each file that it cannot get, `transformers` queries the Hub several times with pauses in between, so a misspelt name
 takes more than a minute to fail.

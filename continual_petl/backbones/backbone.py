@@ -111,8 +111,7 @@ class Backbone:
             "last": "reads images, whose last patch has no special role",
         }
         raise InputError(
-            f"pooling: got {pooling!r}, but backbone {self.name!r} {why[pooling]}; allowed are "
-            f"{_listed(self.poolings())}."
+            f"pooling: got {pooling!r}, but backbone {self.name!r} {why[pooling]}; allowed: {_listed(self.poolings())}."
         )
 
     def poolings(self) -> tuple[Pooling, ...]:
@@ -235,7 +234,7 @@ def _check_pooling(backbone: Backbone, asked: Pooling | None) -> None:
     if asked is None and backbone.pooling == "pooler" and not backbone.has_pooler:
         raise InputError(
             f"backbone {backbone.name!r}: the family's default pooling is 'pooler', but this checkpoint has no trained "
-            f"pooler; allowed are {_listed(backbone.poolings())}: set backbone.pooling to one of them."
+            f"pooler; allowed: {_listed(backbone.poolings())}: set backbone.pooling to one of them."
         )
     backbone.check_pooling(backbone.pooling)
 

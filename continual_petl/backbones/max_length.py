@@ -1,4 +1,4 @@
-"""Reads from a model's configuration how many tokens it accepts: without its weights, and usually without `transformers`.
+"""Reads how many tokens a model accepts from its configuration, without its weights and usually without `transformers`.
 
 A misspelt key in a stream file and a length that the model does not support are reported together, and reporting them
 should not take seconds.

@@ -191,5 +191,5 @@ def _linear_width(module: Any) -> Width | None:
 
 
 def attention_of(layer: Layer, name: str) -> Attention:
-    """Return one attention of a layer by its name."""
+    """Return the description of one of a layer's attention modules, by its name."""
     return next(attention for attention in layer.stack.attentions if attention.name == name)

@@ -155,7 +155,7 @@ def _implementation(source: str, anatomy: Anatomy, attention: Attention) -> str:
     if attention == "sdpa":
         raise InputError(
             f"backbone {source!r}: backbone.attention: got 'sdpa', but family {anatomy.family!r} computes its "
-            "attention with its own code; allowed are 'auto' and 'eager'."
+            "attention with its own code; allowed: 'auto' and 'eager'."
         )
     return "eager"
 

@@ -220,7 +220,7 @@ def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:
 
 
 class _EncoderDecoder(nn.Module):
-    """The base model that a T5 with a head does not contain; it shares that T5's modules."""
+    """Stands in for the base model that a T5 with a language-modelling head lacks; it shares the T5's modules."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ class Bank(nn.Module):
         folded: build the stored form instead of the trained one; see `fold`.
 
     Raises:
-        InputError: if the layer range is outside the model, or a modification is not possible in it.
+        InputError: if the layer range is out of range for the model, or the model does not support a modification.
     """
 
     def __init__(

@@ -21,8 +21,9 @@ Inputs = dict[str, Any]
 def with_prompt_mask(sites: Sites, inputs: Inputs, length: int) -> Inputs:
     """Return the inputs with an attention mask that includes the prompt.
 
-    A decoder-only model widens the mask in its hook instead, since the mask grows during generation. Without a mask
-    everything is visible; some families (DeBERTa) would create one as wide as the ids.
+    A decoder-only model widens the mask in its hook instead, since the mask grows during generation. If no mask is
+    given, an all-ones mask is created here: some families (DeBERTa) would otherwise create their own, as wide as the
+    ids and so too narrow for the prompt.
     """
     mask = inputs.get("attention_mask")
     if mask is None and inputs.get("input_ids") is not None:

@@ -95,7 +95,7 @@ def _check_file(file: Path, *, force: bool) -> None:
 
 
 def _written(file: Path, text: str) -> StreamSpec:
-    """Write the file once its content has been loaded without errors; return the loaded stream."""
+    """Write the file after loading its content without errors; return the loaded stream."""
     temporary = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
     try:
         write_file(temporary, text.encode())

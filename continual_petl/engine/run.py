@@ -269,7 +269,7 @@ class Run(Sharing):
         if not probe:
             if data or limit is not None:
                 raise InputError(
-                    "probe: False compares the digests of all files, and goes with neither data nor limit."
+                    "probe: False compares the digests of all files, and cannot be combined with data or limit."
                 )
             from continual_petl.engine.verify.digests import verify_digests
 
@@ -293,7 +293,7 @@ class Run(Sharing):
 
         Args:
             task: a learned task; its rows have to be available.
-            spans: ``all`` (None means the same), ``single``, or a list of spans: (first, last), both of them removed.
+            spans: ``all`` (None means the same), ``single``, or a list of spans: (first, last), both inclusive.
             split: the split to evaluate.
             progress: called with the number of measurements done so far and the total.
 
@@ -313,7 +313,7 @@ class Run(Sharing):
         return ablate_task(self.session, task, spans, split=split, progress=progress)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the learned tasks as a pandas table, a row for each: kind, bank, metric, score, parameters, bytes.
+        """Return the learned tasks as a pandas table with one row per task: kind, bank, metric, score, parameters, bytes.
 
         Example::
 

@@ -165,7 +165,7 @@ class Session:
                 f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; restore "
                 "the old kind, or give the new task another name."
             )
-        # As it was learned, whatever the stream says now: truncation of sources, and generation settings.
+        # These settings are the ones that the task was learned with, whatever the stream says now.
         settings = {
             "max_target_length": manifest.max_target_length,
             "generation": manifest.generation,
@@ -235,7 +235,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
 
 
 def tasks_without_routing(session: Session) -> tuple[str, ...]:
-    """Return a notice if the protocol evaluates rows without a task name, but some tasks store no sums to find them by."""
+    """Return a notice if the protocol evaluates rows without a task name, but routing is off for some tasks."""
     spec = session.spec
     off = [task.name for task in spec.tasks if spec.resolved_routing(task) == "off"]
     if spec.protocol == "task" or not off:

@@ -1,7 +1,7 @@
 """Divides the frozen backbone among the processes that share a fit, with FSDP2 (``torch.distributed.fsdp.fully_shard``).
 
 Only the layers' matrices are divided: each process holds a part of every matrix, and gathers whole ones only for the layer
-that it is computing. The bank, which is small compared with the backbone, is whole in each process, and so are embeddings,
+that it is computing. The bank, which is small compared with the backbone, is whole in each process, as are the embeddings,
 output head and vectors (norms and biases, of which a bank may have its own). Gradients of the bank are averaged by DDP, so
 that checkpoints, resuming and the bank are those of ``strategy: ddp``.
 
@@ -66,7 +66,7 @@ def shard(backbone: Backbone, bank: Bank, device: str, world_size: int) -> None:
     if any(map(is_quantised, model.parameters())):
         raise InputError(
             f"trainer.strategy: got {SHARDED}, but backbone {backbone.name!r} is quantised ({backbone.quantize}), and FSDP2 "
-            "cannot divide codes: remove quantize, or write strategy: ddp."
+            "cannot divide quantised weights: remove quantize, or write strategy: ddp."
         )
     shapes = {name: parameter.ndim for name, parameter in model.named_parameters()}
     if own := [name for name in bank.substitutes(model) if shapes.get(name, 0) > 1]:

@@ -30,7 +30,7 @@ class Sharing(Predictions):
 
         Args:
             task: a learned task.
-            format: ``merged``: a checkpoint of `transformers`; ``peft``: an adapter of `peft`;
+            format: ``merged``: a `transformers` checkpoint; ``peft``: a `peft` adapter;
                 ``adapters``: an adapter of `adapters`.
             folder: where the files go; must not exist.
 

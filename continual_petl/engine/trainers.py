@@ -54,11 +54,11 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
         if key not in _OURS and key not in allowed:
             hint = did_you_mean(key, allowed)
             problems.append(
-                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed are {', '.join(allowed)}"
+                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed: {', '.join(allowed)}"
             )
     if isinstance(arguments.get("logger"), str):
         problems.append(
-            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; pass a logger object in "
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file: true, false; pass a logger object in "
             "Python: learn(trainer={'logger': ...})"
         )
     raise_problems(problems)
@@ -163,9 +163,10 @@ def num_processes(spec: StreamSpec) -> int:
     known = type(strategy) in (DDPStrategy, ShardedBackbone)
     if not known or getattr(strategy, "_start_method", None) != "popen":
         raise InputError(
-            f"trainer: {trainer.world_size} processes share a fit through {type(strategy).__name__}, started by "
-            f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp and fsdp2, where each "
-            "holds the whole bank. Other strategies need your own Trainer: see begin_task and docs/many-machines.md."
+            f"trainer: {trainer.world_size} processes would train one task with {type(strategy).__name__} (start method: "
+            f"{getattr(strategy, '_start_method', 'its own')}), but a run supports only strategy: ddp or fsdp2, with which "
+            "every process holds the whole bank. Other strategies need your own Trainer: see begin_task and "
+            "docs/many-machines.md."
         )
     limit = max(2, os.cpu_count() or 1)
     if strategy.root_device.type == "cpu" and trainer.world_size > limit:

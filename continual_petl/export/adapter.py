@@ -42,12 +42,12 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Names:
-    """The model of transformers that peft wraps, and the names of its modules."""
+    """The `transformers` model that peft wraps, and the names of its modules."""
 
     auto: str
     """The class that loads the model."""
     task_type: str | None
-    """peft's name for what the model computes."""
+    """peft's name for the type of task that the model computes."""
     head: str | None
     """The name of its head, if the adapter contains the head."""
     prefix: str

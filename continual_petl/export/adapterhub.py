@@ -50,7 +50,7 @@ def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
     parts = [part for form, group in rows.items() for part in _METHODS[form](subject, name, group)]
     lora = [part for part in parts if part.config.get("architecture") == "lora"]
     if len(lora) > 1:
-        raise refused(subject, "its bank has LoRA and IA3, and a union of adapters has only one of the two")
+        raise refused(subject, "its bank has LoRA and IA3, and a union of adapters can contain only one of the two")
     config = parts[0].config if len(parts) == 1 else {"architecture": "union", "configs": [p.config for p in parts]}
     tensors: dict[str, Tensor] = {}
     for part in parts:

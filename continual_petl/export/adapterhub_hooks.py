@@ -45,14 +45,14 @@ def add_hooks(hooks: Hooks, subject: Subject, config: dict[str, Any], name: str,
     """Add the hooks of one of an adapter's methods.
 
     Args:
-        hooks: the hooks of the methods before it; this method's are added to them.
+        hooks: the hooks of the adapter's earlier methods; the hooks of this one are added to them.
         subject: the task; only its backbone is read.
         config: the method's configuration.
         name: the adapter's name.
         take: returns tensors.
 
     Raises:
-        KeyError: if a tensor is missing or has another shape.
+        KeyError: if a tensor is missing or has the wrong shape.
     """
     wanted = [layer for layer in subject.bank.sites.layers if layer.number not in config["leave_out"]]
     match config.get("architecture"):
@@ -201,7 +201,7 @@ def prefix_states(
         take: returns tensors.
 
     Raises:
-        KeyError: if a tensor is missing or has another shape.
+        KeyError: if a tensor is missing or has the wrong shape.
     """
     length = config["prefix_length"]
     if config["flat"]:

@@ -73,7 +73,7 @@ def why_no_prefix(backbone: Backbone) -> str | None:
 
 
 def location_of(sites: Sites, layer: Layer, attention: str) -> str:
-    """Return the name of a kind of attention in the pool."""
+    """Return the name that the prefix pool of `adapters` uses for this kind of attention."""
     if sites.anatomy.family == "distilbert":
         return "self"
     if attention != layer.stack.attentions[0].name:

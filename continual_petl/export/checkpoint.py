@@ -1,4 +1,4 @@
-"""A bank merged into its backbone as a checkpoint of `transformers`, which `pipeline` loads without this package."""
+"""A bank merged into its backbone as a `transformers` checkpoint, which `pipeline` loads without this package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if the bank cannot be merged, or the class cannot express its head.
-        ExportError: if the files compute different outputs, or texts would become different tokens.
+        ExportError: if the checkpoint read back from the files gives different outputs from the bank, or texts would
+            become different tokens.
     """
     plan, backbone = subject.plan, subject.backbone
     whole = merged(backbone.model, subject.bank)

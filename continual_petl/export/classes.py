@@ -42,7 +42,7 @@ AUTO: Mapping[Kind, str] = {
     "seq2seq": "AutoModelForSeq2SeqLM",
     "causal-lm": "AutoModelForCausalLM",
 }
-"""The class of transformers for each kind."""
+"""The `transformers` class for each kind."""
 PROBLEMS: Mapping[Kind, str] = {
     "classification": "single_label_classification",
     "regression": "regression",
@@ -52,7 +52,7 @@ PROBLEMS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where the head is in a class of transformers, for one pooling."""
+    """Where the head is in a `transformers` class, for one pooling."""
 
     out: str
     """The last linear layer."""

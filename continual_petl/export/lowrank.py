@@ -36,7 +36,7 @@ def low_rank(subject: Subject, names: Names) -> Adapter:
         names: names of modules in the model that peft wraps.
 
     Raises:
-        InputError: if a projection has a second change besides one with a magnitude.
+        InputError: if a projection has a change with a magnitude and another change.
     """
     model, found = subject.backbone.model, by_module(subject)
     dora = any(isinstance(p.delta, Decomposed) for placements in found.values() for p in placements)

@@ -47,7 +47,7 @@ def write_peft(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if peft has no such adapter.
-        ExportError: if the files compute different outputs.
+        ExportError: if the adapter read back from the files gives different outputs from the bank.
     """
     plan, backbone, bank = subject.plan, subject.backbone, subject.bank
     virtual = any(m.config.outside or m.config.in_heads for m in plan.bank.modifications)

@@ -37,7 +37,7 @@ class Subject:
     pad: int | None
 
     def copy_image_settings(self, folder: Path) -> None:
-        """Copy the settings of image processing, if the backbone reads images."""
+        """Copy the settings of the image processor, if the backbone reads images."""
         for path in files_there(source_of(self.backbone.name), self.backbone.revision, (FILE,)).values():
             if self.backbone.anatomy.images:
                 shutil.copyfile(path, folder / FILE)
@@ -50,8 +50,9 @@ class Subject:
         if _rules(found) != _rules(self.tokenizer) or found.padding_side != self.tokenizer.padding_side:
             raise ExportError(
                 f"task {self.plan.name!r}: for this model type transformers builds a {type(found).__name__} from the "
-                f"tokenizer's files, not the {type(self.tokenizer).__name__} that the task was learned with: texts would "
-                "become other tokens. Nothing was written. Use Run.predict, or format 'peft', which holds no tokenizer."
+                f"tokenizer's files, not the {type(self.tokenizer).__name__} that the task was learned with: texts "
+                "would become different tokens. Nothing was written. Use Run.predict, or format 'peft', which does "
+                "not include a tokenizer."
             )
 
 
@@ -70,13 +71,14 @@ def find_subject(models: ModelCache, task: str) -> Subject:
     if held.backbone.remote_code:
         raise InputError(
             f"task {task!r}: backbone {held.backbone.name!r} needs Python code that comes with it, so an export would not "
-            "load on its own. Only backbones with classes of transformers itself can be exported: use Run.predict."
+            "load on its own. Only backbones whose classes are part of transformers can be exported: use Run.predict."
         )
     if held.backbone.quantize is not None:
         raise InputError(
-            f"task {task!r}: backbone {held.backbone.name!r} is quantised ({held.backbone.quantize}). A merged export would "
-            "round the bank's change to codes, and an adapter on a different backbone would predict differently, so no "
-            "export could be compared with the certificate. Use Run.predict, or continual-petl serve."
+            f"task {task!r}: backbone {held.backbone.name!r} is quantised ({held.backbone.quantize}). A merged export "
+            "would round the bank's changes to quantised values, and an adapter on a different backbone would predict "
+            "differently, so no export could be compared with the certificate. Use Run.predict, or continual-petl "
+            "serve."
         )
     tokenizer = None
     if models.tokenizer is not None:

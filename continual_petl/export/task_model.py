@@ -63,7 +63,7 @@ class TaskModel(nn.Module):
             raise InputError(
                 f"inputs of task {self.plan.name!r} ({kind}): got {', '.join(inputs) or 'none'}; needed: "
                 f"{', '.join(sorted(needed))}; allowed: {', '.join(sorted(allowed))}. Call the model with what the "
-                f"backbone's {'image processing' if kind == 'image-classification' else 'tokenizer'} returns."
+                f"backbone's {'image processor' if kind == 'image-classification' else 'tokenizer'} returns."
             )
         with self._held.attending():
             return answer(self._held.backbone, self.bank, self.plan.pooling, inputs)

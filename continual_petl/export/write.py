@@ -25,7 +25,7 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
     Args:
         models: the run's backbone and banks.
         task: a learned task.
-        format: ``merged``, a checkpoint of `transformers`; ``peft``, an adapter of `peft`; ``adapters``, an
+        format: ``merged``, a `transformers` checkpoint; ``peft``, a `peft` adapter; ``adapters``, an
             adapter of `adapters`.
         folder: where the files go; must not exist, nor be inside the run folder.
 

@@ -74,7 +74,7 @@ def _folder(address: Address, commit: str) -> Path:
 
     if re.fullmatch("[0-9a-f]{40}", commit) is None:
         raise InputError(
-            f"{address}: the Hub reports {commit!r} as its newest commit, which is no commit; check HF_ENDPOINT"
+            f"{address}: the Hub reports {commit!r} as its newest commit, which is not a commit; check HF_ENDPOINT"
         )
     return Path(constants.HF_HOME, "continual-petl", address.repo.replace("/", "--"), commit)
 

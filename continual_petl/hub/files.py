@@ -64,7 +64,7 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
     """
     if "stream.yaml" not in sizes:
         adapter = "adapter_config.json" in sizes
-        what = ", but an adapter of peft: load it with `PeftModel.from_pretrained`" if adapter else ""
+        what = ", but a peft adapter: load it with `PeftModel.from_pretrained`" if adapter else ""
         raise InputError(f"{where}: this repository holds no run (no stream.yaml in it){what}")
     kept = []
     for path, size in sizes.items():
@@ -72,20 +72,20 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
         if limit is None:
             if path.startswith(("banks/", "tombstones/")):
                 raise StoreError(
-                    f"{where}: its file {path!r} belongs to no run: banks and tombstones can only contain "
+                    f"{where}: unexpected file {path!r}: in a run, banks/ and tombstones/ can only contain "
                     f"{known_names([*_BANK, 'tombstones'])}. Nothing was downloaded; tell the author."
                 )
             continue
         if size > limit:
             raise StoreError(
-                f"{where}: its file {path!r} has {megabytes(size)}, but such a file may have at most {megabytes(limit)}. "
-                "Nothing was downloaded; tell the author."
+                f"{where}: its file {path!r} takes {megabytes(size)}, but such a file may take at most "
+                f"{megabytes(limit)}. Nothing was downloaded; tell the author."
             )
         kept.append(path)
     total = sum(sizes[path] for path in kept)
     if total > MAX_BYTES or len(kept) > MAX_FILES:
         raise StoreError(
-            f"{where}: {len(kept):,} files with {megabytes(total)} are more than is downloaded automatically "
+            f"{where}: {len(kept):,} files of {megabytes(total)} in all are more than is downloaded automatically "
             f"({MAX_FILES:,} files, {megabytes(MAX_BYTES)}). Download it yourself with `hf download`, and give the folder."
         )
     return kept

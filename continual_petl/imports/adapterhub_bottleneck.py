@@ -54,7 +54,7 @@ def bottlenecks(config: BottleneckConfig, name: str, backbone: Backbone) -> Part
             for part, layer in ((_DOWN, delta.down), (_UP, delta.up)):
                 for leaf, parameter in layer.named_parameters():
                     if not present:
-                        parameter.zero_()  # a bank covers all attentions of a layer; zeros change nothing
+                        parameter.zero_()  # a bank covers all attention modules of a layer; zeros change nothing
                         continue
                     path = f"{place_of(backbone.sites, placement.layer, placement.name)}.{name}.{part}.{leaf}"
                     stored.set(parameter, path)

@@ -40,7 +40,7 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
         tensors: the head's tensors.
 
     Returns:
-        No tensors if the head belongs to a class of transformers (``config`` is null).
+        No tensors if the head belongs to a `transformers` class (``config`` is null).
 
     Raises:
         InputError: if a bank's head cannot express it.

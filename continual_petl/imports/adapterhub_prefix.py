@@ -33,7 +33,8 @@ def prefixes(config: PrefixConfig, name: str, backbone: Backbone) -> Part:
     off = [flag for flag in ("encoder_prefix", "cross_prefix") if not getattr(config, flag)]
     if off and len(backbone.anatomy.stacks) > 1:
         raise InputError(
-            f"adapter_config.json: key {off[0]}: got False, but a bank has prefixes in every attention of its layers."
+            f"adapter_config.json: key {off[0]}: got False, but a bank has prefixes in every attention module of its "
+            "layers."
         )
     options, num_heads = config.model_dump(), int(backbone.model.config.num_attention_heads)
 

@@ -16,10 +16,10 @@ def check_base(named: str | None, revision: str | None, backbone: Backbone, aske
         named: the base model in the adapter's configuration; None if it names none, and there is nothing to compare.
         revision: the revision of the base model in the configuration.
         backbone: the run's backbone.
-        asked: the name in the configuration, if the user states that it is another name of the run's backbone.
+        asked: the name in the configuration, if the user states that it is another name for the run's backbone.
 
     Raises:
-        InputError: if the base model is another model.
+        InputError: if the base model is not the run's backbone.
     """
     own = base_model(backbone.name) or backbone.name
     if asked is not None and asked != named:

@@ -46,13 +46,13 @@ class AdapterFiles:
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of every file that was read."""
     copies: dict[str, Tensor] = field(default_factory=dict)
-    """The head of a class of transformers that `adapters` saved, by the names of its tensors."""
+    """The head of a `transformers` class that `adapters` saved, by the names of its tensors."""
     hub_head: dict[str, Any] | None = None
     """The configuration of a head of `adapters`, if the head is one."""
 
 
 def read_peft_files(folder: str | Path) -> AdapterFiles:
-    """Read the folder of an adapter of `peft`.
+    """Read the folder of a `peft` adapter.
 
     Raises:
         InputError: if a file is missing, too large, damaged, or could execute code when it is read.
@@ -61,7 +61,7 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
     config, tensors = place / CONFIG, place / PEFT_TENSORS
     if not config.is_file():
         raise InputError(
-            f"folder: {place} has no {CONFIG}, so it is not an adapter of peft. Give the folder that save_pretrained wrote."
+            f"folder: {place} has no {CONFIG}, so it is not a peft adapter. Give the folder that save_pretrained wrote."
         )
     if not tensors.is_file():
         instead = (
@@ -166,7 +166,7 @@ def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]
         InputError: if it is too large or damaged, or contains a tensor that no adapter has.
     """
     try:
-        # The cache of the Hub has links to files.
+        # Files in the Hub cache are symlinks.
         stored = read_tensors(path.resolve(), MAX_TENSOR_BYTES, digest, "folder")
     except (StoreError, OSError) as error:
         raise InputError(str(error)) from error

@@ -36,7 +36,7 @@ A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 
 @dataclass(frozen=True)
 class _Change:
-    """The change of one place."""
+    """The change at one place."""
 
     down_RI: Tensor
     up_OR: Tensor
@@ -83,7 +83,7 @@ def low_rank(
 
 
 def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place: Place) -> _Change | None:
-    """Return the change of a place; None if a fused module changes nothing there."""
+    """Return the change at a place; None if a fused module changes nothing there."""
     expected = {A, B} | ({MAGNITUDE} if config.use_dora else set())
     if parts.keys() != expected or parts[A].ndim != 2 or parts[B].ndim != 2 or parts[A].shape[0] != parts[B].shape[1]:
         raise InputError(

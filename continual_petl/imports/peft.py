@@ -1,4 +1,4 @@
-"""An adapter of `peft` as a bank: its files are translated, and the bank is compared with peft's own arithmetic.
+"""A `peft` adapter as a bank: its files are translated, and the bank is compared with peft's own arithmetic.
 
 The comparison uses `continual_petl.export.restated`, which reads the adapter's tensors as they are, so it detects
 mistakes in the translation.
@@ -31,7 +31,7 @@ _INSIDE = "ln_tuning_layers."
 
 
 def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
-    """Translate an adapter of peft into a bank.
+    """Translate a peft adapter into a bank.
 
     Args:
         files: its files.

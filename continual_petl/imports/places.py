@@ -55,7 +55,7 @@ def check_known(found: Collection[str], known: Collection[str], what: str) -> No
 
 
 def norms_of(sites: Sites) -> dict[str, int]:
-    """Return the number of the layer that every LayerNorm belongs to, by path."""
+    """Return, keyed by the path of every LayerNorm, the number of the layer that it belongs to."""
     return {path: layer.number for layer in sites.layers for path in sites.norms(layer)}
 
 

@@ -26,7 +26,7 @@ def factors(
     """Return the factors of an adapter; see `continual_petl.imports.lowrank.low_rank`.
 
     Raises:
-        InputError: if a bank does not multiply the states of a module, or not on the same side of it.
+        InputError: if a bank does not multiply the states of a module, or multiplies those on the other side of it.
     """
     every = places(sites, FACTORS)
     check_known(

@@ -18,7 +18,7 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.forms.attention import Prefix
 from continual_petl.banks.forms.base import key
 from continual_petl.banks.forms.prompt import INPUT, Prompt
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.export.virtual import rotated, why_no_prefix
 from continual_petl.imports.draft import Draft, put
 from continual_petl.imports.peft_config import PeftConfig
@@ -41,8 +41,8 @@ def table_of(tensors: dict[str, Tensor], config: PeftConfig) -> Tensor:
         )
     if len(table) != length * (1 if config.peft_type == "PREFIX_TUNING" else stacks):
         raise InputError(
-            f"adapter_model.safetensors: {TABLE} has {len(table)} rows, but adapter_config.json says num_virtual_tokens "
-            f"{length} and num_transformer_submodules {stacks}; one of the two files was replaced."
+            f"adapter_model.safetensors: {TABLE} has {counted(len(table), 'row')}, but adapter_config.json says "
+            f"num_virtual_tokens {length} and num_transformer_submodules {stacks}; one of the two files was replaced."
         )
     return table
 
@@ -51,7 +51,7 @@ def prompt(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     """Return the prompt of an adapter.
 
     Raises:
-        InputError: if the model has absolute positions, or vectors of another width.
+        InputError: if the model has absolute positions, or the prompt's vectors do not have the model's width.
     """
     place = backbone.anatomy.prompt
     if place is None or place.norm is not None or place.positions is not None:
@@ -78,7 +78,8 @@ def prefix(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     """Return the prefixes of an adapter.
 
     Raises:
-        InputError: if the model's positions are not rotary, or the table has another width.
+        InputError: if the model's positions are not rotary, or the table does not have the width of the model's keys
+            and values.
     """
     if (why := why_no_prefix(backbone)) is not None:
         raise InputError(

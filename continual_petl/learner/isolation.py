@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
-from continual_petl.errors import IsolationError
+from continual_petl.errors import IsolationError, counted
 
 
 def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], everything: nn.Module) -> None:
@@ -28,9 +28,9 @@ def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], ever
         names = {id(p): name for name, p in everything.named_parameters(remove_duplicate=False)}
         name = names.get(id(foreign[0]), f"a tensor of shape {tuple(foreign[0].shape)} that the learner does not hold")
         raise IsolationError(
-            f"task {task!r}: the optimizer holds {len(foreign)} parameters that do not belong to the task's bank; the first "
-            f"is {name}. Even without a gradient, momentum and weight decay would move them. Return a new optimizer over "
-            "learner.active_bank.parameters() alone for every task."
+            f"task {task!r}: the optimizer holds {counted(len(foreign), 'parameter')} from outside the task's bank; "
+            f"the first is {name}. Even without a gradient, momentum and weight decay would move them. Return a new "
+            "optimizer over learner.active_bank.parameters() alone for every task."
         )
     ids = [id(parameter) for parameter in held]
     missing = [name for name, p in bank.named_parameters() if p.requires_grad and id(p) not in ids]

@@ -59,7 +59,7 @@ def _factor(training: ResolvedTraining, num_steps: int) -> Callable[[int], float
 
     def factor(step: int) -> float:
         if step < num_warmup:
-            # With (step + 1) instead of step, the first step has a positive rate.
+            # With (step + 1) instead of step, the first step has a positive learning rate.
             return (step + 1) / (num_warmup + 1)
         if training.schedule == "constant":
             return 1.0

@@ -1,9 +1,9 @@
 """Scores the options of a task: how likely a bank finds each of a few texts after a row's source.
 
 The score of an option is the sum of the log-probabilities of its tokens, as in lm-evaluation-harness (EleutherAI,
-``ConfigurableTask.process_results`` in lm_eval/api/task.py: ``acc``, and with ``normalise: characters`` ``acc_norm``). Unlike
-there, the end token is included: a bank has learned where an answer ends, and without the end token, an option would never
-score lower than a longer option that begins with it.
+``ConfigurableTask.process_results`` in lm_eval/api/task.py: ``acc``, and with ``normalise: characters`` ``acc_norm``).
+Unlike in lm-evaluation-harness, the end token is included: a bank has learned where an answer ends, and without the end
+token, an option would never score lower than a longer option that begins with it.
 
 Shape suffixes: B rows, K options, W tokens.
 """
@@ -24,7 +24,7 @@ from continual_petl.learner.task_plan import TaskPlan
 def option_scores(backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor]) -> Tensor:
     """Return the score of every option for every row, float32 ``(B, K)``.
 
-    Options are computed one after another, so that a pass has as many rows as the batch.
+    Options are scored one at a time, so that a forward pass has no more rows than the batch.
 
     Args:
         backbone: a backbone that generates.

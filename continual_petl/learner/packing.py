@@ -1,4 +1,4 @@
-"""Checks that a backbone computes the rows of a packed window as if each were alone; the families included here do.
+"""Checks that a backbone computes the rows of a packed window as if each were alone; the built-in families all do.
 
 `transformers` recognises windows by their positions, but a model with its own code may not. Its mistakes show in short
 passes: a row's states must not change by a single bit when its neighbour in the window changes, and must equal those of

@@ -73,7 +73,7 @@ def bwt_tri(R_TT: Scores) -> Scores:
     """Backward transfer over the whole run: ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Args:
-        R_TT: result matrix; the lower triangle is used, and the diagonal without its last cell.
+        R_TT: result matrix; the cells below the diagonal are used, and the diagonal except for its last cell.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.

@@ -73,7 +73,7 @@ def fwt_tri(R_TT: Scores) -> Scores:
     No baseline is subtracted, so the value says as much about the tasks as about the learner.
 
     Args:
-        R_TT: result matrix; the upper triangle without the diagonal is used.
+        R_TT: result matrix; the cells above the diagonal are used.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
@@ -94,7 +94,7 @@ def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
     """Gain over learning each task alone: ``1/(T-1) sum_{t>1} (R[t, t] - s[t])``.
 
     Args:
-        R_TT: result matrix; the diagonal without its first cell is used.
+        R_TT: result matrix; the diagonal except for its first cell is used.
         single_T: score ``s[t]`` of a model that learned only task t; the first is not used.
 
     Shape:

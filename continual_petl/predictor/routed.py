@@ -51,7 +51,7 @@ def predict_routed(
         StoreError: if the stored sums are not those that were certified.
     """
     if unknown not in ("reject", "nearest"):
-        raise InputError(f"unknown: got {unknown!r}; allowed are 'reject' and 'nearest'")
+        raise InputError(f"unknown: got {unknown!r}; allowed: 'reject' and 'nearest'")
     finder = task_finder(models)
     manifests = finder.manifests
     # If only some tasks take pairs, a tuple of two strings is a pair; two rows have to be given as a list.

@@ -20,15 +20,15 @@ class GrowthRow:
     share: float
     """``trainable`` as a share of the backbone's parameters."""
     stored: int
-    """Parameters on disk for all tasks so far, without the backbone."""
+    """Parameters on disk for all tasks so far, excluding the backbone."""
     active: int
     """Parameters used for a prediction: backbone and bank."""
     num_bytes: int
     """Bytes on disk of this task, certificate included."""
     cumulative_bytes: int
-    """Bytes on disk of all tasks so far, without the backbone."""
+    """Bytes on disk of all tasks so far, excluding the backbone."""
     full_copies: int
-    """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, without heads."""
+    """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, excluding heads."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -37,9 +37,9 @@ class MisreadRows:
     columns: tuple[str, ...] = ()
     """Names of the input columns."""
     rows: tuple[MisreadRow, ...] = ()
-    """The first such rows; for numbers, those with the largest errors."""
+    """The first rows that are predicted wrongly; for numbers, those with the largest errors."""
     num_misread: int = 0
-    """Number of such rows in the split; for numbers, all that are not exact."""
+    """Number of rows in the split that are predicted wrongly; for numbers, all that are not exact."""
     num_rows: int = 0
     """Number of rows in the split."""
     by_error: bool = False

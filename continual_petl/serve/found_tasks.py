@@ -1,4 +1,4 @@
-"""Finds the tasks of the rows of a batch that name none, so that their banks can resume from the pass that found them."""
+"""Finds the tasks of rows without a task name, so that their banks can resume from the pass that found the tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FoundTasks:
     """By row index."""
     finder: TaskFinder | None = None
     kept: Mapping[Encoding, Below] | None = None
-    """The states of these rows below all banks, by encoding and position among them."""
+    """The states of these rows below all banks, by encoding, then by the row's position among these rows."""
 
     def states(self, chosen: Mapping[int, str]) -> Below | None:
         """Return the states from which the banks of these rows resume, by row index; None if banks start at the embeddings.

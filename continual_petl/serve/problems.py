@@ -26,7 +26,7 @@ class Problem(Exception):
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how another process recreates this problem, since replicas send theirs."""
+        """Return what another process needs to recreate this problem, since replicas send theirs."""
         return _again, (self.status, self.code, self.message, self.row, self.retry_after)
 
     def to_json(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class RayEngine:
         await asyncio.to_thread(self.load)
 
     async def stop(self) -> None:
-        """Stop the replicas once they have answered."""
+        """Stop the replicas after they have answered."""
         from ray import serve
 
         await asyncio.to_thread(serve.delete, _NAME)

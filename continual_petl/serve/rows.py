@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.predictor.row_checks import check_request
@@ -142,7 +142,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
 
 
 def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
-    """Refuse several rows if, with each row once per option of its task, they are more than a request may have."""
+    """Refuse several rows if they exceed the row limit, with each row counted once per option of its task."""
     if len(tasks) == 1:
         return
     num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
@@ -151,7 +151,7 @@ def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int)
         raise Problem(
             413,
             "too_many_rows",
-            f"inputs: {len(tasks):,} rows, which are {total:,} with each row once per option of its task; at most "
+            f"inputs: {len(tasks):,} rows, which count as {total:,}, each row once per option of its task; at most "
             f"{max_rows:,} are allowed: send several requests",
         )
 
@@ -159,7 +159,9 @@ def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int)
 def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
     if len(tasks) != 1 or tasks[0] is None:
         raise Problem(
-            422, "no_stream", f"stream: got {len(tasks):,} rows or no task; give one row and the name of its task"
+            422,
+            "no_stream",
+            f"stream: got {counted(len(tasks), 'row')}, or no task; give one row and the name of its task",
         )
     try:
         check_streams(catalog.manifest(tasks[0]))

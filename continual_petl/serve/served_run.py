@@ -158,7 +158,8 @@ class ServedRun:
             Problem: if a task has not been learned, or what was learned has changed.
         """
         if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
-            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]  # its bank predicts for all of them
+            # The newest shared bank predicts for all of them.
+            tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]
         self._load(tasks)
         self._verified.check(tasks)
 

@@ -86,7 +86,7 @@ class ServeSettings:
                 "refused: raise max_waiting, or lower max_rows"
             )
         if self.engine not in ENGINES:
-            raise InputError(f"engine: got {self.engine!r}; allowed are {', '.join(ENGINES)}")
+            raise InputError(f"engine: got {self.engine!r}; allowed: {', '.join(ENGINES)}")
         if self.replicas > 1 and self.engine != "ray":
             raise InputError(f"replicas: got {self.replicas}, but only engine ray has replicas; use engine ray")
         if not self.loopback and not self.allowed_hosts:

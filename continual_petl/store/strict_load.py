@@ -28,7 +28,7 @@ def fitting_bank(
         plan: the task's plan.
         backbone: the backbone that the bank modifies.
         entries: the manifest's entry for each stored tensor.
-        read: returns the tensors; called once the names, dtypes and shapes in ``entries`` have been checked.
+        read: returns the tensors; called after the names, dtypes and shapes in ``entries`` have been checked.
 
     Raises:
         StoreError: naming the first tensor for which the stored dtype or shape differs from the specification.

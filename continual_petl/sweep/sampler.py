@@ -5,8 +5,9 @@ the task and the number of the trial. So the result depends only on the trials t
 was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only when needed.
 
 Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all of them, so a trial
-of 20 epochs is still at its highest rate in epoch 3, when a trial of 3 epochs has converged, and would always lose. For the
-same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, since that would save nothing.
+of 20 epochs is still at its highest learning rate in epoch 3, when a trial of 3 epochs has converged, and would always
+lose. For the same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, since that would
+save nothing.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec
     """Return the keys and values of a space that are invalid for its tasks, with reasons; each value is checked separately.
 
     Args:
-        space: the space of a sweep, or its plain data; parts of the wrong type are left for the schema.
+        space: the space of a sweep, or its plain data; parts of the wrong type are skipped here and reported by the schema.
         spec: the stream.
         tasks: the tasks of the stream that the sweep is for.
     """
@@ -165,10 +165,8 @@ def _misplaced(key: str) -> str:
     if top in ("max_length", "backbone"):
         return "belongs to the backbone, which all tasks share: set it in the stream, and sweep once for each value"
     if top in _MEASURED:
-        return f"decides what a task is measured on, so scores could not be compared; allowed are {', '.join(TRIED)}"
-    return (
-        f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed are {', '.join(TRIED)} and keys below them"
-    )
+        return f"decides what a task is measured on, so scores could not be compared; allowed: {', '.join(TRIED)}"
+    return f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed: {', '.join(TRIED)} and keys below them"
 
 
 def _bound(spec: StreamSpec, task: TaskSpec) -> str:

@@ -105,7 +105,8 @@ def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     """Return the keys of a sweep that contradict each other, with reasons.
 
     Args:
-        tree: plain data with (some of) the keys of a sweep; parts of the wrong type are left for the schema.
+        tree: plain data with (some of) the keys of a sweep; parts of the wrong type are skipped here and reported by the
+            schema.
     """
     space = tree.get("space")
     space = space if isinstance(space, dict) else {}

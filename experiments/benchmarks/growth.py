@@ -174,7 +174,7 @@ def open_seconds(folder: Path, other: Path) -> float:
 
 
 def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]:
-    """Return the median seconds to open a small and a large store, each in a fresh process, alternately."""
+    """Return the median time to open a small and a large store, in seconds, alternately and each in a fresh process."""
     opened: dict[str, list[float]] = {"few": [], "many": []}
     for number in range(-1 if repetitions > 1 else 0, repetitions):
         for name, path, other in (("few", few, many), ("many", many, few)):
@@ -184,7 +184,7 @@ def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]
 
 
 def switch_seconds(folder: Path, *, times: int = 50) -> dict[str, float]:
-    """Return the median seconds to switch the active bank: between two banks in memory, and to a bank on disk."""
+    """Return the median time to switch the active bank, in seconds: between two banks in memory, and to a bank on disk."""
     run = Run(folder)
     models, tasks = run.session.models, run.store.tasks
     models.banks(tasks[:2])

@@ -121,7 +121,7 @@ def _highest(profile: Any) -> int:
 
 
 def alive_bytes(forward: Any) -> int:
-    """Return the bytes that torch allocated on the CPU while a function ran, and has not freed while its result is held."""
+    """Return how many bytes torch allocated on the CPU while a function ran and has not freed while its result is held."""
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
@@ -132,7 +132,7 @@ def alive_bytes(forward: Any) -> int:
 
 
 def kept_by_autograd(forward: Any, module: Any) -> int:
-    """Return the bytes of all storages that a forward pass keeps for the backward pass, without parameters.
+    """Return the total size in bytes of the storages kept for the backward pass, excluding parameters and buffers.
 
     Args:
         forward: called once, without arguments.

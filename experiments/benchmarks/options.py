@@ -85,8 +85,9 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
     threads = given.threads or (1 if given.quick else len(os.sched_getaffinity(0)))
     if given.clock == "cpu" and (threads > 1 or given.device != "cpu" or given.table not in BY_PROCESSOR):
         raise InputError(
-            "--clock: cpu includes threads that wait for each other and excludes the work of a GPU; use it with --threads 1 "
-            f"--device cpu and one of the tables {', '.join(BY_PROCESSOR)}; the other tables measure their times themselves."
+            "--clock cpu: CPU time counts threads that are waiting for each other and misses the work of a GPU; use "
+            f"it with --threads 1 --device cpu and one of the tables {', '.join(BY_PROCESSOR)}; the other tables are "
+            "always timed with their own clock."
         )
     return Options(
         table=given.table,

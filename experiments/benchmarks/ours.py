@@ -171,5 +171,5 @@ def bare_answers(learner: ContinualLearner, batch: Batch, count: int) -> Callabl
 
 
 def num_parameters(learner: ContinualLearner) -> int:
-    """Return the number of parameters of the active bank, without its head."""
+    """Return the number of parameters of the active bank, excluding its head."""
     return sum(count for part, count in learner.active_bank.count().items() if part != "head")

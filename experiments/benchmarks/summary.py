@@ -27,7 +27,7 @@ def section(folder: Path = RESULTS) -> str:
     units = ", ".join(machine.units)
     intro = (
         f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32; medians of one run with alternating "
-        f"candidates; the peers {_version(step, 'adapters')} and {_version(step, 'peft')} at their best settings."
+        f"candidates; the peers are {_version(step, 'adapters')} and {_version(step, 'peft')}, at their best settings."
     )
     return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth), _course(course)])
 

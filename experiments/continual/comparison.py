@@ -70,14 +70,14 @@ prediction time.
 {named}
 
 Sequential methods pass one body from task to task; each task has its own head, which later tasks do not train, so all
-forgetting is due to the body. Replay keeps {share:g} % of the training rows of each earlier task (at least one) and
-takes one optimizer step on up to a batch of them after every {every} batches of new rows, each row through the head of its
-own task, which is trained too. De Masson d'Autume et al. 2019 keep every row and replay 100 for every 10,000 new ones, which
-at this size would be less than a batch for a whole task, so more is replayed here, from a smaller memory. Joint training
-learns all tasks at once, for the same number of epochs. All methods keep the epoch with the best validation score: the score
-of the task being learned or, in joint training, the mean over all tasks. Banks do not depend on the order, so they are
-learned in the first order with every seed and in the second with the first seed. The kinds of bank differ in size, as shown
-below.
+forgetting is due to the body. Replay keeps {share:g} % of the training rows of each earlier task (at least one) and takes
+one optimizer step on up to a batch of these rows after every {every} batches of new rows, each row through the head of its
+own task, which is trained too. De Masson d'Autume et al. 2019 keep every row and replay 100 for every 10,000 new ones,
+which at this size would be less than a batch for a whole task, so more is replayed here, from a smaller memory. Joint
+training learns all tasks at once, for the same number of epochs. All methods keep the epoch with the best validation score:
+the score of the task being learned or, in joint training, the mean over all tasks. Banks do not depend on the order, so
+they are learned in the first order with every seed and in the second with the first seed. The kinds of bank differ in size,
+as shown below.
 
 All standard errors are over seeds and do not include the choice of test rows."""
 
@@ -152,9 +152,9 @@ def _rates(measures: Measures) -> str:
         rates = ", ".join(f"{each:g}" for each in measures.scale.some(family.rates))
         rows.append(f"| {family.name} | {rates} | {'-' if rate is None else f'{rate:g}'} | {family.epochs} |")
     said = (
-        f"One rate per method, chosen with the first seed by the mean validation score of {' and '.join(CHOOSING)}, "
-        "each learned alone. Sequential fine-tuning, replay, joint training and full copies share one rate; sequential LoRA "
-        "uses that of the LoRA bank."
+        "One learning rate per method, chosen with the first seed by the mean validation score of "
+        f"{' and '.join(CHOOSING)}, each learned alone. Sequential fine-tuning, replay, joint training and full copies "
+        "share one rate; sequential LoRA uses that of the LoRA bank."
     )
     lower = lower_rates.section(measures.stream, measures.scale, measures.book)
     return "\n\n".join(part for part in (said, "\n".join(rows), lower) if part)
@@ -214,8 +214,8 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
             claim="One body that is fine-tuned on one task after another forgets",
             found=f"a drop of {shown(forgetting)} points from the best score of each task to its last",
             holds=findings.clear(forgetting),
-            why="each task has its own head, which reduces forgetting, while published work often shares one head; the rate "
-            "is the best one for tasks learned alone, which may forget more than a lower rate. "
+            why="each task has its own head, which reduces forgetting, while published work often shares one head; "
+            "the learning rate is the best one for tasks learned alone, which may forget more than a lower one. "
             f"{lower_rates.sentence(stream, scale, book)}".rstrip(),
         ),
     ]

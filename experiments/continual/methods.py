@@ -21,7 +21,8 @@ Order = tuple[str, ...]
 Limits = dict[str, int]
 
 CHOOSING = ("yelp", "agnews")
-"""The tasks that are learned alone to choose the rate of every method on validation rows: one has stars, one has topics."""
+"""The tasks that are learned alone to choose every method's learning rate on validation rows: one predicts stars, one
+topics."""
 CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 
@@ -167,7 +168,7 @@ class Stream:
 
         Args:
             scale: scale of the trials.
-            method: the method; None means a method that is learned with all of them.
+            method: the method; None means a method that is run with every order and seed.
         """
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
         if scale.quick or (self.crossed and (method is None or method.crossed)):

@@ -16,7 +16,7 @@ class Size:
     trained: float
     """Trained parameters, heads included, as a mean over tasks."""
     kept: float
-    """Parameters needed for predictions on all tasks, without the backbone."""
+    """Parameters needed for predictions on all tasks, excluding the backbone."""
     share: float
     """``kept`` divided by the number of backbone parameters."""
     num_bytes: float

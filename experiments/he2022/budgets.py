@@ -43,7 +43,7 @@ def whole(name: Model) -> int:
 
 
 def count(name: Model, bank: Spec) -> int:
-    """Return the number of stored parameters of a bank, without its head."""
+    """Return the number of stored parameters of a bank, excluding its head."""
     return _count(name, json.dumps(bank))
 
 

@@ -1,10 +1,10 @@
 """After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, its composition, and MAM against the others.
 
 The paper uses XSum and translation; here the tasks are two classifications with MiniLM, see
-`experiments.he2022.methods`. An encoder has one attention and one FFN per layer, so with the same bottleneck both cost the
-same. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6 at 2 %. Left out: the longer half
-of Table 4, the two mixtures other than MAM in Table 6 (PA attn with PA ffn, prefix with LoRA ffn), and a choice of rates for
-each size.
+`experiments.he2022.methods`. An encoder layer has one attention module and one FFN, so adapters with the same
+bottleneck cost the same on either. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6
+at 2 %. Left out: the larger-budget rows of Table 4 (3.6 %), the two mixtures other than MAM in Table 6 (PA attn with PA
+ffn, prefix with LoRA ffn), and a choice of learning rates for each size.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def _cells(row: Row, scale: Scale, book: Book, paper: Texts | None) -> list[Cell
 
 
 _INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold. SA and PA
-are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU instead
-of softmax. A rate is chosen once per form, on validation rows of SST-2 with the first seed. For comparison, the paper's
-numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so only the order of the
-rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % of its Table 4 is really 0.4 % to
-0.5 %."""
+are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU
+instead of softmax. A learning rate is chosen once per form, on validation rows of SST-2 with the first seed. For
+comparison, the paper's numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so
+only the order of the rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % of its Table
+4 is really 0.4 % to 0.5 %."""
 
 
 def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:

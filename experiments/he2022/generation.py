@@ -7,8 +7,9 @@ every part works on an encoder-decoder at equal budgets, and how far banks get o
 whether the paper's ranking holds on a good backbone. Banks are 6.7 % of the backbone, like MAM in the paper, where a prefix
 of 30 is combined with adapters of 512.
 
-Every method has one of two rates, chosen on the validation rows of its task with the first seed: 24 trials. Further seeds
-follow if there is time. Left out: BitFit, prompts, Pfeiffer's adapters, the mixtures of Table 6, and other sizes.
+For each method and task, one of two learning rates is chosen on the task's validation rows, with the first seed: 24
+trials. Further seeds follow if there is time. Left out: BitFit, prompts, Pfeiffer's adapters, the mixtures of Table 6,
+and other sizes.
 """
 
 from __future__ import annotations

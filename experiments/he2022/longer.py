@@ -1,8 +1,8 @@
 """He et al. 2022, Tables 2 and 6 again: MAM on MRPC with more epochs, compared with full fine-tuning and the best other bank.
 
 In `experiments.he2022.methods`, with three epochs on MRPC, MAM falls behind, but its validation score still rises in the
-last epoch, and its rate was chosen on another task. Here MAM and the methods compared with it are trained for eight epochs,
-each at one of the same two rates, chosen on MRPC's validation rows. Everything else is the same.
+last epoch, and its learning rate was chosen on another task. Here MAM and the methods compared with it are trained for
+eight epochs, each at one of the same two rates, chosen on MRPC's validation rows. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
 
 
 _INTRO = f"""Accuracy on MRPC's test rows, in points: mean and standard error over seeds; the best of each column is bold.
-{TRAIN:,} training rows as in the methods study; each row's rate is chosen from the same two, on MRPC's validation rows
-with the first seed. The gain of the last epoch is on validation rows; the rate decays to zero by then."""
+{TRAIN:,} training rows as in the methods study; each row's learning rate is chosen from the same two, on MRPC's validation
+rows with the first seed. The gain of the last epoch is on validation rows; the rate decays to zero by then."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

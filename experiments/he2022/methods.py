@@ -1,9 +1,10 @@
 """After He et al. 2022, Table 2 and Figure 4: methods at equal parameter budgets, against full fine-tuning.
 
 The paper uses RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. This study uses MiniLM on 1,500 rows of SST-2
-(single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two rates for each method: 132 trials. Left out: Houlsby's
-adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's adapters except at 2 %; prompts and
-diff-pruning except at one size, diff-pruning only in the upper three layers; MNLI; and a choice of rates on MRPC.
+(single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two learning rates for each method: 132 trials. Left
+out: Houlsby's adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's adapters except at 2 %;
+prompts and diff-pruning except at one size, diff-pruning only in the upper three layers; MNLI; and a choice of learning
+rates on MRPC.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IN_PAPER = {
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:
-    """Return the rows; for a quick study only the first and the last."""
+    """Return the rows; for a quick study only the first three and the last."""
     return scale.some(encoder_rows(), 4)
 
 
@@ -67,9 +68,9 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
 
 
 _INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold.
-Parameters are those added per task, without its head; sizes are the nearest to 0.1 %, 0.5 % and 2 % of the backbone. A rate
-is chosen once per method, on validation rows of SST-2 with the first seed. For comparison, the paper's Table 2 for
-RoBERTa-base with all rows (median and standard deviation of five seeds, 0.1 % or 0.5 %)."""
+Parameters are those added per task, excluding its head; sizes are the nearest to 0.1 %, 0.5 % and 2 % of the backbone. A
+learning rate is chosen once per method, on validation rows of SST-2 with the first seed. For comparison, the paper's Table
+2 for RoBERTa-base with all rows (median and standard deviation of five seeds, 0.1 % or 0.5 %)."""
 
 
 def figures(scale: Scale, book: Book) -> dict[str, Figure]:

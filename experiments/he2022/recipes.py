@@ -119,9 +119,10 @@ def body(scale: Scale, book: Book) -> str:
     return "\n".join(lines)
 
 
-_INTRO = """The default rate and epochs of each preset, and the validation score of each rate that was tried, in points, as a
-mean over tasks: with a single task, a difference of a point or two is not meaningful. Epochs are those of
-`houlsby2019/compare` for tasks of a few thousand rows, and were not tuned; rates on a single task were tried with 3."""
+_INTRO = """The default learning rate and epochs of each preset, and the validation score of each learning rate that was
+tried, in points, as a mean over tasks: with a single task, a difference of a point or two is not meaningful. Epochs are
+those of `houlsby2019/compare` for tasks of a few thousand rows, and were not tuned; rates on a single task were tried with
+3."""
 
 
 STUDY = Study(

@@ -1,4 +1,5 @@
-"""Rows of the papers' tables: a bank of a given size, learned with several seeds at a rate chosen on validation rows.
+"""Rows of the papers' tables: a bank of a given size, learned with several seeds at a learning rate chosen on validation
+rows.
 
 A rate is chosen once per method, from a few candidates, with the first seed, on one task and at one size. It is used for all
 sizes and tasks of the method.
@@ -60,7 +61,7 @@ class Row:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters that a task adds, without its head."""
+        """Number of parameters that a task adds, excluding its head."""
         return count(self.model, self.bank)
 
     @property

@@ -1,4 +1,5 @@
-"""The settings of both encoder studies of He et al. 2022: methods with their rates, and their banks at parameter budgets.
+"""The settings of both encoder studies of He et al. 2022: methods with their learning rates, and their banks at parameter
+budgets.
 
 Budgets are shares of MiniLM's 22.7 million parameters; sizes follow from the library's parameter counts (`budgets`). A method
 that cannot come within a tenth of a budget has no row for it: one rank of LoRA on queries and values is 0.04 %, so 0.1 % is

@@ -1,9 +1,9 @@
 """After Houlsby et al. 2019, Tables 1 and 2: banks against full fine-tuning, variable fine-tuning and LayerNorms only.
 
 Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials, only on validation rows
-(`experiments.studies.tuning`), and then learned with three seeds. Rates are chosen separately for every task, except that
-three tasks of the classic stream use the rates of the other two: amazon uses the rate of yelp; dbpedia and yahoo use the
-rate of agnews.
+(`experiments.studies.tuning`), and then learned with three seeds. Learning rates are chosen separately for every task,
+except that three tasks of the classic stream use the rates of the other two: amazon uses the rate of yelp; dbpedia and
+yahoo use the rate of agnews.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def mean_score(method: Method, scale: Scale, book: Book, tasks: tuple[str, ...])
 
 
 def parameters(method: Method, scale: Scale, book: Book, task: str) -> tuple[float, int] | None:
-    """Return the number of trained parameters without the head, as a mean over seeds, and the size of the backbone."""
+    """Return the number of trained parameters excluding the head, as a mean over seeds, and the size of the backbone."""
     trials = final(method, scale, book, task)
     count = parameters_of(book, trials)
     sizes = [each["backbone_parameters"] for trial in trials if (each := book.outcome(trial)) and "tasks" in each]
@@ -107,10 +107,10 @@ def body(scale: Scale, book: Book) -> str:
 
 _INTRO = """Scores on the test rows, in points: accuracy, except {metrics}. Mean and standard error over seeds.
 
-Rates were chosen only on validation rows. The form of the bank, its size and the numbers of epochs were not tuned but fixed
-beforehand, at a time when test scores of sst2, cola and trec from first attempts were known. Amazon uses the rate chosen for
-yelp; dbpedia and yahoo use that of agnews. Where the lowest or the highest rate was chosen, a wider grid might do better:
-`houlsby2019/wider_rates` tries this for full copies and adapters, not for LayerNorms."""
+Learning rates were chosen only on validation rows. The form of the bank, its size and the numbers of epochs were not tuned
+but fixed beforehand, at a time when test scores of sst2, cola and trec from first attempts were known. Amazon uses the rate
+chosen for yelp; dbpedia and yahoo use that of agnews. Where the lowest or the highest rate was chosen, a wider grid might
+do better: `houlsby2019/wider_rates` tries this for full copies and adapters, not for LayerNorms."""
 
 
 def _sizes(scale: Scale, book: Book) -> str:

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, Table 1 with half the size: a bank of less than 1 % of the layers against full fine-tuning.
 
-Tasks, seeds, rates, epochs and protocol are those of `experiments.houlsby2019.compare`, which has the full copies and the
-bank of 2 %; only the bottleneck size differs.
+Tasks, seeds, learning rates, epochs and protocol are those of `experiments.houlsby2019.compare`, which has the full copies
+and the bank of 2 %; only the bottleneck size differs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _mean(method: Method, scale: Scale, book: Book) -> Mean | None:
 
 
 def share(method: Method, scale: Scale, book: Book) -> float | None:
-    """Return the parameters that a task trains, without its head, in percent of the encoder's layers."""
+    """Return the parameters that a task trains, excluding its head, in percent of the encoder's layers."""
     found = compare.parameters(method, scale, book, scale.some(ELEVEN)[0])
     return None if found is None else 100 * found[0] / scale.encoder
 
@@ -66,10 +66,11 @@ def _row(method: Method, scale: Scale, book: Book) -> list[str]:
     ]
 
 
-_INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error
-over seeds. Full fine-tuning and the wider bank are from `houlsby2019/compare`; tasks, rows, seeds, rates, epochs and the
-choice of rates are the same. Banks have more epochs than full copies; see `houlsby2019/more_epochs`. This study was added
-when the test scores of `houlsby2019/compare` were known; its only choice, the size, follows from the 1 %."""
+_INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard
+error over seeds. Full fine-tuning and the wider bank are from `houlsby2019/compare`; tasks, rows, seeds, learning rates,
+epochs and the choice of learning rates are the same. Banks have more epochs than full copies; see
+`houlsby2019/more_epochs`. This study was added when the test scores of `houlsby2019/compare` were known; its only choice,
+the size, follows from the 1 %."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

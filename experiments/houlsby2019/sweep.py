@@ -1,4 +1,4 @@
-"""Houlsby et al. 2019, sections 3.1 and 3.2: size, rate and epochs from a grid, chosen on validation rows, then five seeds.
+"""Houlsby et al. 2019, sections 3.1 and 3.2: a grid of sizes, learning rates and epochs; then five seeds.
 
 The same as `continual-petl sweep` for a stream, here on two tasks: sizes and rates are spaced as in the paper, but scaled to
 MiniLM and 1,000 rows. Trials below the median of the other trials are stopped early.

@@ -26,7 +26,7 @@ SIZES = (*(2**n for n in range(9)), 384)
 ROBUST = (8, 64, 256)
 ROWS, EPOCHS = 1000, 6
 RATES = {"adapters": 1.5e-3, "top layers": 3e-4, "LayerNorms": 3e-3}
-"""One rate per kind, in the middle of the rates from which `compare` chooses."""
+"""One learning rate per kind, in the middle of those from which `compare` chooses."""
 FEWER, APART = 8, 1.5
 Point = tuple[str, str | dict[str, Any]]
 
@@ -69,7 +69,7 @@ def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
 
 
 def line(scale: Scale, book: Book, task: str, kind: str) -> list[tuple[str, float, Mean]]:
-    """Return the finished points of a line: name, trained parameters without the head, score on the validation rows."""
+    """Return the finished points of a line: name, trained parameters excluding the head, score on the validation rows."""
     found = []
     for name, bank in points(kind, scale):
         each = trials(scale, task, kind, bank)
@@ -82,7 +82,8 @@ def line(scale: Scale, book: Book, task: str, kind: str) -> list[tuple[str, floa
 def body(scale: Scale, book: Book) -> str:
     """Return the tables."""
     parts = [
-        f"Validation rows, as in the paper's figure; {ROWS} training rows, {EPOCHS} epochs, one rate per kind: {_rates()}."
+        f"Validation rows, as in the paper's figure; {ROWS} training rows, {EPOCHS} epochs, one learning rate per "
+        f"kind: {_rates()}."
     ]
     for task in TASKS:
         rows = [f"| {task} | size or layers | trained parameters | score |", "|---|---:|---:|---:|"]

@@ -76,7 +76,8 @@ def score(scale: Scale, book: Book, task: str, spec: dict[str, Any]) -> Mean | N
 def body(scale: Scale, book: Book) -> str:
     """Return the two tables."""
     said = (
-        f"Validation rows, as in the paper; adapters of size {SIZE}, {ROWS} training rows, {EPOCHS} epochs at {RATE:g}."
+        f"Validation rows, as in the paper; adapters of size {SIZE}, {ROWS} training rows, {EPOCHS} epochs at "
+        f"learning rate {RATE:g}."
     )
     heads = f"{' | '.join(TASKS)} |\n|---|{'---:|' * len(TASKS)}"
     first = [f"| {sigma:g} | {_cells(scale, book, spec)} |" for sigma, spec in sigmas(scale).items()]

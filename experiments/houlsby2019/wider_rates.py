@@ -1,8 +1,8 @@
-"""Houlsby et al. 2019, Table 1 again: where the lowest or the highest rate was chosen, one more rate beyond it is tried.
+"""Houlsby et al. 2019, Table 1 again: where the lowest or highest learning rate was chosen, one more is tried beyond it.
 
-In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent`, validation rows choose one of three rates. If
-it is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these cases, a
-method gets a fourth rate (a third of the lowest or three times the highest), and validation rows choose again.
+In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent`, validation rows choose one of three learning
+rates. If it is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these
+cases, a method gets a fourth rate (a third of the lowest or three times the highest), and validation rows choose again.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
     return f"**{rate:g}**" if rate in tried else f"{rate:g}" + "".join(f" (not {other:g})" for other in tried)
 
 
-_INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error
-over seeds. Everything is as in `houlsby2019/compare` and `houlsby2019/one_percent`, except that if the lowest or the highest
-rate of a method was chosen, one more rate beyond it was tried: bold if validation rows chose it (so it is again the lowest or
-highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both were known."""
+_INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard
+error over seeds. Everything is as in `houlsby2019/compare` and `houlsby2019/one_percent`, except that if the lowest or the
+highest learning rate of a method was chosen, one more beyond it was tried: bold if validation rows chose it (so it is again
+the lowest or highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both were
+known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

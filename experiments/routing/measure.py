@@ -47,7 +47,7 @@ def classic(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> d
 
 
 def long(data: Path, runs: Path, scale: Scale, tell: Tell, known: Known) -> dict[str, Any]:
-    """Measure the long stream, and rows of its later tasks for a router that knows only the classic five."""
+    """Measure the long stream, and what a router that knows only the five classic tasks does with the other tasks."""
     run = learned(long_stream(data, scale, LONG), runs / "long")
     tasks = _answered(run, LONG, known)
     found = in_order(tasks, by_label=False)

@@ -32,7 +32,7 @@ class Result(FrozenModel):
     began: str
     """UTC."""
     seconds: float
-    """Time for measuring, without learning."""
+    """Time for measuring, excluding learning."""
     machine: Machine
     versions: dict[str, str]
     seed: int

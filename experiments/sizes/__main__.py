@@ -65,8 +65,8 @@ def page(found: dict[str, Any]) -> str:
     return f"""# Memory to learn one bank on decoders of 0.6 to 8 billion parameters
 
 Written by `python -m experiments.sizes` from [sizes.json](sizes.json). Computed from the published configurations, without
-weights; the formulas are in [estimate.py](estimate.py). Bytes in GB (10^9), for batches of {rows} rows of {length:,} tokens
-in bf16. *Kept* are the activations that the backward pass needs, *with checkpointing* those with
+weights; the formulas are in [estimate.py](estimate.py). Sizes are in GB (10^9 bytes), for batches of {rows} rows of
+{length:,} tokens in bf16. *Kept* are the activations that the backward pass needs, *with checkpointing* those with
 `training: {{gradient_checkpointing: true}}`. *Total* is nf4, checkpointing, and the bank in float32 with its gradients and
 AdamW's moments (16 bytes per parameter of the bank). A step also takes temporary memory, mostly for the gradient of the
 logits, which is not included.

@@ -5,12 +5,12 @@
   weight and 5 per output (a float32 scale and an int8 zero point); nf4 takes half a byte per weight, one byte per 64 weights,
   2 per 16,384 weights and 34 per matrix (as stored by torchao 0.18).
 * Bank: 4 bytes per parameter for each of value, gradient and AdamW's two moments.
-* Kept activations: the storages that autograd saves in one forward pass with the loss, without parameters. They are counted
-  in torch's ``FakeTensorMode``, which runs the pass without computing or allocating anything, for one and two layers: with
-  L layers, ``kept(L) = kept(1) + (L - 1) (kept(2) - kept(1))``. With gradient checkpointing, every layer keeps only its
-  input, ``2 rows length width`` bytes, and one layer at a time recomputes its activations; what is saved after the last layer
-  (final norm, logits and loss) stays: ``after + 2 L rows length width + kept(2) - kept(1)``. A batch has padding, so
-  attention gets a mask, and transformers repeats keys and values for all heads; without padding, less is kept.
+* Kept activations: the storages that autograd saves in one forward pass with the loss, excluding parameters. They are
+  counted in torch's ``FakeTensorMode``, which runs the pass without computing or allocating anything, for one and two
+  layers: with L layers, ``kept(L) = kept(1) + (L - 1) (kept(2) - kept(1))``. With gradient checkpointing, every layer keeps
+  only its input, ``2 rows length width`` bytes, and one layer at a time recomputes its activations; what is saved after the
+  last layer (final norm, logits and loss) stays: ``after + 2 L rows length width + kept(2) - kept(1)``. A batch has
+  padding, so attention gets a mask, and transformers repeats keys and values for all heads; without padding, less is kept.
 
 What a step allocates temporarily (the products of one layer, the gradient of the logits), fragmentation of the allocator and
 the memory of the libraries themselves are not counted.
@@ -66,7 +66,7 @@ class Kept(NamedTuple):
 
     total: int
     after: int
-    """Those that are saved after the last layer."""
+    """The bytes that are saved after the last layer."""
 
 
 def sizes(config: PretrainedConfig, bank: dict[str, Any], rows: int, length: int) -> Sizes:
@@ -101,7 +101,7 @@ def sizes(config: PretrainedConfig, bank: dict[str, Any], rows: int, length: int
 
 
 def weights(model: nn.Module) -> tuple[int, int]:
-    """Return the bytes of the quantised weights of a model whose other weights are bf16: with int8, and with nf4."""
+    """Return the size in bytes of a model's quantised weights, where other weights are bf16: with int8, and with nf4."""
     linear = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "lm_head"]
     others = 2 * (sum(p.numel() for p in model.parameters()) - sum(w.numel() for w in linear))
     int8 = sum(w.numel() + 5 * len(w) for w in linear)
@@ -118,7 +118,7 @@ def kept(config: PretrainedConfig, bank: dict[str, Any], rows: int, length: int,
 
 
 def kept_by(model: PreTrainedModel, bank: Bank, ids: Tensor) -> Kept:
-    """Return the bytes of the storages that a forward pass and its loss keep, without parameters.
+    """Return the size in bytes of the storages that a forward pass and its loss keep, excluding parameters.
 
     Args:
         model: the backbone, without gradients.

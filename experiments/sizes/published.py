@@ -27,7 +27,7 @@ def published(name: str, num_layers: int | None = None) -> PretrainedConfig:
 
     Args:
         name: one of `NAMES`.
-        num_layers: another number of layers than the published one.
+        num_layers: the number of layers, if it is not the published one.
     """
     kind, values, (width, ffn, layers, heads) = _VALUES[name]
     config: PretrainedConfig = kind(

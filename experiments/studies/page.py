@@ -47,7 +47,7 @@ def draw_figure(figure: Figure, folder: Path, name: str) -> str:
 
 
 def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool]:
-    """Return the trials of a study, as far as the book determines them, and whether all of them are in the book."""
+    """Return the trials of a study that can be planned from the book so far, and whether the study is finished."""
     found: list[Trial] = []
     for trials in study.plan(scale, book):
         found += trials

@@ -23,7 +23,8 @@ class Scale:
     max_length: int = 64
     num_seeds: int = 3
     quick: bool = False
-    """Smoke test: few rows, one epoch, only the first and last of each list of settings. Its numbers are meaningless."""
+    """Smoke test: few rows, one epoch, only the first few and the last of each list of settings. Its numbers are
+    meaningless."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -37,11 +38,11 @@ class Scale:
 
     @property
     def encoder(self) -> int:
-        """Parameters of the backbone's layers, without embeddings and pooler."""
+        """Parameters of the backbone's layers, excluding embeddings and pooler."""
         return self.layers * (12 * self.width**2 + 13 * self.width)
 
     def some(self, values: tuple[Any, ...], most: int = 2) -> tuple[Any, ...]:
-        """Return all values; for a quick study, only the first and the last."""
+        """Return all values; for a quick study, at most ``most``: the first ones and the last."""
         if not self.quick or len(values) <= most:
             return values
         return (*values[: most - 1], values[-1])

@@ -67,7 +67,7 @@ class Method:
 
 
 def parameters_of(book: Book, trials: Sequence[Trial]) -> float | None:
-    """Return the mean number of parameters, without the head, of the last task of some trials; None if all are missing."""
+    """Return the mean number of parameters of the last task of some trials, excluding its head; None if all are missing."""
     outcomes = [(trial.tasks[-1], book.outcome(trial)) for trial in trials]
     counts = [each["tasks"][task]["parameters"] for task, each in outcomes if each is not None and "tasks" in each]
     return sum(c["modifications"] + c["own"] for c in counts) / len(counts) if counts else None

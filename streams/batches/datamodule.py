@@ -73,7 +73,7 @@ class TaskDataModule(L.LightningDataModule):
         self.frozen: Callable[[Batch, Split], Batch] | None = None
         """Adds cached states to a batch's rows; called for every batch of a fit."""
         self.together = False
-        """Whether every process evaluates all rows, in step with the others, as a backbone in parts requires; scores are
+        """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires; scores are
         means over rows, and stay the same."""
         self._eval_max_tokens = eval_max_tokens
         self._pad_token_id = pad_token_id

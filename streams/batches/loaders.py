@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.batches.batching import Batch, LengthBucketed, evaluation_batches
 from continual_petl.streams.batches.collate import collate, collate_packed
@@ -160,8 +160,8 @@ def _shared(rows: TokenisedRows, batch_size: int, max_tokens: int | None, world_
         return batches
     if len(rows) < world_size:
         raise InputError(
-            f"a split has {len(rows)} rows, too few for the {world_size} processes that share it: give it at least one row "
-            "per process, or use fewer devices."
+            f"a split has {counted(len(rows), 'row')}, too few for the {world_size} processes that share it: give it "
+            "at least one row per process, or use fewer devices."
         )
     return evaluation_batches(rows.lengths, len(rows) // world_size, max_tokens)
 

@@ -119,7 +119,8 @@ class CacheFiles:
             path.unlink(missing_ok=True)
         except OSError as error:
             what = (
-                f"it could not be removed either ({error.strerror or error}), so it is computed in every run: remove it"
+                f"it could not be removed either ({error.strerror or error}), so its content is computed again in "
+                "every run: remove it"
             )
         else:
             what = "it was removed, and its content will be recomputed"

@@ -3,9 +3,9 @@
 The tokens of the assistant are those that the template marks with ``{% generation %}``, found by transformers'
 ``apply_chat_template(..., return_assistant_tokens_mask=True)``, as in TRL. For a template without marks, they are found by
 prefixes: the rendering of the messages before an assistant message, with the beginning of an answer, and the rendering of the
-messages up to it both have to be prefixes of the rendering of all messages, and to end between two tokens. A conversation for
-which neither is exact is refused. If a token of the whole text spans the beginning of the last answer (such as two line
-breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
+messages up to it both have to be prefixes of the rendering of all messages, and to end between two tokens. A conversation
+for which neither method is exact is refused. If a token of the whole text spans the beginning of the last answer (such as
+two line breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
 warns.
 
 A source that is too long loses its oldest turns, but not the system prompt; if the last message alone is too long, its end is
@@ -24,15 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from continual_petl.errors import counted
 from continual_petl.streams.encoding.chat_template import WRITE_MARKS, UnusableChat, check_written, marked, render
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.sources.conversations import Message
 
 Ids = list[int]
 _ELSEWHERE = (
-    "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so that a "
-    "bank would learn to continue another text than it is given in prediction. Copy the template to a file, change it so "
-    "that they do, and name the file under chat.template"
+    "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so "
+    "that a bank would learn to continue a text other than the one it is given in prediction. Copy the template to a "
+    "file, change it so that they do begin there, and name the file under chat.template"
 )
 
 
@@ -50,7 +51,7 @@ class EncodedChat(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatEncoder:
-    """Encodes one conversation after the other."""
+    """Encodes conversations one at a time."""
 
     tokenizer: PreTrainedTokenizerBase
     chat: ResolvedChat
@@ -58,7 +59,7 @@ class ChatEncoder:
     """Maximum tokens of a source."""
 
     def tokens(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
-        """Return the tokens of a text, and where each of them begins and ends in it, (2, W)."""
+        """Return the tokens of a text, and where each token begins and ends in the text, (2, W)."""
         found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return list(found["input_ids"]), np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
 
@@ -68,7 +69,7 @@ class ChatEncoder:
         Args:
             messages: its messages before the answer.
             answer: the answer, or ``None`` for prediction.
-            options: other texts in place of the answer.
+            options: other texts to encode in place of the answer.
         """
         kept, prompt, source = self.fitting(messages)
 
@@ -157,9 +158,9 @@ class ChatEncoder:
             begins = np.flatnonzero(mask_W & ~np.concatenate([[False], mask_W[:-1]]))
             if len(begins) != len(numbers):
                 raise UnusableChat(
-                    f"the {{% generation %}} of the chat template marks {len(begins)} spans of tokens in a conversation "
-                    f"with {len(numbers)} assistant messages; it has to mark the text of each of them, and the token "
-                    "that ends it"
+                    f"the {{% generation %}} blocks of the chat template mark {counted(len(begins), 'span')} of tokens in a "
+                    f"conversation with {counted(len(numbers), 'assistant message')}; they must mark the text of every "
+                    "assistant message and the token that ends it"
                 )
             if chat.loss_on == "last":
                 mask_W[: begins[-1]] = False
@@ -173,7 +174,8 @@ class ChatEncoder:
             if not (upto.startswith(before) and text.startswith(upto)) or (cut and number != numbers[-1]):
                 raise UnusableChat(
                     "the chat template has no {% generation %}, and what it writes before or for message "
-                    f"{number + 1}, an assistant message, changes with the messages that follow, or shares a token with it, "
+                    f"{number + 1}, an assistant message, changes with the messages that follow, or shares a token "
+                    "with that message, "
                     f"so that it is not certain which tokens are the assistant's. {WRITE_MARKS}"
                     + ("; or write loss_on: last" if chat.loss_on != "last" and len(numbers) > 1 else "")
                 )

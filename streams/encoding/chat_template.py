@@ -27,7 +27,7 @@ from continual_petl.streams.sources.checks import show
 from continual_petl.streams.sources.conversations import Message
 
 _TIMES, _MORE = 4, 200_000
-"""A rendering has at most this many times the characters of its messages, and this many more."""
+"""A rendering may have at most ``_TIMES`` times the characters of its messages, plus ``_MORE``."""
 _CHANGING = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
 _USER, _ANSWER = "Hello", "Goodbye"
 WRITE_MARKS = (
@@ -56,7 +56,7 @@ def render(
     """
     text = str(_applied(tokenizer, chat, messages, tokenize=False, add_generation_prompt=prompt))
     for message in _with_system(chat, messages):
-        if message["role"] != "assistant":  # of earlier answers, some templates leave out thoughts
+        if message["role"] != "assistant":  # some templates leave the thinking out of earlier answers
             check_written(message, text)
     return text
 
@@ -94,7 +94,7 @@ def _applied(
     limit = _TIMES * sum(len(message["content"]) for message in messages) + _MORE
     try:
         found: Any = tokenizer.apply_chat_template(messages, **options)
-    except Exception as error:  # whatever the template calls, with whatever it passes
+    except Exception as error:  # a template can call anything, with any arguments
         raise UnusableChat(
             f"the chat template cannot render this conversation: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}; change the conversation, or name another template under chat.template"
@@ -102,8 +102,8 @@ def _applied(
     size = len(found) if isinstance(found, str) else len(found["input_ids"])
     if size > limit:
         raise UnusableChat(
-            f"the chat template makes {size:,} characters of a conversation of {(limit - _MORE) // _TIMES:,}; allowed are "
-            f"{limit:,}: name another template under chat.template"
+            f"the chat template makes {size:,} characters of a conversation of {(limit - _MORE) // _TIMES:,}; at "
+            f"most {limit:,} are allowed: name another template under chat.template"
         )
     return found
 
@@ -143,13 +143,13 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
     where = f"chat.template ({'that of the tokenizer' if spec.template is None else f'{spec.template!r:.80}'})"
     if len(template) > MAX_TEMPLATE:
         raise InputError(
-            f"{where}: it has {len(template):,} characters; allowed are {MAX_TEMPLATE:,}: use a shorter one."
+            f"{where}: it has {len(template):,} characters; at most {MAX_TEMPLATE:,} are allowed: use a shorter one."
         )
     if (found := _CHANGING.search(template)) is not None:
         raise InputError(
-            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes another text tomorrow, and the "
-            "answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, replace "
-            "this by fixed text, and name the file under chat.template."
+            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes a different text tomorrow, but "
+            "the answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, "
+            "replace this by fixed text, and name the file under chat.template."
         )
     chat = ResolvedChat(
         template=template,
@@ -201,7 +201,8 @@ def _read(path: str) -> str:
         text = ""
     if not is_template(text):
         raise InputError(
-            f"chat.template: {path!r:.200} is no UTF-8 file of at most {MAX_TEMPLATE:,} characters with a Jinja template "
+            f"chat.template: {path!r:.200} is not a UTF-8 file of at most {MAX_TEMPLATE:,} characters with a Jinja "
+            "template "
             "({{ ... }} or {% ... %}); give the path of one, relative to the folder of the stream file, or the template."
         )
     return text

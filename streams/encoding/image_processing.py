@@ -175,10 +175,9 @@ def _read(name: str, settings: Mapping[str, Any]) -> ImageProcessing:
         strange["size"] = settings.get("size")
     if strange or not isinstance(size, tuple):
         raise InputError(
-            f"backbone {name!r}: its {FILE} asks for "
-            f"{', '.join(f'{key}: {value}' for key, value in strange.items())}, which is not supported here; supported "
-            "are resizing to a height and width, or by shortest_edge together with do_center_crop (nearest, bilinear, "
-            "bicubic), do_rescale and do_normalize. Choose another backbone."
+            f"backbone {name!r}: its {FILE} asks for {', '.join(f'{key}: {value}' for key, value in strange.items())}, "
+            "which is not supported here; supported: resizing to a height and width, or by shortest_edge together with "
+            "do_center_crop (nearest, bilinear, bicubic), do_rescale and do_normalize. Choose another backbone."
         )
     normalise = settings.get("do_normalize", True)
     return ImageProcessing(

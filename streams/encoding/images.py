@@ -1,6 +1,6 @@
 """Convert the images in rows to plain arrays of RGB bytes.
 
-Accepted are PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of integers from 0 to 255, the values of
+Accepts PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of integers from 0 to 255, the values of
 ``datasets`` image columns (``{"bytes": ..., "path": ...}``), and paths. Grey becomes three equal channels; transparency is
 dropped. Only files and PIL images need Pillow.
 """

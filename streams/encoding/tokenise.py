@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.rows import IGNORED, offsets_of
 from continual_petl.streams.encoding.rows import TokenisedRow as TokenisedRow
@@ -143,8 +143,8 @@ def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: boo
     num_special = tokenizer.num_special_tokens_to_add(pair=pair)
     if max_length <= num_special:
         raise InputError(
-            f"backbone.max_length: got {max_length}, but this tokenizer adds {num_special} special tokens to each "
-            f"{'pair' if pair else 'text'}; use at least {num_special + 1}, usually 128."
+            f"backbone.max_length: got {max_length}, but this tokenizer adds {counted(num_special, 'special token')} "
+            f"to each {'pair' if pair else 'text'}; use at least {num_special + 1}, usually 128."
         )
 
 

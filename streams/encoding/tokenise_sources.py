@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import TokenisedRows
@@ -128,8 +128,8 @@ def _targets(
     needed = (tokenizer.num_special_tokens_to_add(pair=False) if special else 0) + (end is not None)
     if room <= needed:
         raise InputError(
-            f"max_target_length: got {room}, but this tokenizer adds {needed} special tokens to each target; use at "
-            f"least {needed + 1}."
+            f"max_target_length: got {room}, but this tokenizer adds {counted(needed, 'special token')} to each "
+            f"target; use at least {needed + 1}."
         )
     encoded = encode_cached(cache, tokenizer, targets, None, room - (end is not None), special=special, target=True)
     if end is None:

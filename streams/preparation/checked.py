@@ -278,8 +278,8 @@ def _check_among(options: tuple[str, ...] | None, where: Where, column: str, tar
     known = set(options)
     faults = [Fault(row=row, what=f"{show(text)}") for row, text in enumerate(targets) if text not in known]
     rule = (
-        f"Every target is one of the options of the task, {known_names([*map(show, options)])}, letter by letter: repair or "
-        "remove these rows, or complete options."
+        f"Every target must be one of the options of the task, {known_names([*map(show, options)])}, character for "
+        "character: repair or remove these rows, or complete options."
     )
     with about("options"):
         raise_faults(where, column, faults, rule)

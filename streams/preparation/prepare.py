@@ -158,7 +158,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
 
 
 def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
-    """Return a remark that shows the first row of a task of conversations, as its chat template renders it."""
+    """Return a notice with the first row of a conversation task as its chat template renders it, or an empty list."""
     if train.chat is None or tokenizer is None:
         return []
     from continual_petl.streams.encoding.chat_template import UnusableChat, chat_of, render
@@ -178,8 +178,9 @@ def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | 
     if count == 0:
         return None
     return (
-        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits that "
-        "ROUGE makes words of, so every prediction for them scores 0; choose metric: bleu for texts in another script."
+        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits "
+        "that ROUGE builds words from, so every prediction for them scores 0; choose metric: bleu for texts in "
+        "another script."
     )
 
 
@@ -265,7 +266,8 @@ def check_again(
         InputError: if the split does not exist or cannot be used.
     """
     if (labels is None) == (task.kind in LABELLED or task.options is not None):
-        raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
+        needs = "needs the labels or options of its bank" if labels is None else "has no labels or options"
+        raise ValueError(f"labels: got {labels!r}, but task {task.name!r} ({task.kind}) {needs}")
     data = spec.resolved_data(task)
     wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)
     raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)

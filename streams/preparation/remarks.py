@@ -24,7 +24,7 @@ def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
 
 
 def rendered(task: TaskSpec, text: str) -> str:
-    """Return a remark that shows the first conversation as the chat template renders it."""
+    """Return a notice that shows the first conversation as the chat template renders it."""
     shown = text if len(text) <= 4 * _SHOWN else f"{text[: 2 * _SHOWN]} ... {text[-2 * _SHOWN :]}"
     return f"task {task.name!r}: the first row, as the chat template renders it: {shown!r}."
 

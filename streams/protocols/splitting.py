@@ -16,7 +16,7 @@ MIN_CLASSES = 2
 
 
 def split_labels(labels: Collection[str], classes_per_task: int, seed: int) -> list[tuple[str, ...]]:
-    """Return the labels of each task, in the order of the tasks and of their classes; the last task may have fewer.
+    """Return the labels of each task, in their order of use; the last task may have fewer labels.
 
     Args:
         labels: all labels; their order makes no difference.

@@ -113,7 +113,8 @@ class TrainingSpec(FrozenModel):
     """Whether hidden states below the lowest layer that the bank changes are computed once and kept on disk while the task
     is learned; auto does so on a CPU, where it pays off."""
     prefix_cache_bytes: Count = 4 * 2**30
-    """Maximum bytes on disk for these states; if a split needs more, its states are recomputed in every epoch."""
+    """Maximum bytes on disk for the states of prefix_cache; if a split needs more, its states are recomputed in every
+    epoch."""
     select: Literal["best", "last"] = "best"
     """Which bank is kept: the best epoch by the validation metric, or the last step."""
     checkpoint_every: Count = 200

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from continual_petl.errors import LONGEST_TYPO, InputError, known_names
+from continual_petl.errors import LONGEST_TYPO, InputError, counted, known_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +104,8 @@ def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
     """
     if num_rows < minimum:
         raise InputError(
-            f"{where}: has {num_rows} rows, needs at least {minimum}; check the file, or leave the split out."
+            f"{where}: it has {counted(num_rows, 'row')} but needs at least {minimum}; check the file, or leave the "
+            "split out."
         )
 
 

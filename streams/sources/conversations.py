@@ -1,6 +1,6 @@
 """Conversations in the forms that other projects write, checked and in one form: a list of messages with role and content.
 
-Accepted are TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
+Accepts TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
 user message or, as a target, an assistant message.
 """
 
@@ -17,7 +17,7 @@ Role = Literal["user", "assistant"]
 
 ROLES = ("system", "user", "assistant")
 MOST_MESSAGES = 500
-"""Maximum number of messages in a conversation: how long templates take can grow with its square."""
+"""Maximum number of messages in a conversation: rendering a template may take time that grows with the square of it."""
 _FORMS = (("role", "content"), ("from", "value"))
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 RULE = (
@@ -61,12 +61,12 @@ def messages_of(value: Any, speaker: Role = "user") -> list[Message]:
     if not value:
         raise ValueError("an empty list")
     if len(value) > MOST_MESSAGES:
-        raise ValueError(f"{len(value):,} messages; allowed are {MOST_MESSAGES}")
+        raise ValueError(f"{len(value):,} messages; at most {MOST_MESSAGES} are allowed")
     return [_message(message, f"message {number}") for number, message in enumerate(value, 1)]
 
 
 def conversation(messages: Sequence[Message], system: str | None, *, ends: Role) -> list[Message]:
-    """Return a conversation once the order of its messages is checked.
+    """Return a conversation, after checking the order of its messages.
 
     Args:
         messages: from `messages_of`.
@@ -80,7 +80,9 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
     if own and system is not None:
         raise ValueError("it has a system message, and chat.system is set as well: remove one of the two")
     if len(own) > 1:
-        raise ValueError(f"messages {own[0]} and {own[1]} both have the role system; allowed is one, at the beginning")
+        raise ValueError(
+            f"messages {own[0]} and {own[1]} both have the role system; only one is allowed, at the beginning"
+        )
     if own and own[0] > 1:
         raise ValueError(f"message {own[0]} has the role system; only the first message may")
     rest = messages[len(own) :]
@@ -93,7 +95,7 @@ def conversation(messages: Sequence[Message], system: str | None, *, ends: Role)
     if ends == "assistant" and all(message["role"] != "assistant" for message in rest):
         raise ValueError("no message has the role assistant, so there is nothing to learn")
     if rest[-1]["role"] != ends:
-        raise ValueError(f"the last message has the role {rest[-1]['role']}; it has to be {ends}")
+        raise ValueError(f"the last message has the role {rest[-1]['role']}; it must be {ends}")
     return list(messages)
 
 
@@ -138,9 +140,9 @@ def _message(value: Any, place: str) -> Message:
     form = next((form for form in _FORMS if all(key in given for key in form)), None)
     if form is None:
         keys = ", ".join(map(show, given)) or "nothing"
-        raise ValueError(f"{place} has {keys:.200}; needed are role and content, or from and value")
+        raise ValueError(f"{place} has {keys:.200}; expected role and content, or from and value")
     if more := [key for key in given if key not in form]:
-        raise ValueError(f"{place} has the key {show(more[0])}, which is not read; allowed are {form[0]} and {form[1]}")
+        raise ValueError(f"{place} has the key {show(more[0])}, which is not read; allowed: {form[0]}, {form[1]}")
     role, content = given[form[0]], given[form[1]]
     if form[0] == "from" and isinstance(role, str):
         role = _SHARE_GPT.get(role, role)

@@ -66,7 +66,7 @@ def _add_other_names(model: type[BaseModel], definition: Schema) -> None:
         if isinstance(info.validation_alias, AliasChoices):
             for other in info.validation_alias.choices:
                 if other != name:
-                    text = f"Another name of {name}."
+                    text = f"Another name for {name}."
                     definition["properties"][other] = definition["properties"][name] | {
                         "description": text,
                         "title": str(other),
@@ -130,7 +130,7 @@ def keys_of(node: Schema, *, other_names: bool = False) -> list[str]:
         own = [
             name
             for name, below in option.get("properties", {}).items()
-            if other_names or not below.get("description", "").startswith("Another name of")
+            if other_names or not below.get("description", "").startswith("Another name for")
         ]
         found |= dict.fromkeys([*own, *names])
     return list(found)

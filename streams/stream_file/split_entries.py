@@ -27,7 +27,7 @@ class Expanded:
 
 
 def expand_splits(spec: StreamSpec) -> Expanded:
-    """Replace each entry that has ``split`` with its tasks; no files but label files are read."""
+    """Replace each entry that has ``split`` with its tasks; the only files read are label files."""
     if all(task.split is None for task in spec.tasks):
         return Expanded(spec, tuple(range(len(spec.tasks))))
     tasks: list[TaskSpec] = []

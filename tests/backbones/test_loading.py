@@ -94,7 +94,7 @@ def test_missing_pooler_is_dropped_not_initialised(backbone_folder: Folder, tmp_
     weights = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.startswith("pooler.")}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert load_backbone(str(folder), pooling="mean").digest == load_backbone(str(folder), pooling="first").digest
-    with pytest.raises(InputError, match="has no trained pooler; allowed are 'first', 'mean' and 'last'"):
+    with pytest.raises(InputError, match="has no trained pooler; allowed: 'first', 'mean' and 'last'"):
         load_backbone(str(folder))
 
 
@@ -165,7 +165,7 @@ def test_t5_uses_the_length_from_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2"])
 def test_unsupported_attention_is_refused(backbone_folder: Folder, family: str) -> None:
     assert load_backbone(str(backbone_folder(family))).attention == "eager"
-    with pytest.raises(InputError, match=r"got 'sdpa', but family .* allowed are 'auto' and 'eager'"):
+    with pytest.raises(InputError, match=r"got 'sdpa', but family .* allowed: 'auto' and 'eager'"):
         load_backbone(str(backbone_folder(family)), attention="sdpa")
 
 

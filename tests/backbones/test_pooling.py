@@ -54,7 +54,7 @@ def test_pooling_is_allowed_where_meaningful(backbone_folder: Folder, family: st
         if way in allowed:
             backbone.check_pooling(way)
         else:
-            with pytest.raises(InputError, match=f"pooling: got '{way}', but backbone .*; allowed are '"):
+            with pytest.raises(InputError, match=f"pooling: got '{way}', but backbone .*; allowed: '"):
                 backbone.check_pooling(way)
     assert set(backbone.poolings()) == allowed
 

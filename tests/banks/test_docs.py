@@ -46,7 +46,7 @@ def test_inline_presets_resolve() -> None:
 
 def test_recipes_match_the_code() -> None:
     rows = re.findall(
-        r"^\| ([a-z0-9_, ]+) \| ([0-9.e-]+) \| (\d+) \|$", TEXT.split("## Rates and epochs")[1], re.MULTILINE
+        r"^\| ([a-z0-9_, ]+) \| ([0-9.e-]+) \| (\d+) \|$", TEXT.split("## Learning rates and epochs")[1], re.MULTILINE
     )
     told = {name: (float(rate), int(epochs)) for names, rate, epochs in rows for name in names.split(", ")}
     assert told == {name: (recipe.learning_rate, recipe.epochs) for name, recipe in RECIPES.items()}

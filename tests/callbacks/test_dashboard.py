@@ -260,7 +260,7 @@ def test_axes_file_is_plain_json(logged: tuple[Run, Recording]) -> None:
 @pytest.mark.parametrize(
     ("kinds", "log_banks", "message"),
     [
-        (["mlflow"], False, "log: got 'mlflow'; allowed are wandb, tensorboard, csv"),
+        (["mlflow"], False, "log: got 'mlflow'; allowed: wandb, tensorboard, csv"),
         (["csv"], True, "log_banks: only W&B stores banks"),
         ([Recording()], True, "log_banks: only W&B stores banks"),
     ],

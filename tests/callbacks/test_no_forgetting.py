@@ -50,7 +50,7 @@ def test_every_task_is_checked_in_rotation(limit: int, start: int, last: int) ->
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="policy: got 'often'; allowed are digests, probe, full"):
+    with pytest.raises(ValueError, match="policy: got 'often'; allowed: digests, probe, full"):
         NoForgetting("often")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit: got 0; at least one earlier task has to be checked"):
         NoForgetting(limit=0)

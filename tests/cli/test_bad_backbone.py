@@ -45,7 +45,7 @@ OF_THE_TRAINER = [
         trainer("{accelerator: cpu, num_nodes: 2}"),
     ),
     Case("type", ["trainer: Lightning rejects {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
-    Case("logger", ["trainer.logger: got 'wandb'; allowed in a file are true and false"], trainer("{logger: wandb}")),
+    Case("logger", ["trainer.logger: got 'wandb'; allowed in a file: true, false"], trainer("{logger: wandb}")),
     Case(
         "dry",
         ["trainer: Lightning rejects {max_time: soon}", "DD:HH:MM:SS"],
@@ -73,7 +73,7 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "pooling",
-        ["task 'other', pooling: got 'pooler'", "allowed are 'first', 'mean' and 'last'"],
+        ["task 'other', pooling: got 'pooler'", "allowed: 'first', 'mean' and 'last'"],
         [(DATA, f"{DATA}\n    pooling: pooler")],
         options=["--backbone.name", "FOLDER/no-pooler"],
         command=NEW,

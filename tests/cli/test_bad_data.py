@@ -85,7 +85,7 @@ CASES = [
     ),
     Case(
         "empty split",
-        ["task 'other', split test (FOLDER/data/other/test.jsonl): has 0 rows, needs at least 1"],
+        ["task 'other', split test (FOLDER/data/other/test.jsonl): it has 0 rows but needs at least 1"],
         files={"data/other/test.jsonl": ""},
     ),
     Case("empty table", ["split train (FOLDER/data/other/train.csv): has 0 rows, needs"], files=table()),

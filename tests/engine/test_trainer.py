@@ -31,7 +31,7 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two")]
         ),
         ({"model_registry": "x"}, r"trainer\.model_registry: not allowed here: a run uploads nothing"),
         ({"default_root_dir": ".."}, r"trainer\.default_root_dir: not allowed here: use --run-dir"),
-        ({"logger": "../x"}, r"trainer\.logger: got '\.\./x'; allowed in a file are true and false"),
+        ({"logger": "../x"}, r"trainer\.logger: got '\.\./x'; allowed in a file: true, false"),
         ({"fast_dev_run": True}, r"trainer\.fast_dev_run: not allowed here: a bank is committed only after"),
     ],
 )

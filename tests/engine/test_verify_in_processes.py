@@ -129,7 +129,7 @@ def test_digests_alone_reveal_every_changed_file(many: Path, jobs: int) -> None:
 
 @pytest.mark.parametrize("more", [{"data": True}, {"limit": 3}])
 def test_digests_go_with_no_other_choice(whole: Path, more: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="probe: False compares the digests of all files, and goes with neither"):
+    with pytest.raises(InputError, match="probe: False compares the digests of all files, and cannot be combined"):
         Run(whole).verify(probe=False, **more)
 
 

@@ -159,7 +159,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("mt5", "lora_ffn", "the FFN of this family has two first projections"),
     ("llama", "lora", "its model type 'llama' is not one of bert"),
     ("bert", "ia3", "multiplies the FFN's states before their non-linearity .gelu."),
-    ("bert", BOTH, "LoRA and IA3, and a union of adapters has only one of the two"),
+    ("bert", BOTH, "LoRA and IA3, and a union of adapters can contain only one of the two"),
     ("bert", "multihead_parallel", "adapters has no multi-head parallel adapter"),
     ("t5", "prefix_flat", "counts a prefix as positions, which shifts those of the text"),
     ("bert", TWICE, "several prefixes at the same heads"),

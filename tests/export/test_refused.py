@@ -154,7 +154,7 @@ def test_model_type_without_known_class_is_refused(backbone_folder: Folder, tmp_
 
 def test_tokenizer_that_transformers_reads_otherwise_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(
-        ExportError, match=r"builds a Qwen2Tokenizer from .*, not the TokenizersBackend.*'peft', which holds no"
+        ExportError, match=r"builds a Qwen2Tokenizer from .*, not the TokenizersBackend.*'peft', which does not include"
     ):
         write_checkpoint(subject_of(backbone_folder("qwen2"), "causal-lm", "lora"), tmp_path)
 

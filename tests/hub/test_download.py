@@ -114,7 +114,7 @@ def test_code_of_a_backbone_is_not_executed_unasked(hub: LocalHub, pushed: Run, 
 
 def test_files_that_no_run_has_are_refused(hub: LocalHub, pushed: Run) -> None:
     hub.change("user/run", {"banks/one/code.pkl": b"x", "weights.pkl": b"x"})
-    with pytest.raises(StoreError, match=r"its file 'banks/one/code.pkl' belongs to no run"):
+    with pytest.raises(StoreError, match=r"unexpected file 'banks/one/code.pkl': in a run"):
         Run("hf://user/run")
     hub.change("user/run", {"banks/one/code.pkl": None})
     folder = Run("hf://user/run").store.folder
@@ -127,7 +127,7 @@ def test_large_files_are_refused_before_they_are_downloaded(
 ) -> None:
     monkeypatch.setitem(hub_files._BANK, "bank.safetensors", 1000)
     with pytest.raises(
-        StoreError, match=r"'banks/one/bank.safetensors' has .* kB, but such a file may have at most 1 kB"
+        StoreError, match=r"'banks/one/bank.safetensors' takes .* kB, but such a file may take at most 1 kB"
     ):
         Run("hf://user/run")
     monkeypatch.setitem(hub_files._BANK, "bank.safetensors", 10**6)
@@ -165,9 +165,7 @@ def test_missing_runs_are_reported(hub: LocalHub, pushed: Run, address: str, say
 
 def test_repository_without_a_run_is_reported(hub: LocalHub, pushed: Run) -> None:
     hub.change("user/run", {"stream.yaml": None, "adapter_config.json": b"{}"})
-    with pytest.raises(
-        InputError, match=r"holds no run \(no stream.yaml in it\), but an adapter of peft: load it with"
-    ):
+    with pytest.raises(InputError, match=r"holds no run \(no stream.yaml in it\), but a peft adapter: load it with"):
         Run("hf://user/run")
 
 

@@ -76,6 +76,6 @@ def test_server_that_names_no_commit_is_refused(hub: LocalHub, folder: Path) -> 
     repo.commits["../../x"] = repo.commits[repo.branches["main"][-1]]
     repo.branches["main"].append("../../x")
     with pytest.raises(
-        InputError, match=r"the Hub reports '../../x' as its newest commit, which is no commit; check HF_ENDPOINT"
+        InputError, match=r"the Hub reports '../../x' as its newest commit, which is not a commit; check HF_ENDPOINT"
     ):
         Run("hf://user/run")

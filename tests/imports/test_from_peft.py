@@ -206,7 +206,7 @@ def test_tensors_that_do_not_fit_are_refused(
 
 def test_pickles_and_other_folders_are_refused(backbone_folder: Folder, adapter: Path, tmp_path: Path) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", "lora")
-    with pytest.raises(InputError, match=r"has no adapter_config\.json, so it is not an adapter of peft"):
+    with pytest.raises(InputError, match=r"has no adapter_config\.json, so it is not a peft adapter"):
         imported(subject, tmp_path)
     out = copied(adapter, tmp_path / "out", {})
     (out / "adapter_model.safetensors").rename(out / "adapter_model.bin")

@@ -83,7 +83,7 @@ def test_the_order_of_learning_changes_no_probability(run: Run, backbone_folder:
 def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
     with pytest.raises(InputError, match="unknown: got 'nearest', but a task was named"):
         run.predict("w1", task="low", unknown="nearest")  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="unknown: got 'maybe'; allowed are 'reject' and 'nearest'"):
+    with pytest.raises(InputError, match="unknown: got 'maybe'; allowed: 'reject' and 'nearest'"):
         run.predict("w1", unknown="maybe")  # type: ignore[call-overload]
     assert run.predict([]) == []
 

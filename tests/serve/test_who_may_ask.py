@@ -71,7 +71,7 @@ def test_other_host_names_are_refused(client: TestClient) -> None:
         ({"resident_bytes": -1}, "resident_bytes: got -1; must be an integer of at least 0"),
         ({"allowed_hosts": ("models*",)}, "allowed_hosts: got 'models"),
         ({"allowed_hosts": ("*",)}, "allowed_hosts: got"),
-        ({"engine": "gpu"}, "engine: got 'gpu'; allowed are local, ray"),
+        ({"engine": "gpu"}, "engine: got 'gpu'; allowed: local, ray"),
         ({"replicas": 2}, "only engine ray has replicas"),
     ],
 )

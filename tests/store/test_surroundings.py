@@ -92,7 +92,7 @@ def test_backbone_changed_in_memory_is_detected(folder: Path) -> None:
     with torch.no_grad():
         backbone.model.get_parameter("encoder.layer.0.output.dense.bias")[3] += 1e-6
     for check in run.verify():
-        assert "1 tensors differ from what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
+        assert "1 tensor differs from what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
 
 
 def test_dropout_in_memory_is_detected(folder: Path) -> None:

@@ -62,18 +62,21 @@ def test_templates_come_from_the_tokenizer_the_stream_or_a_file(tmp_path: Path) 
     [
         (
             "nowhere.jinja",
-            "'nowhere.jinja' is no UTF-8 file of at most 100,000 characters with a Jinja template ({{ ... }}",
+            "'nowhere.jinja' is not a UTF-8 file of at most 100,000 characters with a Jinja template ({{ ... }}",
         ),
-        (".", "is no UTF-8 file"),
-        ("/dev/zero", "is no UTF-8 file"),
+        (".", "is not a UTF-8 file"),
+        ("/dev/zero", "is not a UTF-8 file"),
         ("{% for %}", "TemplateSyntaxError"),
         ("{{ raise_exception('only ducks') }}", "TemplateError: only ducks; change the conversation"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
-        ("{{ strftime_now('%d') }}", "it uses 'strftime_now', so that a conversation becomes another text tomorrow"),
+        (
+            "{{ strftime_now('%d') }}",
+            "it uses 'strftime_now', so that a conversation becomes a different text tomorrow",
+        ),
         ("{{ [1, 2] | random }}", "it uses 'random'"),
-        ("{{ 'a' * 300000 }}", "makes 300,000 characters of a conversation of 12; allowed are 200,048"),
-        ("{# " + "a" * MAX_TEMPLATE + " #}{{ 1 }}", "it has 100,013 characters; allowed are 100,000"),
+        ("{{ 'a' * 300000 }}", "makes 300,000 characters of a conversation of 12; at most 200,048 are allowed"),
+        ("{# " + "a" * MAX_TEMPLATE + " #}{{ 1 }}", "it has 100,013 characters; at most 100,000 are allowed"),
     ],
 )
 def test_templates_that_cannot_be_used_are_refused(template: str, what: str) -> None:
@@ -88,7 +91,9 @@ def test_templates_that_cannot_be_used_are_refused(template: str, what: str) -> 
 def test_files_that_hold_no_template_are_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "chat.jinja"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"chat\.jinja' is no UTF-8 file of at most 100,000 characters with a Jinja"):
+    with pytest.raises(
+        InputError, match=r"chat\.jinja' is not a UTF-8 file of at most 100,000 characters with a Jinja"
+    ):
         chat_of(str(file))
 
 

@@ -56,7 +56,7 @@ def test_invalid_targets_are_refused(value: Any, what: str) -> None:
 
 def test_empty_split_is_refused() -> None:
     check_rows(WHERE, 1)
-    with pytest.raises(InputError, match=r"split test \(test.jsonl\): has 0 rows, needs at least 1"):
+    with pytest.raises(InputError, match=r"split test \(test.jsonl\): it has 0 rows but needs at least 1"):
         check_rows(WHERE, 0)
 
 

@@ -46,11 +46,11 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
         ([], "an empty list"),
         (7, "7 is of type int, not a list of messages"),
         ({"role": "user", "content": "a"}, "is of type dict, not a list of messages"),
-        ([user("a")] * (MOST_MESSAGES + 1), "501 messages; allowed are 500"),
+        ([user("a")] * (MOST_MESSAGES + 1), "501 messages; at most 500 are allowed"),
         (["a"], "message 1 is 'a', of type str, not a mapping with role and content"),
         ([None], "message 1 is None, of type NoneType"),
-        ([{}], "message 1 has nothing; needed are role and content, or from and value"),
-        ([{"role": "user"}], "message 1 has 'role'; needed are role and content"),
+        ([{}], "message 1 has nothing; expected role and content, or from and value"),
+        ([{"role": "user"}], "message 1 has 'role'; expected role and content"),
         ([user("a"), {"role": "robot", "content": "b"}], "message 2 has role 'robot'; expected one of: system, user"),
         ([{"role": ["user"], "content": "b"}], "message 1 has role ['user']; expected one of: system, user, assistant"),
         ([{"from": "bing", "value": "b"}], "message 1 has from 'bing'; expected one of: human, gpt, system"),
@@ -69,7 +69,7 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
         ([assistant("b")], "message 1, the first after any system message, has the role assistant, not user"),
         ([SYSTEM, assistant("b")], "message 2, the first after any system message, has the role assistant"),
         ([user("a")], "no message has the role assistant, so there is nothing to learn"),
-        ([user("a"), assistant("b"), user("c")], "the last message has the role user; it has to be assistant"),
+        ([user("a"), assistant("b"), user("c")], "the last message has the role user; it must be assistant"),
     ],
 )
 def test_what_is_no_conversation_is_refused(value: Any, what: str) -> None:
@@ -98,7 +98,7 @@ def test_a_missing_target_is_refused() -> None:
 
 def test_rows_to_predict_end_with_the_user() -> None:
     assert conversation(messages_of("a"), "be kind", ends="user") == [user("a")]
-    with pytest.raises(ValueError, match="the last message has the role assistant; it has to be user"):
+    with pytest.raises(ValueError, match="the last message has the role assistant; it must be user"):
         conversation(messages_of([user("a"), assistant("b")]), None, ends="user")
 
 

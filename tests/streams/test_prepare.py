@@ -203,7 +203,7 @@ def test_label_missing_from_train_is_refused(tokenizer: PreTrainedTokenizerFast)
     ("rows", "message"),
     [
         ([{"text": "w1", "label": "a"}, {"label": "b"}], r"column 'text': 1 row cannot be used: row 2: missing"),
-        ([], r"split train \(rows given in the task\): has 0 rows, needs at least 1"),
+        ([], r"split train \(rows given in the task\): it has 0 rows but needs at least 1"),
     ],
 )
 def test_invalid_rows_are_refused(tokenizer: PreTrainedTokenizerFast, rows: list[Any], message: str) -> None:
@@ -247,5 +247,5 @@ def test_missing_split_is_reported(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def test_labels_must_fit_the_kind(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(ValueError, match="is a classification, labels is None"):
+    with pytest.raises(ValueError, match=r"labels: got None, but task .* needs the labels"):
         _again(tokenizer, {"train": TRAIN, "test": TEST}, None)

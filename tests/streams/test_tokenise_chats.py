@@ -191,7 +191,7 @@ def test_marks_on_some_answers_only_are_refused() -> None:
     template = CHATML.replace(
         "{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' and loop.last %}"
     )
-    with pytest.raises(InputError, match=r"marks 1 spans of tokens in a conversation with 2 assistant messages"):
+    with pytest.raises(InputError, match=r"mark 1 span of tokens in a conversation with 2 assistant messages"):
         encoded([user("a"), assistant("b"), user("c"), assistant("d")], chat_of(template))
 
 

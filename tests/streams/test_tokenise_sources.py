@@ -131,7 +131,7 @@ def test_room_for_source_and_target() -> None:
 def test_no_room_for_the_text_is_refused() -> None:
     with pytest.raises(InputError, match=r"max_target_length: got 2, .* adds 2 special tokens to each target"):
         tokenise_sources(["w0"], ["w1"], _tokenizer("both"), 16, kind="seq2seq", max_target_length=2)
-    with pytest.raises(InputError, match=r"max_target_length: got 1, .* adds 1 special tokens .* at least 2"):
+    with pytest.raises(InputError, match=r"max_target_length: got 1, .* adds 1 special token to .* at least 2"):
         tokenise_sources(["w0"], ["w1"], _tokenizer("none"), 16, kind="causal-lm", max_target_length=1)
     with pytest.raises(InputError, match=r"max_length: got 1"):
         tokenise_sources(["w0"], ["w1"], _tokenizer("bos"), 9, kind="causal-lm", max_target_length=8)

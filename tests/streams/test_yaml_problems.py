@@ -88,7 +88,7 @@ EXPECTED = [
     (27, "tasks.2.data", "is missing: add it, for instance `data: data/topics.csv`. A path"),
     (29, "tasks.2.labels", "labels are for classification"),
     (32, "tasks.2.bank.modifications.0", "no method has bottleneck on query"),
-    (33, "tasks.2.bank.modifications.1.rank", "is another name of bottleneck, which is given as well"),
+    (33, "tasks.2.bank.modifications.1.rank", "is another name for bottleneck, which is given as well"),
     (34, "tasks.3", "got 3; allowed: a mapping with the keys name, kind"),
     (35, "tasks.4.name", "'nul' is a reserved device name on Windows"),
     (35, "tasks.4", "the key '1' is not text"),

@@ -21,8 +21,8 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
     """Return the full specification of a task's bank.
 
     A bank with only ``start_from`` takes the settings of the other task's bank: those it was learned with, or else those in
-    the stream, which may in turn be taken from a third task. Its scope is always ``task``. A fused bank takes those of the
-    banks that it reads.
+    the stream, which may in turn be taken from a third task. Its scope is always ``task``. A fused bank takes the settings
+    of the banks that it reads.
 
     Args:
         task: one of ``choices``.

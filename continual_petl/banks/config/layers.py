@@ -36,7 +36,7 @@ def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
     """Return the layer numbers (0-based) in a range.
 
     Raises:
-        ValueError: if a number is outside the model.
+        ValueError: if a layer number is out of range for the model.
 
     Example:
         >>> select_layers("4-5", 6), select_layers("all", 2), select_layers("top-2", 6)

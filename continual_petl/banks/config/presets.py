@@ -1,8 +1,8 @@
 """Published methods as a table of presets (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
 
-A row is a bank with its default learning rate and epochs. The best rates differ widely: a prompt needs hundreds of times
-the rate of a full copy. A bank needs no preset: instead, its dimensions can be written out in the stream file (`choice`).
-This file never imports torch.
+A row is a bank with its default learning rate and epochs. The best learning rates differ widely: that of a prompt is
+hundreds of times that of a full copy. A bank needs no preset: instead, its dimensions can be written out in the stream file
+(`choice`). This file never imports torch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Preset(NamedTuple):
     bank: BankSpec
     recipe: Recipe
     studied: bool
-    """Whether the rate was chosen on validation rows (experiments/he2022/results/recipes.md); a test checks it against that
-    study."""
+    """Whether the learning rate was chosen on validation rows (experiments/he2022/results/recipes.md); a test checks it
+    against that study."""
 
 
 def _preset(
@@ -76,7 +76,8 @@ _ROWS: dict[str, Preset] = {
     "lora_ffn": _preset(
         2e-3, {**_LOWRANK, "modifies": "ffn_in", "scale": 4.0}, {**_LOWRANK, "modifies": "ffn_out", "scale": 4.0}
     ),
-    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with learned magnitudes, at the same sites and rate as lora.
+    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with learned magnitudes, at the same sites and learning rate as
+    # lora.
     "dora": _preset(
         2e-3,
         {**_LOWRANK, "form": "decomposed", "modifies": "query"},
@@ -84,7 +85,7 @@ _ROWS: dict[str, Preset] = {
         studied=False,
     ),
     # Liu et al. 2022 (arXiv 2205.05638), section 3.3: keys, values and the FFN's inner states are multiplied by learned
-    # vectors; the rate is from section 4.2.
+    # vectors; the learning rate is from section 4.2.
     "ia3": _preset(3e-3, *({**_RESCALE, "modifies": site} for site in ("key", "value", "ffn_inner")), studied=False),
     # He et al. 2022, section 4.6: prefix of 30 with a scaled parallel adapter of 512. For RoBERTa on GLUE they use
     # length 16, bottleneck 16, scale 2. mam trains the prefix through its MLP, as released; mam_flat as plain vectors.

@@ -1,7 +1,7 @@
 """The recipe of a bank: its default learning rate and epochs.
 
 A bank is trained like the preset that it matches, regardless of its options; a bank that matches no preset gets the
-smallest rate of its forms. This file never imports torch.
+smallest learning rate of its forms. This file never imports torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     """Return how a bank is trained by default.
 
     A bank is trained like the preset with the same forms at the same sites, regardless of sizes and options. A bank that
-    matches no preset gets the smallest rate of its forms: too high a rate learns nothing, too low a rate still learns.
+    matches no preset gets the smallest of its forms' learning rates: with too high a rate it would learn nothing, with
+    too low a rate it still learns.
 
     Args:
         bank: its full specification.
@@ -36,7 +37,7 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     if written in fitting:
         return RECIPES[written]
     if fitting:
-        # Copies of layers that are not specified as top-n are trained like full, which has the smaller rate.
+        # Copies of layers that are not specified as top-n are trained like full, which has the smaller learning rate.
         return min((RECIPES[name] for name in fitting), key=_rate)
     return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
 
@@ -46,7 +47,7 @@ def _rate(recipe: Recipe) -> float:
 
 
 def _method(bank: BankSpec) -> list[tuple[object, ...]]:
-    """Return the properties that the rate depends on: forms, sites, compositions, and whether a network is trained too."""
+    """Return the properties that decide the recipe: forms, sites, compositions, and whether a network is trained too."""
     return sorted(
         (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
     )

@@ -166,7 +166,7 @@ class AttentionForm(Form):
 
 
 def _widths(sites: Sites, layer: Layer) -> dict[str, tuple[int, int]]:
-    """Return the widths of all keys and all values of each attention of a layer."""
+    """Return the widths of all keys and all values of each attention module of a layer."""
     return {
         attention.name: (sites.width(layer, attention.key).out, sites.width(layer, attention.value).out)
         for attention in layer.stack.attentions

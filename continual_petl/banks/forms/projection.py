@@ -103,7 +103,7 @@ class OnProjection(InLayers):
 
 
 def part_of(sites: Sites, placement: Placement) -> tuple[str, slice | list[int] | None]:
-    """Return the full path of the module of a placement's projection, and the outputs that belong to it, None for all."""
+    """Return the full path of a placement's module, and which of its outputs belong to the projection (None: all)."""
     layer = placement.layer
     projection = projections(sites, layer, placement.modification.modifies)[placement.name]
     return layer.full(projection.path), sites.columns(layer, projection) if projection.num_parts > 1 else None

@@ -20,7 +20,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
     command.add_argument("task", metavar="TASK", help="name of a learned task")
-    text = "merged: bank and backbone as one checkpoint of transformers; peft, adapters: an adapter of that library"
+    text = "merged: bank and backbone as one transformers checkpoint; peft, adapters: an adapter of that library"
     command.add_argument("--format", required=True, choices=("merged", "peft", "adapters"), help=text)
     command.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write; must not exist")
     add_remote_code(command)

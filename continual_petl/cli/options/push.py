@@ -27,9 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("repo", metavar="REPO", help="the repository, USER/NAME; created if it does not exist")
     text = "upload only this task, as an export that others can load without this package, to a repository of its own"
     command.add_argument("--task", metavar="T", help=text)
-    text = (
-        "format of --task: an adapter of peft (default), or bank and backbone merged into a checkpoint of transformers"
-    )
+    text = "format of --task: a peft adapter (default), or bank and backbone merged into a transformers checkpoint"
     command.add_argument("--format", choices=("peft", "merged"), help=text)
     command.add_argument(
         "--private", action="store_true", help="create the repository as private, or refuse a public one"

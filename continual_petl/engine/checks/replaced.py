@@ -37,7 +37,7 @@ def check_not_shared(store: Store, task: str, what: str) -> None:
 
 
 def check_not_read(store: Store, task: str, what: str) -> None:
-    """Reject a change of a bank that fused banks read."""
+    """Reject a change to a bank that fused banks read."""
     if found := readers(store, task):
         raise InputError(
             f"task {task!r} cannot be {what}: other tasks have fused banks that read its bank, and could not predict without "

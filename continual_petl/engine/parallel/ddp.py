@@ -68,7 +68,7 @@ class LocalRanks:
             for report in reports:
                 report.raise_error()
             if self._brief.spec.trainer.get("strategy") == SHARDED:
-                self.close()  # a backbone in parts can build no further bank
+                self.close()  # no further bank can be built on a sharded backbone
             if reports and all(report.state == "learned" for report in reports):
                 self._compare(task, reports)
                 return
@@ -92,7 +92,7 @@ class LocalRanks:
             slot.close()
 
     def _fit(self, task: str, request: StopRequest) -> list[Report]:
-        """Return the reports of all processes; once one fails, end the other processes, which would wait for it."""
+        """Return the reports of all processes; as soon as one fails, end the others, which would wait for it."""
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         reported = False

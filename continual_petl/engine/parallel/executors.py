@@ -39,7 +39,7 @@ class Pool:
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs: got {jobs}; the number of tasks to learn at once must be at least 1.")
         if executor not in get_args(Executor):
-            raise InputError(f"executor: got {executor!r}; allowed are {', '.join(get_args(Executor))}.")
+            raise InputError(f"executor: got {executor!r}; allowed: {', '.join(get_args(Executor))}.")
         max_jobs = max(2, os.cpu_count() or 1)
         if executor == "processes" and (jobs or 1) > max_jobs:
             raise InputError(

@@ -97,9 +97,9 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from other tasks' banks, or reads them, waits for those of them that come earlier; with ``start_from:
-    auto``, for all earlier tasks. A task with a shared bank waits for the previous task that shares it: such tasks are
-    learned one after the other, in parallel with all others.
+    A task that starts from other tasks' banks, or reads them, waits for the ones that come earlier in the stream; with
+    ``start_from: auto``, for all earlier tasks. A task with a shared bank waits for the previous task that shares it: such
+    tasks are learned one after the other, in parallel with all others.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()

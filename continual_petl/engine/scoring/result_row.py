@@ -174,7 +174,7 @@ def affordable(session: Session) -> int:
 
 
 def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:
-    """Return which tasks to measure, which to certify, and which to leave open because test splits are not read."""
+    """Return which tasks to measure, which to certify, and which to leave unmeasured because test splits are not read."""
     if session.reads_test:
         return measured, certified, set()
     store = session.store

@@ -1,4 +1,4 @@
-"""One row of R-routed: how well the rows of learned tasks are predicted after a new task if no task is named.
+"""One row of R-routed: how well the rows of learned tasks are predicted without a task name, after a new task.
 
 Predictions with a named task never change. Predictions without one can, if a new task resembles an earlier one, so they are
 measured again after each task. The states of the frozen backbone are the same every time and are kept in memory.

@@ -69,7 +69,7 @@ def finish_task(
         kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
     )
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
-    # Not earlier: it holds the training time, which would be lost if the run ended between the commit and here.
+    # Removed only now: it holds the training time, which would be lost if the run ended between the commit and here.
     remove_folder(store.progress_folder(task))
     link = store.link(task)
     choice = store.manifest(task).start

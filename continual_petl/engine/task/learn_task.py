@@ -128,7 +128,7 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
     """Fit a task as one of several Lightning processes; the first one saves the bank at the end of the fit.
 
     Returns:
-        Digest of the final bank, which has to be the same in all of them.
+        Digest of the final bank, which has to be the same in all processes.
     """
     run = TaskRun.begin(session, task, callbacks, request)
     decide_start(run)  # already decided by the process that started this one

@@ -35,7 +35,7 @@ FILE = "start.json"
 MAX_PARENTS = 3
 """Number of earlier banks that are tried."""
 _SHORTLIST = 10
-"""Maximum number of nearest tasks whose banks are examined to find them."""
+"""Maximum number of nearest tasks whose banks are examined to find the ones to try."""
 MARGIN = 0.5
 """Number of standard errors (of the difference of two independent shares) by which a starting point has to beat a fresh
 bank."""

@@ -30,7 +30,7 @@ CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def colour(number: int) -> str:
-    """Return the colour with this number; they repeat after eight."""
+    """Return the colour with this number; colours repeat after eight."""
     return COLOURS[number % len(COLOURS)]
 
 

@@ -4,8 +4,8 @@ It is only a cache. An entry is valid while its manifest is unchanged: same inod
 If there is no index, or it was copied, damaged or written by another release, the manifests are read instead. A forged line
 with a valid digest is trusted until its manifest is read; `verify` never reads the index.
 
-``.index.jsonl`` has one sealed line per commit, appended, so the cost of a commit does not grow with their number; a task's
-last line counts. Nothing here is flushed, and a failed write is harmless: missing entries are read from manifests.
+``.index.jsonl`` has one sealed line per commit, appended, so the cost of a commit does not grow with the number of commits;
+a task's last line counts. Nothing here is flushed, and a failed write is harmless: missing entries are read from manifests.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def clean(store: BankFolders) -> None:
         stone = interrupted_replacement(store)
         if stone is not None:
             _put_back(store, stone)
-        # The folders of older ones are gone; anything that has their name now was put there later, and is not deleted.
+        # Only the newest: the folders of older ones are gone, and what has their names now was put there later.
         forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
         for stone in forgotten:
             if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:

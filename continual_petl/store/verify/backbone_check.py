@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.digests import module_tensors
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.store.certificate.finding import Difference, Finding, first_difference
 
 
@@ -23,8 +23,8 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
     )
     return [
         Finding(
-            message=f"backbone {backbone.name!r}: {len(changed)} tensors differ from what was loaded, first {name}{where}. "
-            f"Something wrote to the frozen model: {cause}.",
+            message=f"backbone {backbone.name!r}: {counted(len(changed), 'tensor differs', 'tensors differ')} from "
+            f"what was loaded, first {name}{where}. Something wrote to the frozen model: {cause}.",
             tensor=name,
             position=None if place is None else place.position,
             found=None if place is None else place.found,

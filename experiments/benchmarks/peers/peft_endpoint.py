@@ -1,4 +1,4 @@
-"""A typical endpoint for peft adapters: FastAPI, one request at a time, with a call of `set_adapter` for each.
+"""A typical endpoint for peft adapters: FastAPI, one request at a time, calling `set_adapter` for each.
 
 ``python -m experiments.benchmarks.peers.peft_endpoint BACKBONE NUM_TASKS LENGTH THREADS`` prints its address.
 """

@@ -67,7 +67,7 @@ class PeftBench(Workbench):
         return now("cpu") - started
 
     def mixed(self, name: str, tasks: list[str], count: int) -> float:
-        """Return the seconds to predict the batch once, each row with its task's adapter."""
+        """Return the seconds it takes to predict the batch once, each row with its task's adapter."""
         return self.passes(name, count, {"adapter_names": tasks})
 
     def _many(self, name: str) -> PeftModel:

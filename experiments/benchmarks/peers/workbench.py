@@ -90,7 +90,7 @@ class Workbench:
         return seconds(model.setting.device, work) / count
 
     def passes(self, name: str, count: int, more: dict[str, Any] | None = None) -> float:
-        """Return the seconds to predict the batch once, as the mean of ``count`` passes."""
+        """Return the seconds it takes to predict the batch once, as the mean of ``count`` passes."""
         model, (ids_BT, mask_BT, _) = self.models[name].eval(), self._batches[name]
 
         def work() -> None:

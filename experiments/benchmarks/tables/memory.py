@@ -26,7 +26,10 @@ def measure(bench: Bench) -> Measured:
     """
     options = bench.options
     if options.device != "cpu" or (bench.shape.name != "minilm" and not options.quick):
-        raise InputError("memory: can only be measured with --shape minilm and --device cpu; leave both out.")
+        raise InputError(
+            "memory: can only be measured with --shape minilm and --device cpu, which are the defaults: omit both "
+            "options."
+        )
     seen: dict[str, list[dict[str, float]]] = {PLAIN: [], GIVES_BACK: []}
 
     def block(name: str) -> float:

@@ -112,7 +112,7 @@ def _opened(bench: Bench, folder: Path, count: int) -> dict[str, float]:
 
 
 def opened(folder: Path) -> dict[str, float]:
-    """Return the seconds to open a run's router and to score one row."""
+    """Return the times to open a run's router and to score one row, in seconds."""
     began = time.perf_counter()
     store = Store(folder)
     totals = totals_of(store)

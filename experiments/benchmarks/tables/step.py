@@ -82,7 +82,7 @@ def _our_candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, 
             candidates.append(
                 Candidate(through, ours.lightning_steps(learner, batch, options.count, str(bench.scratch)))
             )
-            facts[through] = facts[name] | {"setting": f"{setting}, as a course does it"}
+            facts[through] = facts[name] | {"setting": f"{setting}, as in a run"}
         products = step_products(shape, options.batch, options.length, options.bottleneck, lowest)
         ceiling = name.replace("ours", "ceiling")
         dtype = next(backbone.model.parameters()).dtype
