@@ -69,14 +69,7 @@ def computed(
     Raises:
         ExportError: if the configuration names modules other than those with tensors.
     """
-    changed: dict[str, dict[str, Tensor]] = {}
-    copies: dict[str, Tensor] = {}
-    for key, tensor in stored.items():
-        name = key.removeprefix(_START)
-        if found := PARTS.fullmatch(name):
-            changed.setdefault(found[1], {})[found[2]] = tensor
-        else:
-            copies[name] = tensor
+    changed, copies = _by_module(stored)
     targets = names.matched(config.get("target_modules", ()))
     if targets != changed.keys():
         raise ExportError(
@@ -107,12 +100,24 @@ def computed(
             logits: Tensor = output.logits[:, skipped:]
             return logits
         output.last_hidden_state = output.last_hidden_state[:, skipped:]
-        token = subject.plan.kind == "token-classification"
-        mask = inputs.get("attention_mask")
+        token, mask = subject.plan.kind == "token-classification", inputs.get("attention_mask")
         features = output.last_hidden_state if token else pool(output, mask, subject.plan.pooling)
         return nn.functional.linear(features, head["weight"], head.get("bias"))
 
     return compute
+
+
+def _by_module(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    """Return the tensors that change a module, by module and part, and those that replace one, by name."""
+    changed: dict[str, dict[str, Tensor]] = {}
+    copies: dict[str, Tensor] = {}
+    for key, tensor in stored.items():
+        name = key.removeprefix(_START)
+        if found := PARTS.fullmatch(name):
+            changed.setdefault(found[1], {})[found[2]] = tensor
+        else:
+            copies[name] = tensor
+    return changed, copies
 
 
 def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, Any]) -> Any:

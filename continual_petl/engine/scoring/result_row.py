@@ -15,6 +15,7 @@ from continual_petl.errors import ForgettingError, InputError, named_tasks, why_
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.results_file import Cell, RowLine, Status
 from continual_petl.store.verify.certificate import check_task, rotating
 
@@ -70,35 +71,22 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         if request is not None:
             request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
         manifest = store.manifest(task)
-        split = manifest.counted_split
         value, status = manifest.score, _MEASURED
         if task in measured and manifest.is_measured:
             try:
-                value = _measure(session, task, manifest.data[split])
+                value = _measure(session, task, manifest.data[manifest.counted_split])
             except _NotMeasurable as error:
                 kept_certified = session.spec.evaluate != "all" and not link.shared
                 (certified if kept_certified else unread).add(task)
                 gone[task] = str(error)
-        if task in unread:
-            value, status = None, _NOT_MEASURED
-        elif task in certified:
+        if task in certified:
             checks[task] = check_task(store, task, session.models.backbone_of(task))
             if not checks[task].ok:
                 raise ForgettingError(" ".join(checks[task].problems))
             status = _CERTIFIED
-        if not manifest.is_measured:  # imported without rows
+        if task in unread or not manifest.is_measured:  # not measured if imported without rows
             value, status = None, _NOT_MEASURED
-        cells.append(
-            Cell(
-                task=task,
-                index=link.index,
-                split=split,
-                metric=manifest.metric,
-                value=value,
-                num_examples=manifest.num_examples,
-                status=status,
-            )
-        )
+        cells.append(_cell(manifest, value, status))
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
@@ -106,6 +94,18 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
     notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
+
+
+def _cell(manifest: Manifest, value: float | None, status: Status) -> Cell:
+    return Cell(
+        task=manifest.task,
+        index=manifest.index,
+        split=manifest.counted_split,
+        metric=manifest.metric,
+        value=value,
+        num_examples=manifest.num_examples,
+        status=status,
+    )
 
 
 def _not_read(unread: set[str]) -> list[str]:
