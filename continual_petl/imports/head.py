@@ -12,7 +12,7 @@ from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError, known_names
 from continual_petl.export.classes import AUTO, plain_heads
-from continual_petl.export.restated import HEAD
+from continual_petl.export.head_file import HEAD
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
 from continual_petl.imports.files import AdapterFiles
 from continual_petl.learner.plan import allowed_kinds

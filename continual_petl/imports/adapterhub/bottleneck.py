@@ -1,4 +1,4 @@
-"""Bottlenecks of `adapters` as modifications of a bank: the reverse of `continual_petl.export.adapterhub_bottleneck`."""
+"""Bottlenecks of `adapters` as modifications of a bank: the reverse of `continual_petl.export.adapterhub.bottleneck`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_parts import place_of
-from continual_petl.imports.adapterhub_config import BottleneckConfig
-from continual_petl.imports.adapterhub_part import Part, Stored
+from continual_petl.export.adapterhub.parts import place_of
+from continual_petl.imports.adapterhub.config import BottleneckConfig
+from continual_petl.imports.adapterhub.part import Part, Stored
 
 _DOWN, _UP = "adapter_down.0", "adapter_up"
 

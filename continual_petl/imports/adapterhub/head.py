@@ -1,4 +1,4 @@
-"""Heads that `adapters` saves beside an adapter: the reverse of `continual_petl.export.adapterhub_head`."""
+"""Heads that `adapters` saves beside an adapter: the reverse of `continual_petl.export.adapterhub.head`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_head import poolings_of
+from continual_petl.export.adapterhub.head import poolings_of
 
 _Text = Annotated[str, Field(max_length=1000)]
 _Labels = Annotated[dict[_Text, Annotated[int, Field(ge=0)]], Field(max_length=100_000)]

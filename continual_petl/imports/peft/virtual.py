@@ -1,4 +1,4 @@
-"""Prompts and prefixes of `peft` as modifications of a bank: the reverse of `continual_petl.export.virtual`.
+"""Prompts and prefixes of `peft` as modifications of a bank: the reverse of `continual_petl.export.peft.virtual`.
 
 The keys of a prefix are rotated back by its length, since here they have no distance to the text; this causes rounding.
 
@@ -19,9 +19,9 @@ from continual_petl.banks.forms.attention import Prefix
 from continual_petl.banks.forms.base import key
 from continual_petl.banks.forms.prompt import INPUT, Prompt
 from continual_petl.errors import InputError
-from continual_petl.export.virtual import rotated, why_no_prefix
+from continual_petl.export.peft.virtual import rotated, why_no_prefix
 from continual_petl.imports.draft import Draft, put
-from continual_petl.imports.peft_config import PeftConfig
+from continual_petl.imports.peft.config import PeftConfig
 
 TABLE = "prompt_embeddings"
 

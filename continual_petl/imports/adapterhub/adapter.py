@@ -1,4 +1,4 @@
-"""Imports an adapter of the library `adapters` as a bank: the reverse of `continual_petl.export.adapterhub`."""
+"""Imports an adapter of the library `adapters` as a bank: the reverse of `continual_petl.export.adapterhub.adapter`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_parts import PLACES
-from continual_petl.export.adapterhub_restated import adapterhub_computed
+from continual_petl.export.adapterhub.parts import PLACES
+from continual_petl.export.adapterhub.restated import adapterhub_computed
 from continual_petl.heads.kinds import GENERATIVE, Kind
-from continual_petl.imports.adapterhub_bottleneck import bottlenecks
-from continual_petl.imports.adapterhub_config import (
+from continual_petl.imports.adapterhub.bottleneck import bottlenecks
+from continual_petl.imports.adapterhub.config import (
     BottleneckConfig,
     MethodConfig,
     PrefixConfig,
     read_hub_config,
 )
-from continual_petl.imports.adapterhub_lowrank import factors, low_rank
-from continual_petl.imports.adapterhub_part import Part, joined
-from continual_petl.imports.adapterhub_prefix import prefixes, without_copies
+from continual_petl.imports.adapterhub.lowrank import factors, low_rank
+from continual_petl.imports.adapterhub.part import Part, joined
+from continual_petl.imports.adapterhub.prefix import prefixes, without_copies
 from continual_petl.imports.files import AdapterFiles
 from continual_petl.imports.head import ImportedHead, find_head, find_kind
 from continual_petl.imports.imported import Imported
@@ -29,7 +29,7 @@ from continual_petl.imports.places import layer_range
 
 
 def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
-    """Translate an adapter of `adapters` into a bank; see `continual_petl.imports.peft.translate_peft`.
+    """Translate an adapter of `adapters` into a bank; see `continual_petl.imports.peft.adapter.translate_peft`.
 
     Raises:
         InputError: if a bank cannot express it.

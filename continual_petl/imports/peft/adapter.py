@@ -1,6 +1,6 @@
 """An adapter of `peft` as a bank: its files are translated, and the bank is compared with peft's own arithmetic.
 
-The comparison uses `continual_petl.export.restated`, which reads the adapter's tensors as they are, so it detects
+The comparison uses `continual_petl.export.peft.restated`, which reads the adapter's tensors as they are, so it detects
 mistakes in the translation.
 """
 
@@ -13,20 +13,19 @@ from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError, known_names
-from continual_petl.export.adapter import Names
 from continual_petl.export.compare import Compute
-from continual_petl.export.restated import PARTS, computed
+from continual_petl.export.peft.adapter import Names
+from continual_petl.export.peft.restated import START, computed, split_tensors
 from continual_petl.export.subject import Subject
 from continual_petl.imports.draft import Draft
 from continual_petl.imports.files import AdapterFiles
 from continual_petl.imports.head import ImportedHead, find_head, find_kind
 from continual_petl.imports.imported import Imported
-from continual_petl.imports.lowrank import low_rank
-from continual_petl.imports.peft_config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
-from continual_petl.imports.vectors import factors, with_norms
-from continual_petl.imports.virtual import TABLE, prefix, prompt, table_of
+from continual_petl.imports.peft.config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
+from continual_petl.imports.peft.lowrank import low_rank
+from continual_petl.imports.peft.vectors import factors, with_norms
+from continual_petl.imports.peft.virtual import TABLE, prefix, prompt, table_of
 
-_START = "base_model.model."
 _INSIDE = "ln_tuning_layers."
 
 
@@ -63,7 +62,8 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
                 "(FEATURE_EXTRACTION), with a linear head in head.safetensors."
             )
         return _imported(config, stored, backbone, draft, head, "", {})
-    changed, copies = _sorted(files.tensors)
+    _check_names(files.tensors)
+    changed, copies = split_tensors(files.tensors)
     head = find_head(files, found, copies, backbone, pooling)
     prefix_of_base = _base(backbone, [*changed, *(name.rpartition(".")[0] for name in copies)])
     _check_targets(config, changed, copies)
@@ -118,22 +118,13 @@ def _computes(
     return computed(subject, names, config, placed, {} if names.head is not None else head)
 
 
-def _sorted(tensors: dict[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
-    """Return the tensors that peft adds, by module, and the complete copies of parameters."""
-    changed: dict[str, dict[str, Tensor]] = {}
-    copies: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        if not key.startswith(_START):
-            raise InputError(
-                f"adapter_model.safetensors: tensor {key[:200]!r} does not follow peft's naming ({_START}...); the adapter "
-                "was written by another library."
-            )
-        name = key.removeprefix(_START)
-        if found := PARTS.fullmatch(name):
-            changed.setdefault(found[1], {})[found[2]] = tensor
-        else:
-            copies[name] = tensor
-    return changed, copies
+def _check_names(tensors: dict[str, Tensor]) -> None:
+    """Raise `InputError` if a tensor's name does not start as all names in an adapter of peft do."""
+    if other := next((name for name in tensors if not name.startswith(START)), None):
+        raise InputError(
+            f"adapter_model.safetensors: tensor {other[:200]!r} does not follow peft's naming ({START}...); the adapter was "
+            "written by another library."
+        )
 
 
 def _base(backbone: Backbone, names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""LoRA and DoRA of `peft` as modifications of a bank: the reverse of `continual_petl.export.lowrank`.
+"""LoRA and DoRA of `peft` as modifications of a bank: the reverse of `continual_petl.export.peft.lowrank`.
 
 A bank has one rank and one set of layers for each kind of projection, while peft may have different ones for every module.
 Smaller ranks are padded with zeros, and projections that the adapter does not change get zero matrices: both add exact
@@ -27,7 +27,7 @@ from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import InputError
 from continual_petl.imports.draft import Draft, put
-from continual_petl.imports.peft_config import PeftConfig, factor
+from continual_petl.imports.peft.config import PeftConfig, factor
 from continual_petl.imports.places import LOW_RANK, Place, check_known, layer_range, places
 
 Parts = dict[str, Tensor]

@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from continual_petl.backbones.anatomy import Pooling
-from continual_petl.export.adapterhub_parts import VERSION
+from continual_petl.export.adapterhub.parts import VERSION
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import Kind
 from continual_petl.heads.linear import LinearHead

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
-from continual_petl.export.adapterhub_parts import HubAdapter, left_out, place_of, placed, refused, same_options
+from continual_petl.export.adapterhub.parts import HubAdapter, left_out, place_of, placed, refused, same_options
 from continual_petl.export.subject import Subject
 
 ACTIVATIONS: Mapping[str, str] = {

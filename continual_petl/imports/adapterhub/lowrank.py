@@ -1,4 +1,4 @@
-"""LoRA and IA3 of `adapters` as modifications of a bank: the reverse of `continual_petl.export.adapterhub_lowrank`.
+"""LoRA and IA3 of `adapters` as modifications of a bank: the reverse of `continual_petl.export.adapterhub.lowrank`.
 
 Shape suffixes: O width of the outputs, R rank.
 """
@@ -17,14 +17,14 @@ from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_lowrank import MATRICES, inner_path, why_not_inner
-from continual_petl.imports.adapterhub_config import LoraConfig
-from continual_petl.imports.adapterhub_part import Part, Stored
+from continual_petl.export.adapterhub.lowrank import MATRICES, inner_path, why_not_inner
+from continual_petl.imports.adapterhub.config import LoraConfig
+from continual_petl.imports.adapterhub.part import Part, Stored
 from continual_petl.imports.draft import put
 
 
 def low_rank(config: LoraConfig, name: str, backbone: Backbone) -> Part:
-    """Return an adapter's LoRA as part of a bank; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
+    """Return an adapter's LoRA as part of a bank; see `continual_petl.imports.adapterhub.bottleneck.bottlenecks`."""
     attention, model_sites = _attention(config), backbone.sites
     sites: list[Site] = [
         *attention,
@@ -57,7 +57,7 @@ def low_rank(config: LoraConfig, name: str, backbone: Backbone) -> Part:
 
 
 def factors(config: LoraConfig, name: str, backbone: Backbone) -> Part:
-    """Return an adapter's IA3 as part of a bank; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
+    """Return an adapter's IA3 as part of a bank; see `continual_petl.imports.adapterhub.bottleneck.bottlenecks`."""
     attention, model_sites = _attention(config), backbone.sites
     sites: list[Site] = [*attention, *_named("ffn_inner", config.intermediate_lora)]
     if not sites or "query" in sites or config.output_lora:

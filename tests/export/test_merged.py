@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 
-from continual_petl.export.checkpoint import write_checkpoint
 from continual_petl.export.classes import AUTO
+from continual_petl.export.merged import write_checkpoint
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right
 from continual_petl.learner.generate import generate

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
-from continual_petl.export.adapter import Adapter, Names
+from continual_petl.export.peft.adapter import Adapter, Names
 from continual_petl.export.subject import Subject
 
 _PLAIN_ROTATIONS = ("default", "linear", "llama3")

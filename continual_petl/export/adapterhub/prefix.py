@@ -20,7 +20,7 @@ from torch import Tensor
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
-from continual_petl.export.adapterhub_parts import HubAdapter, left_out, refused
+from continual_petl.export.adapterhub.parts import HubAdapter, left_out, refused
 from continual_petl.export.subject import Subject
 
 POOL = "prefix_tuning.prefix_tunings"
@@ -28,7 +28,7 @@ POOL = "prefix_tuning.prefix_tunings"
 
 
 def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return a bank's prefixes; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
+    """Return a bank's prefixes; see `continual_petl.export.adapterhub.bottleneck.bottlenecks`."""
     first = rows[0]
     why = why_no_prefix(subject.backbone)
     if len(rows) > 1:

@@ -1,4 +1,4 @@
-"""Prefixes of `adapters` as a modification of a bank: the reverse of `continual_petl.export.adapterhub_prefix`.
+"""Prefixes of `adapters` as a modification of a bank: the reverse of `continual_petl.export.adapterhub.prefix`.
 
 A prefix that a network computes (a table and two linear layers) is replaced with the network's output, as is done here
 after training.
@@ -17,17 +17,17 @@ from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.attention import Prefix
 from continual_petl.banks.forms.base import key
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_hooks import prefix_states
-from continual_petl.export.adapterhub_prefix import POOL, location_of, why_no_prefix
-from continual_petl.imports.adapterhub_config import PrefixConfig
-from continual_petl.imports.adapterhub_part import Part, Stored
+from continual_petl.export.adapterhub.hooks import prefix_states
+from continual_petl.export.adapterhub.prefix import POOL, location_of, why_no_prefix
+from continual_petl.imports.adapterhub.config import PrefixConfig
+from continual_petl.imports.adapterhub.part import Part, Stored
 from continual_petl.imports.draft import put
 
 _COPIES = ".prefix_tuning.pool."
 
 
 def prefixes(config: PrefixConfig, name: str, backbone: Backbone) -> Part:
-    """Return an adapter's prefixes as part of a bank; see `continual_petl.imports.adapterhub_bottleneck.bottlenecks`."""
+    """Return an adapter's prefixes as part of a bank; see `continual_petl.imports.adapterhub.bottleneck.bottlenecks`."""
     if (why := why_no_prefix(backbone)) is not None:
         raise InputError(f"adapter_config.json: key config.architecture: got 'prefix_tuning', but {why}.")
     off = [flag for flag in ("encoder_prefix", "cross_prefix") if not getattr(config, flag)]

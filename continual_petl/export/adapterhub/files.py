@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from continual_petl.export.adapterhub import adapterhub_adapter
-from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS, hub_head
-from continual_petl.export.adapterhub_parts import VERSION
-from continual_petl.export.adapterhub_restated import adapterhub_restated
+from continual_petl.export.adapterhub.adapter import adapterhub_adapter
+from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, hub_head
+from continual_petl.export.adapterhub.parts import VERSION
+from continual_petl.export.adapterhub.restated import adapterhub_restated
 from continual_petl.export.card import adapters_card
 from continual_petl.export.compare import check_outputs
+from continual_petl.export.head_file import HEAD, head_notes, save_tensors
 from continual_petl.export.model_card import base_model
-from continual_petl.export.peft_files import head_notes, save_tensors
-from continual_petl.export.restated import HEAD
 from continual_petl.export.subject import Subject
 from continual_petl.heads.linear import LinearHead
 

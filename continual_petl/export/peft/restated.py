@@ -26,15 +26,15 @@ from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import one_pass, turn
 from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import ExportError
-from continual_petl.export.adapter import Names
 from continual_petl.export.compare import Compute
+from continual_petl.export.head_file import HEAD
+from continual_petl.export.peft.adapter import Names
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import reading_inputs
 
-HEAD = "head.safetensors"
-_START = "base_model.model."
-PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
+START = "base_model.model."
+_PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
 _Parts = Mapping[str, Tensor]
 
 
@@ -69,7 +69,7 @@ def computed(
     Raises:
         ExportError: if the configuration names modules other than those with tensors.
     """
-    changed, copies = _by_module(stored)
+    changed, copies = split_tensors(stored)
     targets = names.matched(config.get("target_modules", ()))
     if targets != changed.keys():
         raise ExportError(
@@ -107,13 +107,13 @@ def computed(
     return compute
 
 
-def _by_module(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
     """Return the tensors that change a module, by module and part, and those that replace one, by name."""
     changed: dict[str, dict[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
     for key, tensor in stored.items():
-        name = key.removeprefix(_START)
-        if found := PARTS.fullmatch(name):
+        name = key.removeprefix(START)
+        if found := _PARTS.fullmatch(name):
             changed.setdefault(found[1], {})[found[2]] = tensor
         else:
             copies[name] = tensor

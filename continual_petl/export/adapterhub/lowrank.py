@@ -25,7 +25,7 @@ from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
-from continual_petl.export.adapterhub_parts import HubAdapter, left_out, placed, refused, same_options
+from continual_petl.export.adapterhub.parts import HubAdapter, left_out, placed, refused, same_options
 from continual_petl.export.subject import Subject
 
 MATRICES: Mapping[Site, str] = {"query": "q", "key": "k", "value": "v"}
@@ -34,7 +34,7 @@ _INNER: tuple[Site, ...] = ("ffn_in", "ffn_inner")
 
 
 def low_rank(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return a bank's LoRA; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
+    """Return a bank's LoRA; see `continual_petl.export.adapterhub.bottleneck.bottlenecks`."""
     first, sites = rows[0], [row.modifies for row in rows]
     if not same_options(rows):
         raise refused(subject, "its low-rank changes have different ranks or factors, and adapters has one of each")
@@ -56,7 +56,7 @@ def low_rank(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
 
 
 def factors(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
-    """Return a bank's IA3; see `continual_petl.export.adapterhub_bottleneck.bottlenecks`."""
+    """Return a bank's IA3; see `continual_petl.export.adapterhub.bottleneck.bottlenecks`."""
     sites = [row.modifies for row in rows]
     if not same_options(rows):
         raise refused(subject, f"its factors are at {', '.join(sites)}, and adapters has one vector at each place")

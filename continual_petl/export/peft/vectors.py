@@ -13,7 +13,7 @@ from torch import Tensor
 
 from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
-from continual_petl.export.adapter import Adapter, Names, by_module
+from continual_petl.export.peft.adapter import Adapter, Names, by_module
 from continual_petl.export.subject import Subject
 
 

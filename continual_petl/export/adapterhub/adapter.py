@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from continual_petl.banks.config.spec import Modification
-from continual_petl.export.adapterhub_bottleneck import bottlenecks
-from continual_petl.export.adapterhub_lowrank import factors, low_rank
-from continual_petl.export.adapterhub_parts import PLACES, HubAdapter, refused
-from continual_petl.export.adapterhub_prefix import prefixes
+from continual_petl.export.adapterhub.bottleneck import bottlenecks
+from continual_petl.export.adapterhub.lowrank import factors, low_rank
+from continual_petl.export.adapterhub.parts import PLACES, HubAdapter, refused
+from continual_petl.export.adapterhub.prefix import prefixes
 from continual_petl.export.subject import Subject
 
 _METHODS: Mapping[str, Callable[[Subject, str, Sequence[Modification]], list[HubAdapter]]] = {

@@ -10,19 +10,17 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from safetensors.torch import save
-from torch import Tensor
-
 from continual_petl.errors import InputError
-from continual_petl.export.adapter import Adapter, Names, find_names
-from continual_petl.export.card import card
+from continual_petl.export.card import peft_card
 from continual_petl.export.compare import check_outputs
-from continual_petl.export.lowrank import low_rank
+from continual_petl.export.head_file import HEAD, head_notes, save_tensors
 from continual_petl.export.model_card import base_model
-from continual_petl.export.restated import HEAD, restated
+from continual_petl.export.peft.adapter import Adapter, Names, find_names
+from continual_petl.export.peft.lowrank import low_rank
+from continual_petl.export.peft.restated import restated
+from continual_petl.export.peft.vectors import factors, norm_copies, norms
+from continual_petl.export.peft.virtual import prefix, prompt
 from continual_petl.export.subject import Subject
-from continual_petl.export.vectors import factors, norm_copies, norms
-from continual_petl.export.virtual import prefix, prompt
 from continual_petl.heads.linear import LinearHead
 
 _BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
@@ -75,7 +73,8 @@ def write_peft(subject: Subject, folder: Path) -> float:
     )
     text = json.dumps(config, indent=2, sort_keys=True)
     (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
-    (folder / "README.md").write_text(card(subject, names, config), encoding="utf-8")
+    text = peft_card(subject, names.auto, config, with_head=names.head is not None)
+    (folder / "README.md").write_text(text, encoding="utf-8")
     return check_outputs(plan, backbone, bank, subject.probe, restated(subject, names, folder))
 
 
@@ -105,24 +104,3 @@ def _built(subject: Subject, names: Names) -> Adapter:
 
 def _mergeable(subject: Subject) -> bool:
     return all(m.config.mergeable for m in subject.plan.bank.modifications)
-
-
-def head_notes(subject: Subject) -> dict[str, str]:
-    """Return the metadata of the head's file: notes that peft has no place for and that an import reads."""
-    plan = subject.plan
-    labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
-    pooling = {} if plan.kind == "token-classification" else {"pooling": plan.pooling}
-    return {"kind": plan.kind, **pooling, **labels}
-
-
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, notes: Mapping[str, str]) -> None:
-    """Write tensors in float32, with notes in the metadata; the same tensors and notes always give the same bytes."""
-    whole = {name: tensor.detach().float().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content = save(whole, metadata={"format": "pt", **notes})
-    # safetensors writes the entries of the metadata in a random order.
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content[start:])

@@ -22,9 +22,9 @@ from transformers import activations
 from continual_petl.backbones.sites import Layer, attention_of
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import PrefixPlacement
-from continual_petl.export.adapterhub_lowrank import inner_path
-from continual_petl.export.adapterhub_parts import place_of
-from continual_petl.export.adapterhub_prefix import POOL, location_of
+from continual_petl.export.adapterhub.lowrank import inner_path
+from continual_petl.export.adapterhub.parts import place_of
+from continual_petl.export.adapterhub.prefix import POOL, location_of
 from continual_petl.export.subject import Subject
 
 Take = Callable[[str], Tensor]

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.config.spec import Activation
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_bottleneck import ACTIVATIONS
+from continual_petl.export.adapterhub.bottleneck import ACTIVATIONS
 
 _Text = Annotated[str, Field(max_length=1000)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -23,7 +23,7 @@ from continual_petl.banks.forms.decomposed import Decomposed
 from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of, rows_of
 from continual_petl.errors import InputError
-from continual_petl.export.adapter import Adapter, Names, by_module
+from continual_petl.export.peft.adapter import Adapter, Names, by_module
 from continual_petl.export.subject import Subject
 
 

@@ -1,4 +1,4 @@
-"""IA3 and LayerNorms of `peft` as parts of a bank: the reverse of `continual_petl.export.vectors`."""
+"""IA3 and LayerNorms of `peft` as parts of a bank: the reverse of `continual_petl.export.peft.vectors`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
 from continual_petl.imports.draft import Draft, put
-from continual_petl.imports.peft_config import PeftConfig, matches
+from continual_petl.imports.peft.config import PeftConfig, matches
 from continual_petl.imports.places import FACTORS, check_known, layer_range, norms_of, places
 
 FACTOR = "ia3_l"
@@ -23,7 +23,7 @@ FACTOR = "ia3_l"
 def factors(
     config: PeftConfig, changed: dict[str, dict[str, Tensor]], names: dict[str, str], model: nn.Module, sites: Sites
 ) -> Draft:
-    """Return the factors of an adapter; see `continual_petl.imports.lowrank.low_rank`.
+    """Return the factors of an adapter; see `continual_petl.imports.peft.lowrank.low_rank`.
 
     Raises:
         InputError: if a bank does not multiply the states of a module, or not on the same side of it.

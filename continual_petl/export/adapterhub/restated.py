@@ -16,10 +16,10 @@ from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import one_pass, turn
 from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.errors import ExportError
-from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS, read_by_head
-from continual_petl.export.adapterhub_hooks import Hooks, add_hooks
+from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, read_by_head
+from continual_petl.export.adapterhub.hooks import Hooks, add_hooks
 from continual_petl.export.compare import Compute
-from continual_petl.export.restated import HEAD
+from continual_petl.export.head_file import HEAD
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import reading_inputs
