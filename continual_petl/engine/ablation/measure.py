@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Literal
 
-from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
 from continual_petl.engine.ablation.cells import AblatedSpan, relative_change
 from continual_petl.engine.ablation.result import Ablation
@@ -75,7 +74,7 @@ def ablate_task(
     views = dict.fromkeys([frozenset[int](), *removed.values()])
     found: dict[frozenset[int], SplitScores] = {}
     rows = _rows(session, manifest, split)
-    with attending(held.backbone, manifest.environment.attention) as backbone:
+    with held.attending() as backbone:
         for number, (layers, scores) in enumerate(_measured(session, held, rows, views), start=1):
             found[layers] = scores
             if progress is not None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from continual_petl.backbones.attention_switch import attending
-from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.scoring.evaluate import evaluate, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.store.certificate.environment import current_environment
@@ -76,8 +75,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     if isinstance(split, str):
         return RowsCheck(unreachable=split, split=name)
     models = session.models
-    learner = models.resident(task, as_committed=True)
-    with attending(learner.backbone, manifest.environment.attention) as backbone:
+    with predicting(models, task, as_committed=True) as (learner, backbone):
         found = evaluate(learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder)
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     certified = manifest.scores[name]

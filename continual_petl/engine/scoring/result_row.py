@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from continual_petl.backbones.attention_switch import attending
-from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.scoring.evaluate import evaluate, predicting
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
@@ -201,8 +200,6 @@ def _measure(session: Session, task: str, digest: str) -> float | None:
         raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
     if split.digest != digest:
         raise _NotMeasurable("its rows are not those it was learned with")
-    learner, manifest = session.models.resident(task), session.store.manifest(task)
-    rows, pad = split.rows, session.models.pad_token_id
-    with attending(learner.backbone, manifest.environment.attention):
-        scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
-    return scores.get(manifest.metric)
+    with predicting(session.models, task) as (learner, _):
+        found = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+    return found.scores.get(session.store.manifest(task).metric)
