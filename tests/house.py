@@ -80,8 +80,8 @@ INSIDE = {
     "export": (
         {"write", "task_model"},
         {"merged", "peft", "adapterhub"},
-        {"card", "head_file"},
-        {"classes", "compare", "model_card", "subject"},
+        {"card", "compare", "head_file"},
+        {"classes", "model_card", "subject"},
     ),
     "store": (
         {"commit", "inspect", "model_cache", "open_run", "signature"},

@@ -63,7 +63,7 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
             "written; please report this with the version of transformers."
         )
     model.to(backbone.model.device)
-    return check_outputs(plan, backbone, subject.bank, subject.probe, logits_of(model))
+    return check_outputs(subject, logits_of(model))
 
 
 def logits_of(model: PreTrainedModel) -> Compute:

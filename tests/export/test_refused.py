@@ -253,20 +253,19 @@ def test_tolerance_is_relative_to_large_outputs(backbone_folder: Folder) -> None
     subject = subject_of(backbone_folder("bert"), "classification", "lora", "pooler")
     head: Any = subject.bank.head
     head.output.bias.fill_(100.0)
-    where = (subject.plan, subject.backbone, subject.bank, subject.probe)
 
     def off(by: float) -> Compute:
         right = replay(subject.backbone, subject.bank, subject.plan.pooling, subject.probe)
         return lambda inputs: right + by
 
     # A fresh bank changes next to nothing, so only rounding is allowed.
-    assert check_outputs(*where, off(5e-5)) == pytest.approx(5e-7, rel=0.2)
+    assert check_outputs(subject, off(5e-5)) == pytest.approx(5e-7, rel=0.2)
     with pytest.raises(ExportError, match="allowed: 1e-06"):
-        check_outputs(*where, off(5e-4))
+        check_outputs(subject, off(5e-4))
     for parameter in subject.bank.modifications.parameters():
         torch.nn.init.normal_(parameter, std=1.0)
-    assert check_outputs(*where, off(5e-4)) == pytest.approx(5e-6, rel=0.1)
+    assert check_outputs(subject, off(5e-4)) == pytest.approx(5e-6, rel=0.1)
     with pytest.raises(ExportError):
-        check_outputs(*where, off(2e-3))
+        check_outputs(subject, off(2e-3))
     with pytest.raises(ExportError, match="differ by nan"):
-        check_outputs(*where, lambda inputs: torch.zeros(1))
+        check_outputs(subject, lambda inputs: torch.zeros(1))

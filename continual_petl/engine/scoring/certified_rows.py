@@ -34,13 +34,16 @@ class RowsCheck:
     """The split that was predicted."""
 
 
-def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows]) -> _Rows | str:
-    """Return the task's reported split as it was certified, or why it is not available.
+def certified_rows(
+    session: Session, task: str, read: Callable[[TaskSpec, SplitName], _Rows], name: SplitName | None = None
+) -> _Rows | str:
+    """Return a split of a task as it was certified, or why it is not available.
 
     Args:
         session: the run.
         task: a learned task.
         read: reads the split, such as `Session.split` or `Session.rows`.
+        name: the split; None means the reported one.
     """
     manifest = session.store.manifest(task)
     if not manifest.is_measured:
@@ -48,11 +51,11 @@ def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
         return f"task {task!r} is no longer in the stream, so its rows are unknown"
-    name = manifest.counted_split
+    name = name or manifest.counted_split
     if name == "test" and not session.reads_test:
         return f"task {task!r}: this run reads no test split"
     try:
-        rows = read(spec)
+        rows = read(spec, name)
     except InputError as error:
         return f"task {task!r}: its {name} rows are not available: {why_unavailable(error)}"
     if rows.digest != manifest.data[name]:

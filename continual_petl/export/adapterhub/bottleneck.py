@@ -77,7 +77,7 @@ def _one(subject: Subject, name: str, rows: Sequence[Modification]) -> HubAdapte
         "stochastic_depth": 0.0,
     }
     tensors: dict[str, Tensor] = {}
-    for placement in placed(subject, rows):
+    for placement in placed(subject.bank, rows):
         delta = placement.delta
         assert isinstance(delta, Bottleneck)
         path = f"{place_of(subject.bank.sites, placement.layer, placement.name)}.{name}"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from continual_petl.export.adapterhub.adapter import adapterhub_adapter
 from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, hub_head
@@ -17,6 +14,7 @@ from continual_petl.export.head_file import HEAD, head_notes, save_tensors
 from continual_petl.export.model_card import base_model
 from continual_petl.export.subject import Subject
 from continual_petl.heads.linear import LinearHead
+from continual_petl.store.files.atomic import json_bytes
 
 
 def write_adapters(subject: Subject, folder: Path) -> float:
@@ -47,18 +45,14 @@ def write_adapters(subject: Subject, folder: Path) -> float:
         "name": name,
         "version": VERSION,
     }
-    _write_json(config, folder / "adapter_config.json")
+    (folder / "adapter_config.json").write_bytes(json_bytes(config))
     save_tensors(adapter.tensors, folder / "adapter.safetensors", {})
     theirs = hub_head(subject, name, base)
     if theirs is not None:
-        _write_json(theirs[0], folder / HEAD_CONFIG)
+        (folder / HEAD_CONFIG).write_bytes(json_bytes(theirs[0]))
         save_tensors(theirs[1], folder / HEAD_TENSORS, {})
     elif isinstance(bank.head, LinearHead):
         head = {part: tensor.detach() for part, tensor in bank.head.output.named_parameters()}
         save_tensors(head, folder / HEAD, head_notes(subject))
     (folder / "README.md").write_text(adapters_card(subject, base, with_head=theirs is not None), encoding="utf-8")
-    return check_outputs(plan, backbone, bank, subject.probe, adapterhub_restated(subject, folder))
-
-
-def _write_json(content: Mapping[str, Any], path: Path) -> None:
-    path.write_text(f"{json.dumps(content, indent=2, sort_keys=True)}\n", encoding="utf-8")
+    return check_outputs(subject, adapterhub_restated(subject, folder))

@@ -97,7 +97,7 @@ def _by_module(subject: Subject, name: str, rows: Sequence[Modification]) -> dic
     """Return changes keyed by the path of their module; changes of one module are in the order q, k, v."""
     sites, found = subject.bank.sites, dict[str, list[Placement]]()
     order = list(MATRICES)
-    for placement in placed(subject, rows):
+    for placement in placed(subject.bank, rows):
         inner = placement.name in _INNER
         path = inner_path(sites, placement.layer) if inner else part_of(sites, placement)[0]
         found.setdefault(f"{path.removeprefix(sites.base)}.loras.{name}", []).append(placement)

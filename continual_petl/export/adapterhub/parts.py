@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Placement
 from continual_petl.errors import InputError
@@ -57,9 +58,9 @@ def left_out(subject: Subject) -> list[int]:
     return [layer.number for layer in subject.bank.sites.layers if layer.number not in inside]
 
 
-def placed(subject: Subject, rows: Sequence[Modification]) -> list[Placement]:
+def placed(bank: Bank, rows: Sequence[Modification]) -> list[Placement]:
     """Return the placements that belong to the given modifications of a bank, layer by layer."""
-    return [placement for placement in subject.bank.placements() if placement.modification in rows]
+    return [placement for placement in bank.placements() if placement.modification in rows]
 
 
 def same_options(rows: Sequence[Modification]) -> bool:

@@ -6,7 +6,6 @@ is for the base model, and the head is a separate file, which a few lines in REA
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from continual_petl.export.peft.vectors import factors, norm_copies, norms
 from continual_petl.export.peft.virtual import prefix, prompt
 from continual_petl.export.subject import Subject
 from continual_petl.heads.linear import LinearHead
+from continual_petl.store.files.atomic import json_bytes
 
 _BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
     frozenset({"lowrank"}): low_rank,
@@ -71,11 +71,10 @@ def write_peft(subject: Subject, folder: Path) -> float:
     save_tensors(
         {f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes
     )
-    text = json.dumps(config, indent=2, sort_keys=True)
-    (folder / "adapter_config.json").write_text(f"{text}\n", encoding="utf-8")
+    (folder / "adapter_config.json").write_bytes(json_bytes(config))
     text = peft_card(subject, names.auto, config, with_head=names.head is not None)
     (folder / "README.md").write_text(text, encoding="utf-8")
-    return check_outputs(plan, backbone, bank, subject.probe, restated(subject, names, folder))
+    return check_outputs(subject, restated(subject, names, folder))
 
 
 def _built(subject: Subject, names: Names) -> Adapter:

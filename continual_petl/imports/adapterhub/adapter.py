@@ -49,29 +49,22 @@ def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, 
     numbers = [layer.number for layer in backbone.sites.layers if layer.number not in configs[0].leave_out]
     if not numbers:
         raise InputError("adapter_config.json: key leave_out: it leaves out all layers, so there is nothing to import.")
-    draft = joined(
-        [_part(config, outer.name, backbone) for config in configs], layer_range(numbers, backbone.num_layers), stored
-    )
+    methods, parts = zip(*(_part(config, outer.name, backbone) for config in configs), strict=True)
+    draft = joined(parts, layer_range(numbers, backbone.num_layers), stored)
     whole = {"name": outer.name, "config": {"configs": [config.model_dump() for config in configs]}}
     computes = partial(adapterhub_computed, whole=whole, stored=stored, theirs=files.hub_head)
-    method = "+".join(_method_of(config) for config in configs)
-    return Imported(draft, head, outer.model_name or None, None, "adapters", method, stored, computes)
+    return Imported(draft, head, outer.model_name or None, None, "adapters", "+".join(methods), stored, computes)
 
 
-def _part(config: MethodConfig, name: str, backbone: Backbone) -> Part:
+def _part(config: MethodConfig, name: str, backbone: Backbone) -> tuple[str, Part]:
+    """Return the name of a method, and what it becomes."""
     if isinstance(config, BottleneckConfig):
-        return bottlenecks(config, name, backbone)
+        return "bottleneck", bottlenecks(config, name, backbone)
     if isinstance(config, PrefixConfig):
-        return prefixes(config, name, backbone)
-    return (factors if config.composition_mode == "scale" else low_rank)(config, name, backbone)
-
-
-def _method_of(config: MethodConfig) -> str:
-    if isinstance(config, BottleneckConfig):
-        return "bottleneck"
-    if isinstance(config, PrefixConfig):
-        return "prefix"
-    return "ia3" if config.composition_mode == "scale" else "lora"
+        return "prefix", prefixes(config, name, backbone)
+    if config.composition_mode == "scale":
+        return "ia3", factors(config, name, backbone)
+    return "lora", low_rank(config, name, backbone)
 
 
 def _head(files: AdapterFiles, kind: Kind, backbone: Backbone, pooling: str | None) -> ImportedHead:

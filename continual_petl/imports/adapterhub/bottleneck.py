@@ -10,7 +10,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub.parts import place_of
+from continual_petl.export.adapterhub.parts import place_of, placed
 from continual_petl.imports.adapterhub.config import BottleneckConfig
 from continual_petl.imports.adapterhub.part import Part, Stored
 
@@ -43,9 +43,7 @@ def bottlenecks(config: BottleneckConfig, name: str, backbone: Backbone) -> Part
         )
 
     def fill(bank: Bank, rows: Sequence[Modification], stored: Stored) -> None:
-        for placement in bank.placements():
-            if placement.modification not in rows:
-                continue
+        for placement in placed(bank, rows):
             delta, first = placement.delta, placement.layer.stack.attentions[0].name
             assert isinstance(delta, Bottleneck)
             present = placement.name == "ffn" or (

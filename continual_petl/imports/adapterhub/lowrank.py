@@ -18,6 +18,7 @@ from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.lowrank import MATRICES, inner_path, why_not_inner
+from continual_petl.export.adapterhub.parts import placed
 from continual_petl.imports.adapterhub.config import LoraConfig
 from continual_petl.imports.adapterhub.part import Part, Stored
 from continual_petl.imports.draft import put
@@ -35,9 +36,7 @@ def low_rank(config: LoraConfig, name: str, backbone: Backbone) -> Part:
         raise InputError("adapter_config.json: key attn_matrices: LoRA is applied nowhere.")
 
     def fill(bank: Bank, rows: Sequence[Modification], stored: Stored) -> None:
-        for placement in bank.placements():
-            if placement.modification not in rows:
-                continue
+        for placement in placed(bank, rows):
             delta, site = placement.delta, placement.modification.modifies
             assert isinstance(delta, LowRank)
             path, columns = part_of(model_sites, placement)
@@ -67,9 +66,7 @@ def factors(config: LoraConfig, name: str, backbone: Backbone) -> Part:
         )
 
     def fill(bank: Bank, rows: Sequence[Modification], stored: Stored) -> None:
-        for placement in bank.placements():
-            if placement.modification not in rows:
-                continue
+        for placement in placed(bank, rows):
             delta, layer, site = placement.delta, placement.layer, placement.modification.modifies
             assert isinstance(delta, Rescale)
             path, columns = part_of(model_sites, placement)
