@@ -70,6 +70,19 @@ INSIDE = {
         {"sharded"},
         {"signals"},
     ),
+    "imports": (
+        {"translate"},
+        {"peft", "adapterhub"},
+        {"imported"},
+        {"head"},
+        {"files", "draft", "places", "base_model"},
+    ),
+    "export": (
+        {"write", "task_model"},
+        {"merged", "peft", "adapterhub"},
+        {"card", "compare", "head_file"},
+        {"classes", "model_card", "subject"},
+    ),
     "store": (
         {"commit", "inspect", "model_cache", "open_run", "signature"},
         {"verify", "forget"},

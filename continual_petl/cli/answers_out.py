@@ -1,4 +1,4 @@
-"""Write predictions: one line each, JSON records, or a .jsonl, .csv or .parquet file.
+"""Predict rows in portions, and write predictions: one line each, JSON records, or a .jsonl, .csv or .parquet file.
 
 Numbers in text files have enough digits to restore every float32 exactly.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
 from continual_petl.errors import InputError, printable
@@ -18,6 +19,9 @@ from continual_petl.heads.words import Answer
 from continual_petl.predictor.records import SHARES, Record
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import replace_file
+
+_Given = TypeVar("_Given")
+_Answer = TypeVar("_Answer")
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
@@ -33,6 +37,23 @@ def line_of(answer: Answer, manifest: Manifest) -> str:
         return f"{answer.value:.6g}"  # float32 has about 7 digits; records keep all of them
     share = f"\t{max(answer.probabilities.values()):.4f}" if answer.probabilities else ""
     return printable(str(answer.value)) + share
+
+
+def in_portions(
+    rows: Iterator[_Given], size: int, predict: Callable[[list[_Given]], Sequence[_Answer]]
+) -> Iterator[list[tuple[_Given, _Answer]]]:
+    """Yield rows with their predictions, in portions of at most ``size`` rows and in order."""
+    before = 0
+    while window := list(islice(rows, size)):
+        try:
+            answers = predict(window)
+        except InputError as error:
+            if before == 0:
+                raise
+            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
+            raise InputError(f"{place}: {error}") from error
+        before += len(window)
+        yield list(zip(window, answers, strict=True))
 
 
 def check_output(path: Path, given: Path | None = None) -> None:

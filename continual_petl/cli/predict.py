@@ -10,12 +10,12 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from textwrap import indent
 
 from continual_petl.cli._console import out, plain, print_json
-from continual_petl.cli.answers_out import check_output, line_of, write_records
+from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
 from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import answer_unnamed
@@ -115,20 +115,15 @@ class _Given:
 
 def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list[Answered]]:
     """Yield rows with their predictions, in portions and in order."""
-    before = 0
-    while window := list(islice(rows, NUM_BATCHES * batch_size)):
+
+    def predict(window: list[Named]) -> list[Answer]:
         tasks = [task for task, _, _ in window]
-        try:
-            answers = run.predict(
-                [row for _, row, _ in window], tasks[0] if len(set(tasks)) == 1 else tasks, batch_size=batch_size
-            )
-        except InputError as error:
-            if before == 0:
-                raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
-            raise InputError(f"{place}: {error}") from error
-        before += len(window)
-        yield [(*named, answer) for named, answer in zip(window, answers, strict=True)]
+        return run.predict(
+            [row for _, row, _ in window], tasks[0] if len(set(tasks)) == 1 else tasks, batch_size=batch_size
+        )
+
+    for window in in_portions(rows, NUM_BATCHES * batch_size, predict):
+        yield [(*named, answer) for named, answer in window]
 
 
 def _records(window: list[Answered], manifests: dict[str, Manifest], column: str | None) -> list[Record]:

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.cli.answers_out import check_output, line_of, write_records
+from continual_petl.cli.answers_out import check_output, in_portions, line_of, write_records
 from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
@@ -85,21 +85,16 @@ def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[G
 def _answered(
     run: Run, rows: Iterator[Given], arguments: argparse.Namespace, rows_at_a_time: int
 ) -> Iterator[list[tuple[Given, RoutedAnswer]]]:
-    """Yield rows with their predictions, in portions and in order."""
-    before = 0
-    while window := list(islice(rows, rows_at_a_time)):
-        try:
-            answers = run.predict(
-                [row for row, _ in window], batch_size=arguments.batch_size, unknown=arguments.unknown or "reject"
-            )
-        except InputError as error:
-            if before == 0:
-                raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
-            raise InputError(f"{place}: {error}") from error
+    """Return an iterator over rows with their predictions, in portions and in order."""
+
+    def predict(window: list[Given]) -> list[RoutedAnswer]:
+        answers = run.predict(
+            [row for row, _ in window], batch_size=arguments.batch_size, unknown=arguments.unknown or "reject"
+        )
         assert isinstance(answers, list)
-        before += len(window)
-        yield list(zip(window, answers, strict=True))
+        return answers
+
+    return in_portions(rows, rows_at_a_time, predict)
 
 
 def _line(run: Run, answer: RoutedAnswer) -> str:

@@ -99,14 +99,7 @@ def learn(
         session.check_backbone()
         pending, replaced = begin_replacing(session, replace)
         session.replacing = frozenset(pending)
-        notices = (
-            *replaced,
-            *_stream_replaced(session.store),
-            *changed_settings(session),
-            *forgotten_tasks(session),
-            *tasks_without_routing(session),
-            *pool.notices(),
-        )
+        notices = (*replaced, *_notices(session), *pool.notices())
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
         with run_events(watching, session.store, notices):
@@ -115,10 +108,12 @@ def learn(
     return Run(session.store.folder, session=session)
 
 
-def _stream_replaced(store: Store) -> list[str]:
-    if not store.stream_file.is_file() or stream_problem(store) is None:
-        return []
-    return [f"{store.stream_file} was edited or damaged since it was written; the given stream replaces it"]
+def _notices(session: Session) -> list[str]:
+    """Return where the given stream differs from the stored run."""
+    notices, file = [], session.store.stream_file
+    if file.is_file() and stream_problem(session.store) is not None:
+        notices.append(f"{file} was edited or damaged since it was written; the given stream replaces it")
+    return [*notices, *changed_settings(session), *forgotten_tasks(session), *tasks_without_routing(session)]
 
 
 def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:

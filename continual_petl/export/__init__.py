@@ -1,1 +1,1 @@
-"""Exports one learned bank from its run: as a plain `transformers` checkpoint, or as an adapter that `peft` loads."""
+"""Exports one learned bank from its run: merged, as a `transformers` checkpoint, or as an adapter of `peft` or `adapters`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from continual_petl.export.adapter import Names
 from continual_petl.export.classes import AUTO
 from continual_petl.export.model_card import HERE, base_model, new_card
 from continual_petl.export.subject import Subject
@@ -21,13 +20,20 @@ _POOLED = {
 }
 
 
-def card(subject: Subject, names: Names, config: Mapping[str, Any]) -> str:
-    """Return the text of README.md of an adapter."""
+def peft_card(subject: Subject, auto: str, config: Mapping[str, Any], *, with_head: bool) -> str:
+    """Return the text of README.md of an adapter of `peft`.
+
+    Args:
+        subject: the task.
+        auto: the class of transformers that loads the model.
+        config: the adapter's configuration.
+        with_head: whether the adapter contains the head.
+    """
     kind, form = subject.plan.kind, config["peft_type"]
     text = f"""An adapter of [peft](https://huggingface.co/docs/peft) ({form}) for a task of kind {kind}, exported by
 continual-petl. On the rows in the task's certificate, its outputs match those of the certified bank within 1e-5 in float32.
 """
-    text += _labels_and_code(subject, _code(subject, names, config))
+    text += _labels_and_code(subject, _code(subject, auto, config, with_head))
     return new_card(base_model(subject.backbone.name), "peft", ("peft", "continual-learning"), subject.plan.name, text)
 
 
@@ -152,21 +158,21 @@ Load the model with `attn_implementation="eager"`, as below: with sdpa, adapters
     return new_card(base_model(subject.backbone.name), "adapter-transformers", tags, plan.name, text)
 
 
-def _code(subject: Subject, names: Names, config: Mapping[str, Any]) -> list[str]:
+def _code(subject: Subject, auto: str, config: Mapping[str, Any], with_head: bool) -> list[str]:
     """Return the lines of Python that compute the outputs of a row."""
     plan, base = subject.plan, repr(config["base_model_name_or_path"])
     revision = "" if config["revision"] is None else f", revision={config['revision']!r}"
-    separate = names.head is None and plan.kind not in GENERATIVE
+    separate = not with_head and plan.kind not in GENERATIVE
     images = subject.tokenizer is None
     # For some model types AutoTokenizer builds the family's own tokenizer, even if the files declare the general one.
     general = type(subject.tokenizer).__name__ in {"PreTrainedTokenizerFast", "TokenizersBackend"}
     reader = "AutoImageProcessor" if images else "PreTrainedTokenizerFast" if general else "AutoTokenizer"
-    labels = f", num_labels={plan.num_outputs}" if names.head is not None else ""
+    labels = f", num_labels={plan.num_outputs}" if with_head else ""
     lines = ["from peft import PeftModel"]
     lines += ["from safetensors.torch import load_file"] if separate else []
-    lines += [f"from transformers import {names.auto}, {reader}", ""]
+    lines += [f"from transformers import {auto}, {reader}", ""]
     lines += [f'BASE, ADAPTER = {base}, "{HERE}"']
-    lines += [f"base = {names.auto}.from_pretrained(BASE{labels}{revision})"]
+    lines += [f"base = {auto}.from_pretrained(BASE{labels}{revision})"]
     lines += ["model = PeftModel.from_pretrained(base, ADAPTER).eval()"]
     if subject.tokenizer is None:
         lines += [f'inputs = {reader}.from_pretrained(BASE{revision})([image], return_tensors="pt")']

@@ -10,12 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.ablated_view import AblatedView, modified_layers
-from continual_petl.banks.bank import Bank
 from continual_petl.errors import ExportError
+from continual_petl.export.subject import Subject
 from continual_petl.learner.answer import backbone_inputs, head_of, shifted_right
-from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.verify.replay import as_certified, replay
 
 TOLERANCE = 1e-5
@@ -30,55 +28,47 @@ Compute = Callable[[dict[str, Tensor]], Tensor]
 """Maps the inputs of a model to its logits: (B, C), (B, W, C), or (B, W, vocabulary)."""
 
 
-def check_outputs(plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute) -> float:
+def check_outputs(subject: Subject, compute: Compute) -> float:
     """Return the largest difference between the outputs of exported files and of the bank, relative as in `TOLERANCE`.
-
-    Args: as for `compare_outputs`.
 
     Raises:
         ExportError: if the difference is above `TOLERANCE`, or above a share of the effect of the modifications.
     """
-    difference, allowed = compare_outputs(plan, backbone, bank, probe, compute)
+    difference, allowed = compare_outputs(subject, compute)
     if not difference <= allowed:
         raise ExportError(
-            f"task {plan.name!r}: the exported files do not compute what its bank computes: on the rows of its certificate "
-            f"their outputs differ by {difference:.2g} (allowed: {allowed:.2g}). Nothing was written. Use the run itself "
-            "(Run.predict), and please report this with the versions of transformers and of continual-petl."
+            f"task {subject.plan.name!r}: the exported files do not compute what its bank computes: on the rows of its "
+            f"certificate their outputs differ by {difference:.2g} (allowed: {allowed:.2g}). Nothing was written. Use "
+            "the run itself (Run.predict), and please report this with the versions of transformers and of continual-petl."
         )
     return difference
 
 
 @torch.no_grad()
-def compare_outputs(
-    plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], compute: Compute
-) -> tuple[float, float]:
+def compare_outputs(subject: Subject, compute: Compute) -> tuple[float, float]:
     """Return the largest difference between the outputs of the files and of the bank, and the largest allowed one.
 
     Args:
-        plan: the task.
-        backbone: the backbone, in float32.
-        bank: its bank.
-        probe: the inputs in the task's certificate.
+        subject: the task.
         compute: computes logits with the exported files.
     """
-    expected = replay(backbone, bank, plan.pooling, probe)
-    batch = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
+    backbone, bank = subject.backbone, subject.bank
+    expected = replay(backbone, bank, subject.plan.pooling, subject.probe)
+    batch = {name: tensor.to(backbone.model.device) for name, tensor in subject.probe.items()}
     inputs = backbone_inputs(backbone, batch)
-    if plan.kind == "seq2seq":
+    if subject.plan.kind == "seq2seq":
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
     found = as_certified(head_of(bank), compute(inputs).float(), batch)
     scale = max(1.0, float(expected.abs().max()))
     difference = float((found - expected).abs().max()) / scale if found.shape == expected.shape else float("nan")
-    return difference, _allowed(plan, backbone, bank, probe, expected, scale)
+    return difference, _allowed(subject, expected, scale)
 
 
-def _allowed(
-    plan: TaskPlan, backbone: Backbone, bank: Bank, probe: dict[str, Tensor], expected: Tensor, scale: float
-) -> float:
+def _allowed(subject: Subject, expected: Tensor, scale: float) -> float:
     """Return the largest allowed difference, relative as in `TOLERANCE`."""
-    layers = modified_layers(bank)
+    layers = modified_layers(subject.bank)
     if not layers:  # a prompt or a head alone
         return TOLERANCE
-    without = replay(backbone, AblatedView(bank, layers), plan.pooling, probe)
+    without = replay(subject.backbone, AblatedView(subject.bank, layers), subject.plan.pooling, subject.probe)
     effect = float((expected - without).abs().max()) / scale
     return max(ROUNDING, min(TOLERANCE, SHARE * effect))

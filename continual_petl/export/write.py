@@ -41,9 +41,9 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
         The formats of transformers 5.23, peft 0.21 and adapters 1.3.
     """
     target = check_request(models.store, format, folder)
-    from continual_petl.export.adapterhub_files import write_adapters
-    from continual_petl.export.checkpoint import write_checkpoint
-    from continual_petl.export.peft_files import write_peft
+    from continual_petl.export.adapterhub.files import write_adapters
+    from continual_petl.export.merged import write_checkpoint
+    from continual_petl.export.peft.files import write_peft
     from continual_petl.export.subject import find_subject
 
     subject = find_subject(models, task)

@@ -12,7 +12,7 @@ from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError, known_names
 from continual_petl.export.classes import AUTO, plain_heads
-from continual_petl.export.restated import HEAD
+from continual_petl.export.head_file import HEAD
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
 from continual_petl.imports.files import AdapterFiles
 from continual_petl.learner.plan import allowed_kinds
@@ -105,24 +105,28 @@ def find_head(
             f"{AUTO[kind]} on model type {family!r} computes something else (modules that fit: {fits}). Train the "
             f"adapter on the base model (FEATURE_EXTRACTION), with a linear head in {HEAD} (weight, bias)."
         )
-    weight, bias = head.get("weight"), head.get("bias")
-    if weight is None or weight.ndim != 2 or weight.shape[1] != backbone.hidden_size:
-        raise InputError(
-            f"folder: it has no head for a task of kind {kind}. Put {HEAD} into it, with the tensors weight (outputs x "
-            f"{backbone.hidden_size}) and bias (outputs), which are applied to the pooled states; give their "
-            "pooling with --pooling."
-        )
-    if not head.keys() <= {"weight", "bias"} or (bias is not None and bias.shape != weight.shape[:1]):
-        raise InputError(
-            f"folder: the head has the tensors {known_names(sorted(head))}; expected weight and bias with matching shapes."
-        )
+    tensors = _linear(head, kind, backbone.hidden_size)
     if pooling is not None and pooling not in _POOLINGS:
         raise InputError(f"pooling: got {pooling[:100]!r}; allowed: {', '.join(_POOLINGS)}.")
     if kind == "token-classification":
         pooling = None
     chosen: Any = pooling
-    tensors = {"weight": weight, "bias": weight.new_zeros(len(weight)) if bias is None else bias}
     return ImportedHead(kind, module, tensors, chosen, _labels(files, kind))
+
+
+def _linear(head: dict[str, Tensor], kind: Kind, width: int) -> dict[str, Tensor]:
+    """Return the weight and the bias of a linear layer; a missing bias is zero."""
+    weight, bias = head.get("weight"), head.get("bias")
+    if weight is None or weight.ndim != 2 or weight.shape[1] != width:
+        raise InputError(
+            f"folder: it has no head for a task of kind {kind}. Put {HEAD} into it, with the tensors weight (outputs x "
+            f"{width}) and bias (outputs), which are applied to the pooled states; give their pooling with --pooling."
+        )
+    if not head.keys() <= {"weight", "bias"} or (bias is not None and bias.shape != weight.shape[:1]):
+        raise InputError(
+            f"folder: the head has the tensors {known_names(sorted(head))}; expected weight and bias with matching shapes."
+        )
+    return {"weight": weight, "bias": weight.new_zeros(len(weight)) if bias is None else bias}
 
 
 def _labels(files: AdapterFiles, kind: Kind) -> tuple[str, ...] | None:

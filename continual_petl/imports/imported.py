@@ -40,9 +40,8 @@ def check_imported(imported: Imported, subject: Subject) -> float:
     """
     device = subject.backbone.model.device
     head = {name: tensor.to(device) for name, tensor in imported.head.tensors.items()}
-    where = (subject.plan, subject.backbone, subject.bank, subject.probe)
     try:
-        found, allowed = compare_outputs(*where, imported.computes(subject, head=head))
+        found, allowed = compare_outputs(subject, imported.computes(subject, head=head))
     except ExportError as error:
         raise InputError(f"folder: {error}") from error
     if not found <= allowed:

@@ -39,6 +39,8 @@ _NEUTRAL: dict[str, Any] = {
 minimum length, a forced first token, sampling). A bank generates with the settings of its task only: `load_backbone` ignores
 the file, and these values override anything set on the model later, which transformers would use as defaults."""
 
+_SEARCH = {"num_beams", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size", "length_penalty", "early_stopping"}
+
 
 class Ends(NamedTuple):
     """The tokens of a tokenizer that generation needs."""
@@ -80,15 +82,7 @@ def generate(
         streamer: gets every token as soon as it is generated; for one row, without beams.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
-    search = {
-        "num_beams",
-        "max_new_tokens",
-        "min_new_tokens",
-        "no_repeat_ngram_size",
-        "length_penalty",
-        "early_stopping",
-    }
-    settings = {**_NEUTRAL, **spec.model_dump(include=search), "eos_token_id": end, "pad_token_id": pad}
+    settings = {**_NEUTRAL, **spec.model_dump(include=_SEARCH), "eos_token_id": end, "pad_token_id": pad}
     if spec.min_new_tokens == 0:
         # transformers warns if both are set.
         settings |= {"min_new_tokens": None, "min_length": 0}
@@ -96,14 +90,7 @@ def generate(
         settings["decoder_start_token_id"] = start_token(backbone)
     # The output starts with the decoder's input: the start token, or the whole source.
     given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
-    processors: list[LogitsProcessor] = []
-    if spec.repetition_penalty != 1.0:
-        processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), given))
-    if spec.no_repeat_ngram_size:
-        processors.append(_OfGenerated(NoRepeatNGramLogitsProcessor(spec.no_repeat_ngram_size), given))
-    if spec.do_sample:
-        processors.append(Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]))
-    if processors:
+    if processors := _processors(spec, seed, batch, given):
         settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
     stops: Stops | None = None
     if spec.stop:
@@ -116,6 +103,18 @@ def generate(
     ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
     rows = [_up_to(row, end) for row in ids_BW[:, given:].tolist()]
     return rows if stops is None else [stops.cut(row) for row in rows]
+
+
+def _processors(spec: GenerationSpec, seed: int, batch: dict[str, Tensor], given: int) -> list[LogitsProcessor]:
+    """Return what changes the scores of the next token."""
+    processors: list[LogitsProcessor] = []
+    if spec.repetition_penalty != 1.0:
+        processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), given))
+    if spec.no_repeat_ngram_size:
+        processors.append(_OfGenerated(NoRepeatNGramLogitsProcessor(spec.no_repeat_ngram_size), given))
+    if spec.do_sample:
+        processors.append(Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]))
+    return processors
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], stop: Sequence[str] = ()) -> list[str]:

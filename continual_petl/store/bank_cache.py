@@ -37,10 +37,14 @@ class CachedBank:
     num_bytes: int
 
     @contextmanager
-    def attending(self) -> Iterator[None]:
-        """Use the attention named in the bank's certificate inside the block; other threads wait for their turn."""
-        with turn_of(self.backbone.model), attending(self.backbone, self.manifest.environment.attention):
-            yield
+    def attending(self) -> Iterator[Backbone]:
+        """Use the attention named in the bank's certificate inside the block; other threads wait for their turn.
+
+        Yields:
+            The backbone, with this attention.
+        """
+        with turn_of(self.backbone.model), attending(self.backbone, self.manifest.environment.attention) as backbone:
+            yield backbone
 
 
 class BankCache:

@@ -106,21 +106,27 @@ def tokenise_words(
     before[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = -1
     first_piece = (encoded.words >= 0) & (encoded.words != before)
     _check_nothing_vanished(rows, encoded, first_piece, where)
-    labels = None
-    if tags is not None:
-        flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in tags]) if len(tags) else np.empty(0, np.int64)
-        starts = offsets_of(len(row) for row in tags)[:-1]
-        places = np.repeat(starts, np.diff(encoded.offsets)) + encoded.words
-        labels = np.full(len(encoded.ids), IGNORED, dtype=np.int64)
-        labels[first_piece] = flat[places[first_piece]]
     return TokenisedRows(
         ids=encoded.ids,
         offsets=encoded.offsets,
         token_types=encoded.types,
-        labels=labels,
+        labels=None if tags is None else _labels_of_pieces(tags, encoded, first_piece),
         num_truncated=int(encoded.cut.sum()),
         first_piece=first_piece,
     )
+
+
+def _labels_of_pieces(
+    tags: Sequence[NDArray[np.int64]], encoded: Encoded, first_piece: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return a label for every token: its word's tag for the first piece of a word, `IGNORED` for the others."""
+    assert encoded.words is not None
+    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in tags]) if len(tags) else np.empty(0, np.int64)
+    starts = offsets_of(len(row) for row in tags)[:-1]
+    places = np.repeat(starts, np.diff(encoded.offsets)) + encoded.words
+    labels = np.full(len(encoded.ids), IGNORED, dtype=np.int64)
+    labels[first_piece] = flat[places[first_piece]]
+    return labels
 
 
 def same_number(name: str, other: Sequence[Any] | NDArray[Any] | None, than: str, rows: Sequence[Any]) -> None:

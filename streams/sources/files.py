@@ -213,13 +213,7 @@ def read_files(
                 paths = [path for names in wanted.values() for path in names]
                 for path in paths:
                     check_before_reading(f"task {task!r}, {path}", path, reader, limits)
-                dataset = datasets.load_dataset(
-                    reader,
-                    data_files=wanted,
-                    split=expression,
-                    cache_dir=cache,
-                    **options,
-                )
+                dataset = datasets.load_dataset(reader, data_files=wanted, split=expression, cache_dir=cache, **options)
                 columns[split] = columns_of(dataset, f"task {task!r}, split {split} ({', '.join(paths)})", limits)
             except InputError:
                 raise
@@ -229,15 +223,18 @@ def read_files(
                 cause = error.__cause__ or error
                 if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
                     check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
-                place = bad_line_of(paths) if reader == "json" else None
-                why = place or f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
-                other = "Repair the file; if it holds another format, give it the suffix of that format."
-                raise InputError(
-                    f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}: {why}. "
-                    f"{'Repair this line, or leave it out.' if place else other}"
-                ) from error
+                place = f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}"
+                raise InputError(f"{place}: {_why_unreadable(cause, paths, reader)}") from error
             del dataset
     return columns
+
+
+def _why_unreadable(cause: BaseException, paths: Sequence[str], reader: str) -> str:
+    """Return what is wrong with files that a reader does not read, and what to do."""
+    if reader == "json" and (line := bad_line_of(paths)):
+        return f"{line}. Repair this line, or leave it out."
+    why = f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
+    return f"{why}. Repair the file; if it holds another format, give it the suffix of that format."
 
 
 def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:

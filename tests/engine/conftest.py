@@ -1,11 +1,20 @@
-"""Worker processes that start faster than a user's."""
+"""Worker processes that start faster than a user's, and runs for the tests of fused banks."""
 
 from __future__ import annotations
 
 import multiprocessing
+import shutil
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 import pytest
+
+from continual_petl import learn
+from tests.engine.fused import BANK, PARENTS, TRAINING, tasks_of
+from tests.streams_in_code import stream
+
+Folder = Callable[..., Path]
 
 
 @pytest.fixture
@@ -15,3 +24,19 @@ def imported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["continual_petl.engine.parallel.worker", "transformers", "pytest"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: spawned.pop() if spawned else server)
+
+
+@pytest.fixture(scope="session")
+def parents_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that has learned two tasks to read; tests take copies."""
+    folder = tmp_path_factory.mktemp("parents") / "run"
+    learn(stream(backbone_folder(), PARENTS, bank=BANK, training=TRAINING), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fused_run(parents_run: Path, backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with a fused task; tests take copies."""
+    folder = Path(shutil.copytree(parents_run, tmp_path_factory.mktemp("fused") / "run"))
+    learn(tasks_of(backbone_folder()), folder)
+    return folder

@@ -24,6 +24,7 @@ MADE = Made(
     jobs=2,
     versions={"torch": "2.13.0"},
 )  # fmt: skip
+TRIAL = Trial(tasks=("trec",), bank="houlsby", training={"epochs": 1}, seed=13)
 Outcome = dict[str, Any]
 
 

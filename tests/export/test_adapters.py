@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from continual_petl.banks.forms.rescale import Rescale
 from continual_petl.errors import ExportError, InputError
-from continual_petl.export import adapterhub_bottleneck
-from continual_petl.export.adapterhub_files import write_adapters
+from continual_petl.export.adapterhub import bottleneck as bottleneck_file
+from continual_petl.export.adapterhub.files import write_adapters
 from continual_petl.heads.kinds import GENERATIVE
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
 
@@ -179,12 +179,10 @@ def test_wrong_size_or_factor_is_noticed(
 ) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", HOULSBY)
     with monkeypatch.context() as patched:
-        patched.setattr(adapterhub_bottleneck, "_reduction", lambda width, size: 2)
+        patched.setattr(bottleneck_file, "_reduction", lambda width, size: 2)
         with pytest.raises(ExportError, match="asks for other tensors than were written"):
             write_adapters(subject, tmp_path)
-    monkeypatch.setattr(
-        adapterhub_bottleneck, "ACTIVATIONS", dict(adapterhub_bottleneck.ACTIVATIONS) | {"gelu_tanh": "relu"}
-    )
+    monkeypatch.setattr(bottleneck_file, "ACTIVATIONS", dict(bottleneck_file.ACTIVATIONS) | {"gelu_tanh": "relu"})
     with pytest.raises(ExportError, match="do not compute what its bank computes"):
         write_adapters(subject, tmp_path)
     assert torch.is_grad_enabled()

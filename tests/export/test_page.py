@@ -10,7 +10,7 @@ import pytest
 
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub import adapterhub_adapter
+from continual_petl.export.adapterhub.adapter import adapterhub_adapter
 from continual_petl.export.classes import _IMAGES, _TEXT, _TOKENS
 from tests.docs.blocks import ROOT
 from tests.export.subjects import Folder, subject_of

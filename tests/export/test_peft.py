@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from continual_petl.export.peft_files import write_peft
+from continual_petl.export.peft.files import write_peft
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right

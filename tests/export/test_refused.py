@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from continual_petl import InputError, Run, learn
 from continual_petl.digests import file_digest
 from continual_petl.errors import ExportError
-from continual_petl.export import checkpoint
-from continual_petl.export.adapter import Names
-from continual_petl.export.checkpoint import write_checkpoint
+from continual_petl.export import merged
 from continual_petl.export.classes import with_head
 from continual_petl.export.compare import Compute, check_outputs
-from continual_petl.export.peft_files import write_peft
+from continual_petl.export.merged import write_checkpoint
+from continual_petl.export.peft.adapter import Names
+from continual_petl.export.peft.files import write_peft
 from continual_petl.store.verify.replay import replay
 from tests.export.subjects import Folder, subject_of
 from tests.small import small
@@ -206,9 +206,9 @@ def test_failed_check_leaves_nothing_behind(
     }
     format = "peft" if break_it == "alpha" else "merged"
     if break_it == "alpha":
-        monkeypatch.setattr("continual_petl.export.lowrank._whole", lambda alpha: 1.25 * alpha)
+        monkeypatch.setattr("continual_petl.export.peft.lowrank._whole", lambda alpha: 1.25 * alpha)
     elif break_it == "outputs":
-        monkeypatch.setattr(checkpoint, "logits_of", _other_logits)
+        monkeypatch.setattr(merged, "logits_of", _other_logits)
     elif break_it == "names":
 
         def lost(*args: Any) -> Any:
@@ -216,7 +216,7 @@ def test_failed_check_leaves_nothing_behind(
             model.classifier.bias = None
             return model
 
-        monkeypatch.setattr(checkpoint, "with_head", lost)
+        monkeypatch.setattr(merged, "with_head", lost)
     else:
         monkeypatch.setattr(
             "continual_petl.export.subject._rules",
@@ -253,20 +253,19 @@ def test_tolerance_is_relative_to_large_outputs(backbone_folder: Folder) -> None
     subject = subject_of(backbone_folder("bert"), "classification", "lora", "pooler")
     head: Any = subject.bank.head
     head.output.bias.fill_(100.0)
-    where = (subject.plan, subject.backbone, subject.bank, subject.probe)
 
     def off(by: float) -> Compute:
         right = replay(subject.backbone, subject.bank, subject.plan.pooling, subject.probe)
         return lambda inputs: right + by
 
     # A fresh bank changes next to nothing, so only rounding is allowed.
-    assert check_outputs(*where, off(5e-5)) == pytest.approx(5e-7, rel=0.2)
+    assert check_outputs(subject, off(5e-5)) == pytest.approx(5e-7, rel=0.2)
     with pytest.raises(ExportError, match="allowed: 1e-06"):
-        check_outputs(*where, off(5e-4))
+        check_outputs(subject, off(5e-4))
     for parameter in subject.bank.modifications.parameters():
         torch.nn.init.normal_(parameter, std=1.0)
-    assert check_outputs(*where, off(5e-4)) == pytest.approx(5e-6, rel=0.1)
+    assert check_outputs(subject, off(5e-4)) == pytest.approx(5e-6, rel=0.1)
     with pytest.raises(ExportError):
-        check_outputs(*where, off(2e-3))
+        check_outputs(subject, off(2e-3))
     with pytest.raises(ExportError, match="differ by nan"):
-        check_outputs(*where, lambda inputs: torch.zeros(1))
+        check_outputs(subject, lambda inputs: torch.zeros(1))

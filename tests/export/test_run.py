@@ -12,7 +12,7 @@ import transformers
 from safetensors import safe_open
 
 from continual_petl import InputError, Run, learn
-from continual_petl.export.peft_files import save_tensors
+from continual_petl.export.head_file import save_tensors
 from continual_petl.store.verify.probe_file import OUTPUTS, certified_probe
 from tests.export.subjects import Folder
 from tests.streams_in_code import stream, task, task_of_kind

@@ -15,10 +15,12 @@ from torch import nn
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.export.adapterhub_head import HEAD_CONFIG, HEAD_TENSORS
-from continual_petl.export.restated import HEAD
-from continual_petl.imports.files import CONFIG, HUB_HEAD_PICKLE, HUB_PICKLE, HUB_TENSORS, PEFT_TENSORS
+from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
+from continual_petl.export.head_file import HEAD
+from continual_petl.imports.adapterhub import files as hub_files
+from continual_petl.imports.files import CONFIG
 from continual_petl.imports.head import resolve_labels
+from continual_petl.imports.peft import files as peft_files
 from continual_petl.imports.translate import read_adapter, translate
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
@@ -93,11 +95,11 @@ def _head() -> bytes:
 def _beside(folder: Path, config: bytes, tensors: bytes) -> None:
     """Write the files as the head of an adapter."""
     (folder / HEAD).unlink()
-    (folder / HUB_PICKLE).unlink(missing_ok=True)
+    (folder / hub_files.PICKLE).unlink(missing_ok=True)
     (folder / CONFIG).write_text(json.dumps(_HUB), encoding="utf-8")
-    (folder / HUB_TENSORS).write_bytes(save({name: torch.ones(shape) for name, shape in _LORA.items()}))
+    (folder / hub_files.TENSORS).write_bytes(save({name: torch.ones(shape) for name, shape in _LORA.items()}))
     (folder / HEAD_CONFIG).write_bytes(config)
-    (folder / (HUB_HEAD_PICKLE if tensors.startswith(b"PK") else HEAD_TENSORS)).write_bytes(tensors)
+    (folder / (hub_files.HEAD_PICKLE if tensors.startswith(b"PK") else HEAD_TENSORS)).write_bytes(tensors)
 
 
 def _check(data: bytes) -> None:
@@ -105,10 +107,10 @@ def _check(data: bytes) -> None:
     config, _, tensors = data.partition(_BETWEEN)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / CONFIG).write_bytes(config)
-        (Path(folder) / PEFT_TENSORS).write_bytes(tensors)
-        for name in (HUB_TENSORS, HUB_PICKLE):
+        (Path(folder) / peft_files.TENSORS).write_bytes(tensors)
+        for name in (hub_files.TENSORS, hub_files.PICKLE):
             # Read as one of the two, as the first byte decides.
-            if (name == HUB_TENSORS) == (not tensors.startswith(b"PK")):
+            if (name == hub_files.TENSORS) == (not tensors.startswith(b"PK")):
                 (Path(folder) / name).write_bytes(tensors)
         (Path(folder) / HEAD).write_bytes(_head())
         kind = "classification" if b'"model_type"' in config else None

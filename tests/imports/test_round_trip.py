@@ -10,7 +10,7 @@ import torch
 
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import tensor_digests
-from continual_petl.export.peft_files import write_peft
+from continual_petl.export.peft.files import write_peft
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead

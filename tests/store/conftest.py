@@ -15,8 +15,9 @@ from tests.streams_in_code import stream
 Folder = Callable[..., Path]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of three tasks, which is only read; `folder` is a copy."""
     folder = tmp_path_factory.mktemp("learned") / "run"
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
     return folder

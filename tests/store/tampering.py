@@ -31,6 +31,18 @@ def problems(folder: Path) -> dict[str, str]:
     return {check.task: " ".join(check.problems) for check in Run(folder).verify() if not check.ok}
 
 
+def bank_files(folder: Path, *names: str) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for name in names
+        for path in (folder / "banks" / name).iterdir()
+    }
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     tensors = load_file(path)
     change(tensors)

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.forget import forget
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
-from continual_petl.store import commit
 from continual_petl.store.certificate.tombstone import Removed, Tombstone, read_tombstone, write_tombstone
 from continual_petl.store.forget import tombstone_of
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
-from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
-from tests.streams_in_code import stream, task, write_rows
-from tests.usual import few
+from tests.store.tampering import QUICK, TASKS, bank_files, interrupt, learn_one_more, problems
+from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 
 
-def files_of(folder: Path, *names: str) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for name in names
-        for path in (folder / "banks" / name).iterdir()
-    }
-
-
-def anew(backbone: Path, **more: Any) -> Any:
-    """Return the stream with other settings for its second task."""
-    tasks = [TASKS[0], {**TASKS[1], "training": {"learning_rate": 0.05}}, TASKS[2]]
-    return stream(backbone, tasks, training=QUICK, **more)
-
-
 def test_forgotten_task_leaves_a_tombstone(folder: Path, backbone_folder: Folder) -> None:
-    others = files_of(folder, "one", "three")
+    others = bank_files(folder, "one", "three")
     run = forget(folder, "two")
     assert run.store.tasks == ["one", "three"]
-    assert files_of(folder, "one", "three") == others
+    assert bank_files(folder, "one", "three") == others
     assert not (folder / "banks" / "two").exists()
     assert problems(folder) == {}
     (tombstone,) = run.store.tombstones()
@@ -85,39 +66,6 @@ def test_stream_with_a_forgotten_task_learns_it_again(folder: Path, backbone_fol
     assert problems(folder) == {}
 
 
-def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder: Folder) -> None:
-    others, before = files_of(folder, "one", "three"), bank_digests(Run(folder))
-    run = learn(anew(backbone_folder()), folder, replace=["two"])
-    assert run.store.tasks == ["one", "three", "two"]
-    assert files_of(folder, "one", "three") == others
-    after = bank_digests(run)
-    assert after["two"] != before["two"]
-    assert run.store.manifest("two").training.learning_rate == 0.05
-    assert problems(folder) == {}
-    assert [check.ok for check in Run(folder).verify(data=True)] == [True] * 3
-    (tombstone,) = run.store.tombstones()
-    assert (tombstone.why, tombstone.index, run.store.link("two").index) == ("replaced", 3, 4)
-    # What was measured of the old bank is not said of the new one.
-    assert run.results.status[1] == ("measured", "measured", "not measured")
-    assert run.results.forgetting == 0.0
-    # Without the word, nothing is replaced.
-    learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
-    assert bank_digests(Run(folder)) == after
-
-
-def test_invalid_replace_or_forget_is_refused(folder: Path, backbone_folder: Folder) -> None:
-    with pytest.raises(
-        InputError, match=r"--replace nine: this task is not learned in .*; learned tasks: one, two, three"
-    ):
-        learn(anew(backbone_folder()), folder, replace=["nine"])
-    with pytest.raises(InputError, match="--replace one: the stream does not say how to learn it"):
-        learn(stream(backbone_folder(), TASKS[1:], training=QUICK), folder, replace=["one"])
-    with pytest.raises(InputError, match="task 'nine' is not learned"):
-        forget(folder, "nine")
-    with pytest.raises(InputError, match=r"task '\.\./one' is not learned"):
-        forget(folder, "../one")
-
-
 @pytest.mark.slow
 def test_shared_bank_used_by_others_is_kept(tmp_path: Path, backbone_folder: Folder) -> None:
     shared = {"preset": "lora", "rank": 2, "scope": "shared"}
@@ -132,6 +80,13 @@ def test_shared_bank_used_by_others_is_kept(tmp_path: Path, backbone_folder: Fol
     answers = Run(tmp_path / "run").predict(["w0 w1"], task="two")
     forget(tmp_path / "run", "one")
     assert Run(tmp_path / "run").predict(["w0 w1"], task="two") == answers
+
+
+def test_forgetting_what_is_not_learned_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="task 'nine' is not learned"):
+        forget(folder, "nine")
+    with pytest.raises(InputError, match=r"task '\.\./one' is not learned"):
+        forget(folder, "../one")
 
 
 def test_next_writer_finishes_a_kill_after_the_tombstone(folder: Path, backbone_folder: Folder) -> None:
@@ -155,57 +110,6 @@ def test_killed_forget_is_finished_by_the_same_command(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "banks").iterdir()) == ["one", "three"]
     with pytest.raises(InputError, match="task 'two' is not learned"):
         forget(folder, "two")
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", few(["the old bank is out of its place", "the tombstone is written"]))
-def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbone_folder: Folder, step: str) -> None:
-    before, old = bank_digests(Run(folder)), files_of(folder, "two")
-    store = Store(folder)
-    write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "replaced"))
-    # As if it was long ago: readers wait a while for the new bank.
-    (stone,) = store.tombstone_files()
-    os.utime(stone, (0, 0))
-    if step == "the tombstone is written":
-        assert bank_digests(Run(folder)) == before
-        assert problems(folder) == {}
-    else:
-        store.bank_folder("two").rename(folder / "banks" / ".two.1.old.new")
-        assert "task 'two' was replaced as entry 4 of the chain, but its bank is missing" in problems(folder)["two"]
-    kept = shutil.copytree(folder, folder.parent / "kept")
-    assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
-    assert problems(folder) == {}
-    # Without the word the old bank is back, to the byte.
-    assert bank_digests(learn(stream(backbone_folder(), TASKS, training=QUICK), kept)) == before
-    assert files_of(kept, "two") == old
-    assert problems(kept) == {}
-
-
-@pytest.mark.slow
-def test_failed_replacement_keeps_the_old_bank(
-    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = files_of(folder, "one", "two", "three")
-    real = vars(commit)["new_folder"]
-
-    def refuse(path: Path, **arguments: Any) -> Any:
-        monkeypatch.setattr("os.rename", fail)
-        return real(path, **arguments)
-
-    def fail(*_: Any) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(commit, "new_folder", refuse)
-    with pytest.raises(StoreError, match=r"banks/two: could not be written"):
-        learn(anew(backbone_folder()), folder, replace=["two"])
-    monkeypatch.undo()
-    assert files_of(folder, "one", "two", "three") == before
-    assert Store(folder).tombstones() == []
-    assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
 
 
 @pytest.mark.slow
@@ -275,79 +179,3 @@ def test_tombstones_on_the_command_line(
     run = learn_one_more(backbone_folder(), folder)
     assert run.store.tasks == ["one", "two", "three", "four"]
     assert problems(folder) == {}
-
-
-class Stopping(StreamCallback):
-    """Stops a run like a kill, when a task is committed or when all of its work is done."""
-
-    def __init__(self, task: str, when: str) -> None:
-        self.task, self.when = task, when
-
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        if (event.task, self.when) == (self.task, "committed"):
-            interrupt()
-
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        if (event.task, self.when) == (self.task, "done"):
-            interrupt()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["committed", "done"])
-def test_committed_replacement_is_not_repeated(folder: Path, backbone_folder: Folder, when: str) -> None:
-    both = ["two", "three"]
-    with pytest.raises(KeyboardInterrupt):
-        learn(anew(backbone_folder()), folder, replace=both, callbacks=[Stopping("two", when)])
-    assert Store(folder).tasks == ["one", "three", "two"]
-    heard: list[str] = []
-
-    class Listener(StreamCallback):
-        def on_run_start(self, notices: tuple[str, ...]) -> None:
-            heard.extend(notices)
-
-    run = learn(anew(backbone_folder()), folder, replace=both, callbacks=[Listener()])
-    assert heard == ["task 'two' was replaced by this command before it was stopped, and is not replaced again"]
-    assert run.store.tasks == ["one", "two", "three"]
-    assert [stone.task for stone in run.store.tombstones()] == both
-    assert problems(folder) == {}
-    # The command has ended: given once more, it replaces once more.
-    learn(anew(backbone_folder()), folder, replace=both)
-    assert [stone.task for stone in Store(folder).tombstones()] == [*both, *both]
-    assert not (folder / ".replace.json").exists()
-
-
-@pytest.mark.slow
-def test_replacing_with_other_settings_is_a_new_replacement(folder: Path, backbone_folder: Folder) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        learn(anew(backbone_folder()), folder, replace=["two"], callbacks=[Stopping("two", "committed")])
-    learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
-    assert [stone.task for stone in Store(folder).tombstones()] == ["two", "two"]
-    assert Store(folder).manifest("two").training.learning_rate == 0.02
-    assert problems(folder) == {}
-
-
-@pytest.mark.slow
-def test_replacing_with_corrected_rows_is_a_new_replacement(tmp_path: Path, backbone_folder: Folder) -> None:
-    write_rows(tmp_path / "data", "one")
-    tasks = [{"name": "one", "kind": "classification", "data": str(tmp_path / "data")}]
-    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run")
-    again, stopping = stream(backbone_folder(), tasks, training=QUICK), Stopping("one", "committed")
-    with pytest.raises(KeyboardInterrupt):
-        learn(again, tmp_path / "run", replace=["one"], callbacks=[stopping])
-    lines = (tmp_path / "data" / "train.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "data" / "train.jsonl").write_text("".join(lines[1:]))
-    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run", replace=["one"])
-    assert [stone.task for stone in Store(tmp_path / "run").tombstones()] == ["one", "one"]
-    trainer = {"limit_train_batches": 1}
-    again, stopping = stream(backbone_folder(), tasks, training=QUICK), Stopping("one", "committed")
-    with pytest.raises(KeyboardInterrupt):
-        learn(again, tmp_path / "run", replace=["one"], callbacks=[stopping])
-    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run", replace=["one"], trainer=trainer)
-    assert len(Store(tmp_path / "run").tombstones()) == 4
-
-
-def test_damaged_replacement_note_is_reported(folder: Path, backbone_folder: Folder) -> None:
-    (folder / ".replace.json").write_text("{}")
-    with pytest.raises(StoreError, match=r"\.replace\.json: .* if there is no copy, remove it"):
-        learn(anew(backbone_folder()), folder, replace=["two"])
-    assert Store(folder).tombstones() == []

@@ -8,7 +8,7 @@ Shape suffixes: L number of vectors, K width of all keys of an attention module,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Part, empty_linear, own_precision
-from continual_petl.banks.forms.base import Form, PrefixPlacement, key
+from continual_petl.banks.forms.base import Form, PrefixPlacement, Shapes, key
 from continual_petl.banks.forms.init import Generators, draw, draw_as_torch
 from continual_petl.errors import InputError
 
@@ -99,13 +99,7 @@ class AttentionForm(Form):
     """The form ``attention``."""
 
     def build(
-        self,
-        modification: Modification,
-        sites: Sites,
-        layers: list[Layer],
-        shapes: Mapping[str, torch.Size],
-        *,
-        folded: bool,
+        self, modification: Modification, sites: Sites, layers: list[Layer], shapes: Shapes, *, folded: bool
     ) -> nn.ModuleDict:
         """Return a prefix for every attention module, or the MLPs that train the prefixes; see `Form.build`."""
         _check_registry(sites)

@@ -27,6 +27,8 @@ from continual_petl.errors import InputError
 
 Behind = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 NOTHING: Behind = MappingProxyType({})
+Shapes = Mapping[str, torch.Size]
+"""Shapes of the parameters of the backbone that a modification changes, by name."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,7 @@ class Form:
     """Whether its deltas belong to a projection, so that other hooks on the same module run after them."""
 
     def build(
-        self,
-        modification: Modification,
-        sites: Sites,
-        layers: list[Layer],
-        shapes: Mapping[str, torch.Size],
-        *,
-        folded: bool,
+        self, modification: Modification, sites: Sites, layers: list[Layer], shapes: Shapes, *, folded: bool
     ) -> nn.ModuleDict:
         """Return the modules of one modification, by place, without initialising them.
 
@@ -158,13 +154,7 @@ class InLayers(Form):
         raise NotImplementedError
 
     def build(
-        self,
-        modification: Modification,
-        sites: Sites,
-        layers: list[Layer],
-        shapes: Mapping[str, torch.Size],
-        *,
-        folded: bool,
+        self, modification: Modification, sites: Sites, layers: list[Layer], shapes: Shapes, *, folded: bool
     ) -> nn.ModuleDict:
         """Return the deltas of all layers; see `Form.build`."""
         return nn.ModuleDict({key(layer): nn.ModuleDict(self.deltas(modification, sites, layer)) for layer in layers})

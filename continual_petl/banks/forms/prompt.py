@@ -7,15 +7,13 @@ Shape suffixes: L number of vectors, W width of the embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Part, empty_linear, own_precision
-from continual_petl.banks.forms.base import Form
+from continual_petl.banks.forms.base import Form, Shapes
 from continual_petl.banks.forms.init import Generators, draw, draw_as_torch
 from continual_petl.errors import InputError
 
@@ -91,13 +89,7 @@ class PromptForm(Form):
     """The form ``prompt``."""
 
     def build(
-        self,
-        modification: Modification,
-        sites: Sites,
-        layers: list[Layer],
-        shapes: Mapping[str, torch.Size],
-        *,
-        folded: bool,
+        self, modification: Modification, sites: Sites, layers: list[Layer], shapes: Shapes, *, folded: bool
     ) -> nn.ModuleDict:
         """Return the prompt, or the encoder that it is trained through; see `Form.build`."""
         cls = Prompt if folded or modification.reparametrise == "none" else PromptEncoder

@@ -9,14 +9,13 @@ specification asks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
-from continual_petl.banks.forms.base import Form
+from continual_petl.banks.forms.base import Form, Shapes
 from continual_petl.banks.forms.init import Generators
 
 _LOW, _HIGH = -1.5, 1.5
@@ -28,7 +27,7 @@ _OPEN = 5.0
 WEIGHTS = "weights"
 
 
-def num_kept(modification: Modification, shapes: Mapping[str, torch.Size]) -> int:
+def num_kept(modification: Modification, shapes: Shapes) -> int:
     """Return the number of entries that are stored."""
     return max(1, round(modification.density * sum(shape.numel() for shape in shapes.values())))
 
@@ -41,7 +40,7 @@ class DenseDifference(nn.Module):
         shapes: shapes of the backbone parameters, by name, in order.
     """
 
-    def __init__(self, modification: Modification, shapes: Mapping[str, torch.Size]) -> None:
+    def __init__(self, modification: Modification, shapes: Shapes) -> None:
         super().__init__()
         self.modification, self.shapes = modification, dict(shapes)
         total = sum(shape.numel() for shape in shapes.values())
@@ -93,7 +92,7 @@ class SparseDifference(nn.Module):
 
     index: Tensor
 
-    def __init__(self, modification: Modification, shapes: Mapping[str, torch.Size]) -> None:
+    def __init__(self, modification: Modification, shapes: Shapes) -> None:
         super().__init__()
         self.modification, self.shapes = modification, dict(shapes)
         size = num_kept(modification, shapes)
@@ -110,13 +109,7 @@ class SparseForm(Form):
     """The form ``sparse``."""
 
     def build(
-        self,
-        modification: Modification,
-        sites: Sites,
-        layers: list[Layer],
-        shapes: Mapping[str, torch.Size],
-        *,
-        folded: bool,
+        self, modification: Modification, sites: Sites, layers: list[Layer], shapes: Shapes, *, folded: bool
     ) -> nn.ModuleDict:
         """Return the stored or the trained difference; see `Form.build`."""
         return nn.ModuleDict({WEIGHTS: (SparseDifference if folded else DenseDifference)(modification, shapes)})

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Literal
 
-from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
 from continual_petl.engine.ablation.cells import AblatedSpan, relative_change
 from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.scoring.certified_rows import certified_rows
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session
-from continual_petl.errors import InputError, why_unavailable
+from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.environment import current_environment
@@ -75,7 +75,7 @@ def ablate_task(
     views = dict.fromkeys([frozenset[int](), *removed.values()])
     found: dict[frozenset[int], SplitScores] = {}
     rows = _rows(session, manifest, split)
-    with attending(held.backbone, manifest.environment.attention) as backbone:
+    with held.attending() as backbone:
         for number, (layers, scores) in enumerate(_measured(session, held, rows, views), start=1):
             found[layers] = scores
             if progress is not None:
@@ -148,20 +148,10 @@ def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBa
 
 
 def _rows(session: Session, manifest: Manifest, split: Literal["validation", "test"]) -> TokenisedRows:
-    task = manifest.task
-    spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
-    if spec is None:
-        raise InputError(f"task {task!r} is no longer in the run's stream, so its {split} rows are unknown")
-    try:
-        found = session.split(spec, split)
-    except InputError as error:
+    found = certified_rows(session, manifest.task, session.split, split)
+    if isinstance(found, str):
         raise InputError(
-            f"task {task!r}: its {split} rows, which an ablation re-evaluates, are not available: {why_unavailable(error)}"
-        ) from error
-    if found.digest != manifest.data[split]:
-        raise InputError(
-            f"task {task!r}: its {split} rows are not the ones it was learned with, so measurements on them could not be "
-            "compared with its bank's scores: restore the old rows"
+            f"{found.rstrip('.')}. An ablation predicts them again and compares the scores: restore the rows."
         )
     return found.rows
 

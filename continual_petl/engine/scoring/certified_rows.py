@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from continual_petl.backbones.attention_switch import attending
-from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.scoring.evaluate import evaluate, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, why_unavailable
 from continual_petl.store.certificate.environment import current_environment
@@ -35,13 +34,16 @@ class RowsCheck:
     """The split that was predicted."""
 
 
-def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows]) -> _Rows | str:
-    """Return the task's reported split as it was certified, or why it is not available.
+def certified_rows(
+    session: Session, task: str, read: Callable[[TaskSpec, SplitName], _Rows], name: SplitName | None = None
+) -> _Rows | str:
+    """Return a split of a task as it was certified, or why it is not available.
 
     Args:
         session: the run.
         task: a learned task.
         read: reads the split, such as `Session.split` or `Session.rows`.
+        name: the split; None means the reported one.
     """
     manifest = session.store.manifest(task)
     if not manifest.is_measured:
@@ -49,11 +51,11 @@ def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
         return f"task {task!r} is no longer in the stream, so its rows are unknown"
-    name = manifest.counted_split
+    name = name or manifest.counted_split
     if name == "test" and not session.reads_test:
         return f"task {task!r}: this run reads no test split"
     try:
-        rows = read(spec)
+        rows = read(spec, name)
     except InputError as error:
         return f"task {task!r}: its {name} rows are not available: {why_unavailable(error)}"
     if rows.digest != manifest.data[name]:
@@ -76,8 +78,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     if isinstance(split, str):
         return RowsCheck(unreachable=split, split=name)
     models = session.models
-    learner = models.resident(task, as_committed=True)
-    with attending(learner.backbone, manifest.environment.attention) as backbone:
+    with predicting(models, task, as_committed=True) as (learner, backbone):
         found = evaluate(learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder)
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     certified = manifest.scores[name]

@@ -5,13 +5,16 @@ Shape suffixes: N rows, W words of the longest row, C outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from continual_petl.backbones.attention_switch import attending
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.digests import combined_digest, tensor_digest
 from continual_petl.engine.trainers import answering_trainer, answers_here, quiet
 from continual_petl.heads.head import IGNORED
@@ -20,8 +23,28 @@ from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
 from continual_petl.learner.respond import Outputs, count, places_of_words
 from continual_petl.store.certificate.values import SplitScores
+from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+
+
+@contextmanager
+def predicting(
+    models: ModelCache, task: str, *, as_committed: bool = False
+) -> Iterator[tuple[ContinualLearner, Backbone]]:
+    """Inside the ``with`` block, a learned task's bank is active and predicts as its certificate says.
+
+    Args:
+        models: the run's backbone and banks.
+        task: a learned task.
+        as_committed: see `ModelCache.held`.
+
+    Yields:
+        The learner, and its backbone with the attention that the certificate names.
+    """
+    learner = models.resident(task, as_committed=as_committed)
+    with attending(learner.backbone, models.store.manifest(task).environment.attention) as backbone:
+        yield learner, backbone
 
 
 def outputs_of(

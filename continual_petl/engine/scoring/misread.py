@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from continual_petl.backbones.attention_switch import attending
 from continual_petl.engine.scoring.answer_summary import clipped
 from continual_petl.engine.scoring.certified_rows import certified_rows
-from continual_petl.engine.scoring.evaluate import labels_of_words, outputs_of
+from continual_petl.engine.scoring.evaluate import labels_of_words, outputs_of, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer, answers
@@ -51,9 +50,8 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     if isinstance(checked, str):
         return _without(known, checked)
     models, trainer = session.models, session.spec.trainer
-    learner = models.resident(task, as_committed=True)
     rows = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images).rows
-    with attending(learner.backbone, manifest.environment.attention):
+    with predicting(models, task, as_committed=True) as (learner, _):
         found = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
     if manifest.kind == "token-classification":
         assert manifest.labels is not None

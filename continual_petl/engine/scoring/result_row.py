@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from continual_petl.backbones.attention_switch import attending
-from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.scoring.evaluate import evaluate, predicting
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
@@ -15,6 +14,7 @@ from continual_petl.errors import ForgettingError, InputError, named_tasks, why_
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.results_file import Cell, RowLine, Status
 from continual_petl.store.verify.certificate import check_task, rotating
 
@@ -70,35 +70,22 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         if request is not None:
             request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
         manifest = store.manifest(task)
-        split = manifest.counted_split
         value, status = manifest.score, _MEASURED
         if task in measured and manifest.is_measured:
             try:
-                value = _measure(session, task, manifest.data[split])
+                value = _measure(session, task, manifest.data[manifest.counted_split])
             except _NotMeasurable as error:
                 kept_certified = session.spec.evaluate != "all" and not link.shared
                 (certified if kept_certified else unread).add(task)
                 gone[task] = str(error)
-        if task in unread:
-            value, status = None, _NOT_MEASURED
-        elif task in certified:
+        if task in certified:
             checks[task] = check_task(store, task, session.models.backbone_of(task))
             if not checks[task].ok:
                 raise ForgettingError(" ".join(checks[task].problems))
             status = _CERTIFIED
-        if not manifest.is_measured:  # imported without rows
+        if task in unread or not manifest.is_measured:  # not measured if imported without rows
             value, status = None, _NOT_MEASURED
-        cells.append(
-            Cell(
-                task=task,
-                index=link.index,
-                split=split,
-                metric=manifest.metric,
-                value=value,
-                num_examples=manifest.num_examples,
-                status=status,
-            )
-        )
+        cells.append(_cell(manifest, value, status))
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
@@ -106,6 +93,18 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
     notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
+
+
+def _cell(manifest: Manifest, value: float | None, status: Status) -> Cell:
+    return Cell(
+        task=manifest.task,
+        index=manifest.index,
+        split=manifest.counted_split,
+        metric=manifest.metric,
+        value=value,
+        num_examples=manifest.num_examples,
+        status=status,
+    )
 
 
 def _not_read(unread: set[str]) -> list[str]:
@@ -201,8 +200,6 @@ def _measure(session: Session, task: str, digest: str) -> float | None:
         raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
     if split.digest != digest:
         raise _NotMeasurable("its rows are not those it was learned with")
-    learner, manifest = session.models.resident(task), session.store.manifest(task)
-    rows, pad = split.rows, session.models.pad_token_id
-    with attending(learner.backbone, manifest.environment.attention):
-        scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
-    return scores.get(manifest.metric)
+    with predicting(session.models, task) as (learner, _):
+        found = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+    return found.scores.get(session.store.manifest(task).metric)

@@ -10,12 +10,13 @@ import lightning as L
 
 from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
 from continual_petl.engine.scoring.certified_rows import check_rows
-from continual_petl.engine.scoring.result_row import measure_row
+from continual_petl.engine.scoring.result_row import Row, measure_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.router.totals import keep_totals
 from continual_petl.store.files.atomic import remove_folder
 from continual_petl.store.folder.results_file import RowLine, TaskLine
+from continual_petl.store.store import Store
 
 
 def finish_task(
@@ -44,44 +45,21 @@ def finish_task(
     start = time.perf_counter()
     # Callbacks check certificates with the backbone, even if nothing was measured.
     session.models.backbone_of(task)
-    store, before = session.store, row
-    row, notices, checked = measure_row(session, task, request)
-    if row != before:
-        store.append_results([row])
+    store, new = session.store, measure_row(session, task, request)
+    if new.line != row:
+        store.append_results([new.line])
     measured = time.perf_counter()
-    learner = session.models.learner(session.models.backbone_of(task).precision)
-    event = TaskEvent(
-        task=task,
-        index=store.tasks.index(task),
-        num_tasks=session.num_tasks,
-        store=store,
-        backbones=session.models.backbones,
-        notices=tuple(notices),
-        models=frozenset(learner.plans),
-        checked=checked,
-        routed=row.routed,
-        recheck=lambda earlier: check_rows(session, earlier),
-    )
+    event = _event(session, task, new)
     watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
     for callback in watching:
-        callback.on_task_end(event, [cell.model_dump() for cell in row.cells])
+        callback.on_task_end(event, [cell.model_dump() for cell in new.line.cells])
     checks = Counter(
         kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
     )
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
     # Removed only now: it holds the training time, which would be lost if the run ended between the commit and here.
     remove_folder(store.progress_folder(task))
-    link = store.link(task)
-    choice = store.manifest(task).start
-    done = TaskLine(
-        task=task,
-        index=link.index,
-        certificate=link.seal,
-        seconds=spent,
-        checks=dict(sorted(checks.items())),
-        gain=None if choice is None else choice.gain,
-    )
-    store.append_results([done])
+    store.append_results([_done(store, task, spent, checks)])
     keep_totals(store)
     for callback in watching:
         callback.on_task_checked(event, spent, dict(checks))
@@ -90,3 +68,33 @@ def finish_task(
     if left is None:
         request.stop_here(f"after task {task!r}: all tasks are learned", "shows the result")
     request.stop_here(f"before task {left!r}")
+
+
+def _event(session: Session, task: str, row: Row) -> TaskEvent:
+    """Return the event that the callbacks get for a task whose row was measured."""
+    learner = session.models.learner(session.models.backbone_of(task).precision)
+    return TaskEvent(
+        task=task,
+        index=session.store.tasks.index(task),
+        num_tasks=session.num_tasks,
+        store=session.store,
+        backbones=session.models.backbones,
+        notices=tuple(row.notices),
+        models=frozenset(learner.plans),
+        checked=row.checks,
+        routed=row.line.routed,
+        recheck=lambda earlier: check_rows(session, earlier),
+    )
+
+
+def _done(store: Store, task: str, seconds: dict[str, float], checks: Counter[str]) -> TaskLine:
+    """Return the line that marks a task as done."""
+    link, choice = store.link(task), store.manifest(task).start
+    return TaskLine(
+        task=task,
+        index=link.index,
+        certificate=link.seal,
+        seconds=seconds,
+        checks=dict(sorted(checks.items())),
+        gain=None if choice is None else choice.gain,
+    )

@@ -1,0 +1,58 @@
+"""Exports a bank as an adapter of `adapters` 1.3: bottlenecks, prefixes, LoRA, IA3, and unions of these.
+
+The exported folder has ``adapter_config.json`` and ``adapter.safetensors``; ``load_adapter(folder, use_safetensors=True)``
+loads them. The format is taken from the source of ``adapters`` 1.3.0; the module for each method says which file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from continual_petl.banks.config.spec import Modification
+from continual_petl.export.adapterhub.bottleneck import bottlenecks
+from continual_petl.export.adapterhub.lowrank import factors, low_rank
+from continual_petl.export.adapterhub.parts import PLACES, HubAdapter, refused
+from continual_petl.export.adapterhub.prefix import prefixes
+from continual_petl.export.subject import Subject
+
+_METHODS: Mapping[str, Callable[[Subject, str, Sequence[Modification]], list[HubAdapter]]] = {
+    "attention": prefixes,
+    "bottleneck": bottlenecks,
+    "lowrank": low_rank,
+    "rescale": factors,
+}
+
+
+def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
+    """Return a bank as an adapter.
+
+    Args:
+        subject: the task.
+        name: the adapter's name, which is part of the tensors' paths.
+
+    Raises:
+        InputError: if `adapters` has no such method, or lacks it for this family.
+    """
+    family = str(subject.backbone.model.config.model_type)
+    if family not in PLACES:
+        raise refused(subject, f"its model type {family!r} is not one of {', '.join(PLACES)}")
+    if subject.plan.bank.layernorms == "own":
+        raise refused(subject, "its bank has LayerNorms of its own, and adapters keeps those of the model")
+    if subject.plan.bank.fuse:
+        raise refused(subject, f"its bank reads other tasks' banks ({', '.join(subject.plan.bank.fuse)})")
+    rows: dict[str, list[Modification]] = {}
+    for row in subject.plan.bank.modifications:
+        rows.setdefault(row.form, []).append(row)
+    if not rows or not rows.keys() <= _METHODS.keys():
+        raise refused(subject, f"its bank has {' and '.join(sorted(rows)) or 'nothing but a head'}")
+    parts = [part for form, group in rows.items() for part in _METHODS[form](subject, name, group)]
+    lora = [part for part in parts if part.config.get("architecture") == "lora"]
+    if len(lora) > 1:
+        raise refused(subject, "its bank has LoRA and IA3, and a union of adapters can contain only one of the two")
+    config = parts[0].config if len(parts) == 1 else {"architecture": "union", "configs": [p.config for p in parts]}
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        tensors |= part.tensors
+    return HubAdapter(config, tensors)

@@ -1,0 +1,125 @@
+"""A head in the format of `adapters` 1.3 (``heads/base.py``), if a class there computes what the bank's head computes.
+
+With one layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and this layer to:
+
+* for encoders, the first token's state, or the pooler's output with use_pooler;
+* for BART, the state of the text's last end token;
+* for TaggingHead, every token's state.
+
+GPT-2's class counts tokens other than the padding token, which is the end token for most of its tokenizers; T5's class
+multiplies the states by a factor; mBART's class starts its decoder with the language code. Heads for these models, and heads
+with other poolings, are written to a file of their own.
+
+Shape suffixes: B rows, W tokens, D width of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from continual_petl.backbones.anatomy import Pooling
+from continual_petl.export.adapterhub.parts import VERSION
+from continual_petl.export.subject import Subject
+from continual_petl.heads.kinds import Kind
+from continual_petl.heads.linear import LinearHead
+
+HEAD_CONFIG = "head_config.json"
+HEAD_TENSORS = "model_head.safetensors"
+TYPES: Mapping[Kind, str] = {
+    "classification": "classification",
+    "regression": "classification",
+    "multilabel": "multilabel_classification",
+    "token-classification": "tagging",
+}
+"""The head type in `adapters` for each kind; a regression is a classification with one output."""
+_WITH_POOLER: tuple[Pooling, ...] = ("first", "pooler")
+_CLASSES: Mapping[str, tuple[str, tuple[Pooling, ...], bool]] = {
+    "bert": ("BertAdapterModel", _WITH_POOLER, True),
+    "roberta": ("RobertaAdapterModel", _WITH_POOLER, True),
+    "xlm-roberta": ("XLMRobertaAdapterModel", _WITH_POOLER, True),
+    "electra": ("ElectraAdapterModel", ("first",), True),
+    "distilbert": ("DistilBertAdapterModel", ("first",), True),
+    "bart": ("BartAdapterModel", ("last",), False),
+    "gpt2": ("GPT2AdapterModel", (), True),
+}
+"""For each model type: the class with such heads, the poolings it supports, and whether it has a TaggingHead."""
+
+
+def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:
+    """Return the poolings of a head type on a model type, () for heads on every token; None if there is no such head."""
+    _, poolings, tags = _CLASSES.get(family, ("", (), False))
+    if head_type == "tagging":
+        return () if tags else None
+    return poolings or None
+
+
+def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """Return a task's head in the format of `adapters`; None if none of its classes computes the same.
+
+    Args:
+        subject: the task.
+        name: the head's name.
+        base: the name or path that the backbone is loaded from.
+    """
+    plan, family = subject.plan, str(subject.backbone.model.config.model_type)
+    found = poolings_of(family, TYPES.get(plan.kind, ""))
+    token = plan.kind == "token-classification"
+    if not isinstance(subject.bank.head, LinearHead) or found is None or not (token or plan.pooling in found):
+        return None
+    if plan.pooling == "last" and not token and not _ends(subject):
+        return None
+    config: dict[str, Any] = {
+        "head_type": TYPES[plan.kind],
+        "num_labels": plan.num_outputs,
+        "layers": 1,
+        # An option of layers before the last one.
+        "activation_function": None,
+        "label2id": None if plan.labels is None else {label: n for n, label in enumerate(plan.labels)},
+        "dropout_prob": None,
+    }
+    config |= {} if token else {"use_pooler": plan.pooling == "pooler", "bias": True}
+    whole = {
+        "config": config,
+        "hidden_size": subject.backbone.hidden_size,
+        "model_class": _CLASSES[family][0],
+        "model_name": base,
+        "model_type": family,
+        "name": name,
+        "version": VERSION,
+    }
+    output = subject.bank.head.output
+    return whole, {f"heads.{name}.1.weight": output.weight, f"heads.{name}.1.bias": output.bias}
+
+
+def _ends(subject: Subject) -> bool:
+    """Return whether every text of the probe ends with the end token, and all have the same number of end tokens."""
+    ids_BW, mask_BW = subject.probe["input_ids"], subject.probe["attention_mask"]
+    ends_BW = ids_BW.eq(subject.backbone.model.config.eos_token_id) & mask_BW.bool()
+    last_B = mask_BW.cumsum(1).argmax(1)
+    every = ends_BW.gather(1, last_B.unsqueeze(1)).all()
+    return bool(every) and len(set(ends_BW.sum(1).tolist())) == 1
+
+
+def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the states that a head of `adapters` reads: (B, D), or (B, W, D) for a TaggingHead.
+
+    Args:
+        subject: the task; only its backbone is read.
+        whole: the head's configuration.
+        output: what the base model computes.
+        inputs: the inputs of the model.
+    """
+    config = whole["config"]
+    states_BWD: Tensor = output.last_hidden_state
+    if config["head_type"] == "tagging":
+        return states_BWD
+    if config["use_pooler"]:
+        pooled_BD: Tensor = output.pooler_output
+        return pooled_BD
+    if subject.backbone.anatomy.output_head == "seq2seq":
+        ends_BW = inputs["input_ids"].eq(subject.backbone.model.config.eos_token_id)
+        return states_BWD[range(len(states_BWD)), ends_BW.long().cumsum(1).argmax(1)]
+    return states_BWD[:, 0]

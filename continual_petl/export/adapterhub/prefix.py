@@ -1,0 +1,82 @@
+"""Prefixes as `adapters` 1.3 stores them, flat: one vector for each kind of attention (``methods/prefix_tuning.py``).
+
+A pool in the base model holds the vector ``control_trans`` of length ``L 2 T K``: row by row, first the keys of the first
+layer, then its values, then those of the next. The pool's forward pass views it as (L, 2 T, heads, K / heads).
+
+With T5's relative positions, `adapters` counts the keys of a prefix as positions, which shifts those of the text, so
+prefixes are refused.
+
+Shape suffixes: L virtual tokens, T layers, K width of all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.config.spec import Modification
+from continual_petl.export.adapterhub.parts import HubAdapter, left_out, refused
+from continual_petl.export.subject import Subject
+
+POOL = "prefix_tuning.prefix_tunings"
+"""The path of all prefixes in the base model."""
+
+
+def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[HubAdapter]:
+    """Return a bank's prefixes; see `continual_petl.export.adapterhub.bottleneck.bottlenecks`."""
+    first = rows[0]
+    why = why_no_prefix(subject.backbone)
+    if len(rows) > 1:
+        why = "it has several prefixes at the same heads"
+    elif first.composition != "gated":
+        why = "adapters has no multi-head parallel adapter"
+    if why is not None:
+        raise refused(subject, why)
+    parts: dict[str, list[Tensor]] = {}
+    for each in subject.bank.prefixes():
+        parts.setdefault(location_of(subject.bank.sites, each.layer, each.name), []).extend((each.keys, each.values))
+    config = {
+        "architecture": "prefix_tuning",
+        "encoder_prefix": True,
+        "cross_prefix": True,
+        "leave_out": left_out(subject),
+        "flat": True,
+        "prefix_length": first.bottleneck,
+        # Options of a network, which flat prefixes do not have.
+        "bottleneck_size": 512,
+        "non_linearity": "tanh",
+        "dropout": first.dropout,
+        "use_gating": False,
+        "shared_gating": True,
+    }
+    # (L, 2 T, K)
+    tensors = {f"{POOL}.{name}.{at}.control_trans": torch.stack(p, dim=1).flatten() for at, p in parts.items()}
+    return [HubAdapter(config, tensors)]
+
+
+def why_no_prefix(backbone: Backbone) -> str | None:
+    """Return why `adapters` cannot have a bank's prefixes on a backbone; None if it can."""
+    config: Any = backbone.model.config
+    if backbone.anatomy.family == "t5":
+        return (
+            "with relative positions (t5, mt5), adapters counts a prefix as positions, which shifts those of the text"
+        )
+    heads = int(config.num_attention_heads)
+    if int(getattr(config, "decoder_attention_heads", heads)) != heads:
+        return "adapters has prefixes only for encoders and decoders with the same number of heads"
+    return None
+
+
+def location_of(sites: Sites, layer: Layer, attention: str) -> str:
+    """Return the name that the prefix pool of `adapters` uses for this kind of attention."""
+    if sites.anatomy.family == "distilbert":
+        return "self"
+    if attention != layer.stack.attentions[0].name:
+        return "cross_prefix"
+    encoder = len(sites.anatomy.stacks) > 1 and layer.stack == sites.anatomy.stacks[0]
+    return "encoder_prefix" if encoder else "self_prefix"

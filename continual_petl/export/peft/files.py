@@ -1,0 +1,105 @@
+"""A bank as an adapter that `peft` loads onto the plain backbone; peft itself is not needed to write it.
+
+The head is among the adapter's ``modules_to_save`` if the model's class has the same pooling and head; otherwise the adapter
+is for the base model, and the head is a separate file, which a few lines in README.md apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from continual_petl.export.card import peft_card
+from continual_petl.export.compare import check_outputs
+from continual_petl.export.head_file import HEAD, head_notes, save_tensors
+from continual_petl.export.model_card import base_model
+from continual_petl.export.peft.adapter import Adapter, Names, find_names
+from continual_petl.export.peft.lowrank import low_rank
+from continual_petl.export.peft.restated import restated
+from continual_petl.export.peft.vectors import factors, norm_copies, norms
+from continual_petl.export.peft.virtual import prefix, prompt
+from continual_petl.export.subject import Subject
+from continual_petl.heads.linear import LinearHead
+from continual_petl.store.files.atomic import json_bytes
+
+_BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
+    frozenset({"lowrank"}): low_rank,
+    frozenset({"decomposed"}): low_rank,
+    frozenset({"lowrank", "decomposed"}): low_rank,
+    frozenset({"rescale"}): factors,
+    frozenset({"prompt"}): prompt,
+    frozenset({"attention"}): prefix,
+}
+
+
+def write_peft(subject: Subject, folder: Path) -> float:
+    """Write a task's adapter into a folder, read it back, and compare it with the bank.
+
+    Args:
+        subject: the task.
+        folder: an empty folder.
+
+    Returns:
+        The largest difference found; see `check_outputs`.
+
+    Raises:
+        InputError: if peft has no such adapter.
+        ExportError: if the adapter read back from the files gives different outputs from the bank.
+    """
+    plan, backbone, bank = subject.plan, subject.backbone, subject.bank
+    virtual = any(m.config.outside or m.config.in_heads for m in plan.bank.modifications)
+    names = find_names(plan, backbone, headless=virtual)
+    adapter = _built(subject, names)
+    saved = dict(adapter.tensors)
+    config = {
+        "base_model_name_or_path": base_model(backbone.name) or backbone.name,
+        "revision": backbone.revision,
+        "task_type": names.task_type,
+        "inference_mode": True,
+        **adapter.config,
+    }
+    if isinstance(bank.head, LinearHead):
+        head = {name: tensor.detach() for name, tensor in bank.head.output.named_parameters()}
+        if names.head is None:
+            save_tensors(head, folder / HEAD, head_notes(subject))
+        else:
+            saved |= {f"{names.head}.{name}": tensor for name, tensor in head.items()}
+            config["modules_to_save"] = [*config.get("modules_to_save", ()), names.head]
+    start = "" if virtual else "base_model.model."
+    notes = {} if names.head is None else head_notes(subject)
+    save_tensors(
+        {f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes
+    )
+    (folder / "adapter_config.json").write_bytes(json_bytes(config))
+    text = peft_card(subject, names.auto, config, with_head=names.head is not None)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    return check_outputs(subject, restated(subject, names, folder))
+
+
+def _built(subject: Subject, names: Names) -> Adapter:
+    spec = subject.plan.bank
+    forms = frozenset(m.form for m in spec.modifications)
+    own = spec.layernorms == "own"
+    if not forms and own:
+        return norms(subject, names)
+    build = _BUILT.get(forms)
+    if build is None or (own and build in {prompt, prefix}):
+        what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
+        instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
+        raise InputError(
+            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank of "
+            f"{' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank changes (lora, dora), with or "
+            "without LayerNorms of their own, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
+            f"{instead}."
+        )
+    adapter = build(subject, names)
+    if own:
+        copies = norm_copies(subject, names)
+        adapter.config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in copies})
+        adapter.tensors.update(copies)
+    return adapter
+
+
+def _mergeable(subject: Subject) -> bool:
+    return all(m.config.mergeable for m in subject.plan.bank.modifications)

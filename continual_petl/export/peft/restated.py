@@ -1,0 +1,174 @@
+"""Computes what `peft` 0.21 computes with the files of an adapter, without peft: files in, logits out.
+
+Everything is read from the files, so that a wrong name, factor or shape is noticed. ``alpha / r`` is found as peft finds it,
+and it is an error if ``target_modules`` also matches modules for which there is no tensor.
+
+Shape suffixes: I width of the input, O width of the output, R rank, L virtual tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from continual_petl.backbones.backbone import pool
+from continual_petl.banks.attach import one_pass, turn
+from continual_petl.banks.forms.projection import rows_of
+from continual_petl.errors import ExportError
+from continual_petl.export.compare import Compute
+from continual_petl.export.head_file import HEAD
+from continual_petl.export.peft.adapter import Names
+from continual_petl.export.subject import Subject
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.learner.answer import reading_inputs
+
+START = "base_model.model."
+_PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector|ia3_l|ln_tuning_layers\.\w+)")
+_Parts = Mapping[str, Tensor]
+
+
+def restated(subject: Subject, names: Names, folder: Path) -> Compute:
+    """Return the function from a model's inputs to the logits that peft computes with the files in a folder.
+
+    Raises:
+        ExportError: if the configuration names modules other than those with tensors.
+    """
+    device = str(subject.backbone.model.device)
+    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    head = load_file(folder / HEAD, device=device) if (folder / HEAD).is_file() else {}
+    return computed(subject, names, config, load_file(folder / "adapter_model.safetensors", device=device), head)
+
+
+def computed(
+    subject: Subject,
+    names: Names,
+    config: Mapping[str, Any],
+    stored: Mapping[str, Tensor],
+    separate: Mapping[str, Tensor],
+) -> Compute:
+    """Return the function from a model's inputs to the logits that peft computes with the content of an adapter's files.
+
+    Args:
+        subject: the task; only its backbone, pooling and kind are read.
+        names: names of modules in the model that peft wraps.
+        config: the configuration.
+        stored: the tensors.
+        separate: the head's tensors, if they are in a file of their own.
+
+    Raises:
+        ExportError: if the configuration names modules other than those with tensors.
+    """
+    changed, copies = split_tensors(stored)
+    targets = names.matched(config.get("target_modules", ()))
+    if targets != changed.keys():
+        raise ExportError(
+            f"task {subject.plan.name!r}: target_modules of the exported adapter match modules other than those with "
+            f"tensors, such as {min(targets ^ changed.keys())!r}. Nothing was written; please report this with the versions "
+            "of transformers and of continual-petl."
+        )
+    head = dict(separate)
+    for part in ("weight", "bias") if names.head is not None else ():
+        if f"{names.head}.{part}" in copies:
+            head[part] = copies.pop(f"{names.head}.{part}")
+    substitutes = {names.path(name): tensor for name, tensor in copies.items() if name != "prompt_embeddings"}
+    for name, parts in changed.items():
+        substitutes |= {
+            f"{names.path(name)}.{p.rpartition('.')[2]}": t for p, t in parts.items() if p.startswith("ln_")
+        }
+
+    def compute(inputs: dict[str, Tensor]) -> Tensor:
+        model, generates = subject.backbone.model, subject.plan.kind in GENERATIVE
+        given: dict[str, Any] = dict(inputs) if generates else dict(reading_inputs(subject.backbone, inputs))
+        skipped = _add_virtual(subject, config, copies.get("prompt_embeddings"), given)
+        with turn(model), ExitStack() as stack:
+            for name, parts in changed.items():
+                module = model.get_submodule(names.path(name))
+                stack.enter_context(_hooked(module, name, parts, config))
+            output = one_pass(model, subject.bank.sites, given, substitutes, 0, base=not generates)
+        if generates:
+            logits: Tensor = output.logits[:, skipped:]
+            return logits
+        output.last_hidden_state = output.last_hidden_state[:, skipped:]
+        token, mask = subject.plan.kind == "token-classification", inputs.get("attention_mask")
+        features = output.last_hidden_state if token else pool(output, mask, subject.plan.pooling)
+        return nn.functional.linear(features, head["weight"], head.get("bias"))
+
+    return compute
+
+
+def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    """Return the tensors that change a module, by module and part, and those that replace one, by name."""
+    changed: dict[str, dict[str, Tensor]] = {}
+    copies: dict[str, Tensor] = {}
+    for key, tensor in stored.items():
+        name = key.removeprefix(START)
+        if found := _PARTS.fullmatch(name):
+            changed.setdefault(found[1], {})[found[2]] = tensor
+        else:
+            copies[name] = tensor
+    return changed, copies
+
+
+def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, Any]) -> Any:
+    """Return a context in which a module computes what peft's layer computes."""
+    if "ia3_l" in parts:
+        factors = parts["ia3_l"].flatten()
+        if any(name.endswith(end) for end in config["feedforward_modules"]):
+            return module.register_forward_pre_hook(lambda _, args: (args[0] * factors, *args[1:]))
+        return module.register_forward_hook(lambda _, args, output: output * factors)
+    if "lora_A.weight" in parts:
+        rank, alpha = (_by_pattern(config, key, name) for key in ("rank", "alpha"))
+        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        return module.register_forward_hook(partial(_low_rank, parts, scale))
+    return ExitStack()
+
+
+def _low_rank(parts: _Parts, scale: float, module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    down_RI, up_OR = parts["lora_A.weight"], parts["lora_B.weight"]
+    change = scale * (args[0] @ down_RI.mT @ up_OR.mT)
+    if "lora_magnitude_vector" not in parts:
+        return output + change
+    weight_OI = rows_of(module.weight, module, None)
+    factor_O = parts["lora_magnitude_vector"] / torch.linalg.norm(weight_OI + scale * (up_OR @ down_RI), dim=1)
+    plain = output if module.bias is None else output - module.bias
+    changed: Tensor = output + (factor_O - 1) * plain + factor_O * change
+    return changed
+
+
+def _by_pattern(config: Mapping[str, Any], what: str, name: str) -> float:
+    """Return the rank or alpha of a module as peft finds it: the first pattern that fits the end of its name."""
+    patterns = config[f"{what}_pattern"]
+    fitting: Callable[[str], Any] = lambda pattern: re.match(rf"(.*\.)?({pattern})$", name)  # noqa: E731
+    return float(next((patterns[p] for p in patterns if fitting(p)), config["r" if what == "rank" else "lora_alpha"]))
+
+
+def _add_virtual(subject: Subject, config: Mapping[str, Any], table: Tensor | None, given: dict[str, Any]) -> int:
+    """Put virtual tokens in front of the inputs; return the number of positions that they have in the output."""
+    if table is None:
+        return 0
+    length, ids = int(config["num_virtual_tokens"]), given["input_ids"]
+    given["attention_mask"] = nn.functional.pad(given["attention_mask"], (length, 0), value=1)
+    given.pop("token_type_ids", None)
+    if config["peft_type"] == "PROMPT_TUNING":
+        words: Any = subject.backbone.model.get_input_embeddings()
+        vectors_LW = table[:length].expand(len(ids), -1, -1)
+        given["inputs_embeds"] = torch.cat([vectors_LW, words(given.pop("input_ids"))], dim=1)
+        return 0 if "decoder_input_ids" in given else length
+    cache, heads = DynamicCache(), config["num_attention_heads"]
+    parts = table.view(length, 2 * config["num_layers"], heads, -1).permute(1, 2, 0, 3)
+    for layer in range(config["num_layers"]):
+        keys, values = (parts[2 * layer + i].expand(len(ids), -1, -1, -1) for i in (0, 1))
+        cache.update(keys, values, layer)
+    given |= {"past_key_values": cache, "use_cache": True}
+    return 0

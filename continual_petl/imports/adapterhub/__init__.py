@@ -1,0 +1,1 @@
+"""Reads an adapter of `adapters`, the library of AdapterHub, as a bank."""

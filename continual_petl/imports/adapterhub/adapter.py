@@ -1,0 +1,94 @@
+"""Imports an adapter of the library `adapters` as a bank: the reverse of `continual_petl.export.adapterhub.adapter`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.errors import InputError
+from continual_petl.export.adapterhub.parts import PLACES
+from continual_petl.export.adapterhub.restated import adapterhub_computed
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.imports.adapterhub.bottleneck import bottlenecks
+from continual_petl.imports.adapterhub.config import (
+    BottleneckConfig,
+    MethodConfig,
+    PrefixConfig,
+    read_hub_config,
+)
+from continual_petl.imports.adapterhub.lowrank import factors, low_rank
+from continual_petl.imports.adapterhub.part import Part, joined
+from continual_petl.imports.adapterhub.prefix import prefixes, without_copies
+from continual_petl.imports.files import AdapterFiles
+from continual_petl.imports.head import ImportedHead, find_head, find_kind
+from continual_petl.imports.imported import Imported
+from continual_petl.imports.places import layer_range
+
+
+def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
+    """Translate an adapter of `adapters` into a bank; see `continual_petl.imports.peft.adapter.translate_peft`.
+
+    Raises:
+        InputError: if a bank cannot express it.
+    """
+    outer, configs = read_hub_config(files.config)
+    family = str(backbone.model.config.model_type)
+    if outer.model_type != family or family not in PLACES:
+        raise InputError(
+            f"adapter_config.json: key model_type: got {outer.model_type!r}, but the run's backbone is of type {family!r}; "
+            f"the two must be the same, and one of {', '.join(PLACES)}."
+        )
+    head = _head(files, find_kind(files, None, backbone, kind), backbone, pooling)
+    start = f"{backbone.model.base_model_prefix}."
+    inside = all(name.startswith(start) for name in files.tensors)
+    stored = {name.removeprefix(start) if inside else name: tensor for name, tensor in files.tensors.items()}
+    stored = without_copies(stored)
+    numbers = [layer.number for layer in backbone.sites.layers if layer.number not in configs[0].leave_out]
+    if not numbers:
+        raise InputError("adapter_config.json: key leave_out: it leaves out all layers, so there is nothing to import.")
+    methods, parts = zip(*(_part(config, outer.name, backbone) for config in configs), strict=True)
+    draft = joined(parts, layer_range(numbers, backbone.num_layers), stored)
+    whole = {"name": outer.name, "config": {"configs": [config.model_dump() for config in configs]}}
+    computes = partial(adapterhub_computed, whole=whole, stored=stored, theirs=files.hub_head)
+    return Imported(draft, head, outer.model_name or None, None, "adapters", "+".join(methods), stored, computes)
+
+
+def _part(config: MethodConfig, name: str, backbone: Backbone) -> tuple[str, Part]:
+    """Return the name of a method, and what it becomes."""
+    if isinstance(config, BottleneckConfig):
+        return "bottleneck", bottlenecks(config, name, backbone)
+    if isinstance(config, PrefixConfig):
+        return "prefix", prefixes(config, name, backbone)
+    if config.composition_mode == "scale":
+        return "ia3", factors(config, name, backbone)
+    return "lora", low_rank(config, name, backbone)
+
+
+def _head(files: AdapterFiles, kind: Kind, backbone: Backbone, pooling: str | None) -> ImportedHead:
+    """Return the head, read from head.safetensors or from the head that `adapters` saved beside the adapter."""
+    for what, asked in (("kind", kind), ("pooling", pooling)) if files.hub_head is not None else ():
+        if asked is not None and asked != files.notes.get(what, asked):
+            raise InputError(
+                f"{what}: got {asked[:100]!r}, but head_config.json says {files.notes[what]!r}: leave out {what}."
+            )
+    copies = dict(files.copies)
+    if kind in GENERATIVE:
+        copies = _changed(copies, backbone)
+    head = find_head(files, kind, copies, backbone, pooling)
+    if copies:
+        raise InputError(
+            f"folder: its head has the tensor {min(copies)[:200]!r}, but a bank's head is one linear layer on pooled states. "
+            "Put such a layer into head.safetensors (weight, bias), which is read instead."
+        )
+    return head
+
+
+def _changed(copies: dict[str, Tensor], backbone: Backbone) -> dict[str, Tensor]:
+    """Return the tensors of a language-modelling head that differ from the backbone's."""
+    own = backbone.model.state_dict()
+    return {
+        name: t for name, t in copies.items() if name not in own or not torch.equal(own[name].float().cpu(), t.cpu())
+    }

@@ -1,0 +1,92 @@
+"""Reads the folder of an adapter of `adapters`.
+
+The library's own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from continual_petl.digests import file_digest
+from continual_petl.errors import InputError, StoreError
+from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
+from continual_petl.export.head_file import HEAD
+from continual_petl.imports.adapterhub.head import read_hub_head
+from continual_petl.imports.files import (
+    CONFIG,
+    MAX_TENSOR_BYTES,
+    AdapterFiles,
+    read_config,
+    read_metadata,
+    read_safetensors,
+    whole,
+)
+from continual_petl.store.files.reading import read_file
+
+TENSORS = "adapter.safetensors"
+PICKLE = "pytorch_adapter.bin"
+HEAD_PICKLE = "pytorch_model_head.bin"
+
+
+def read_hub_files(folder: str | Path) -> AdapterFiles:
+    """Read the folder of an adapter of `adapters`, with the head that it may have saved.
+
+    If there is a head.safetensors, it is read instead of the library's head.
+
+    Raises:
+        InputError: if a file is missing, too large or damaged, or its head is not like a bank's.
+    """
+    place = Path(folder)
+    tensors = _first(place, TENSORS, PICKLE)
+    if tensors is None:
+        raise InputError(f"folder: {place} has neither {TENSORS} nor {PICKLE}; it is incomplete.")
+    own = _first(place, HEAD)
+    theirs = _first(place, HEAD_TENSORS, HEAD_PICKLE) if own is None else None
+    config = place / HEAD_CONFIG if theirs is not None else None
+    paths = [path for path in (place / CONFIG, tensors, own, theirs, config) if path is not None and path.is_file()]
+    digests = {path.name: file_digest(path) for path in paths}
+    found = AdapterFiles(place, read_config(place / CONFIG), _read_either(tensors, digests), {}, {}, digests)
+    if own is not None:
+        return replace(found, head=read_safetensors(own, digests[HEAD]), notes=read_metadata(own))
+    if theirs is None or config is None:
+        return found
+    described, parts = read_config(config), _read_either(theirs, digests)
+    head, notes = read_hub_head(described, parts)
+    if not head:
+        return replace(found, notes=notes, copies=parts)
+    return replace(found, head=head, notes=notes, hub_head=described)
+
+
+def _first(folder: Path, *names: str) -> Path | None:
+    """Return the first of some files that exists."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _read_either(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
+    return read_safetensors(path, digests[path.name]) if path.suffix == ".safetensors" else _read_pickle(path)
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in a file that torch.save wrote."""
+    try:
+        content = io.BytesIO(read_file(path.resolve(), MAX_TENSOR_BYTES))
+        found = torch.load(content, map_location="cpu", weights_only=True)
+    except (StoreError, OSError, ValueError, RuntimeError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"folder: {path} cannot be read ({str(error)[:300]}); it is damaged.") from error
+    except Exception as error:  # the unpickler's own error, whose module is not imported here
+        raise InputError(
+            f"folder: {path} holds more than tensors ({type(error).__name__}), so it could execute code, or it is damaged. "
+            "Save the adapter again with use_safetensors=True."
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        for name, tensor in found.items()
+    ):
+        raise InputError(f"folder: {path} does not contain a mapping from names to tensors; it is not an adapter.")
+    return whole(path, found)

@@ -1,0 +1,1 @@
+"""Reads an adapter of `peft` as a bank."""
