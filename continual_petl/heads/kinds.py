@@ -15,7 +15,7 @@ Kind = Literal[
 ]
 
 _OF_CLASSES = ("accuracy", "macro_f1", "matthews")
-IF_CHOSEN = ("exact_match", "token_f1", "chrf")
+IF_CHOSEN = ("exact_match", "token_f1", "chrf", "choice_match", "edit_similarity", "sari")
 """Metrics of generated texts that are only computed for tasks that report them; all others are always computed."""
 _OF_TEXTS = ("rougeL", "rouge1", "rouge2", "bleu", *IF_CHOSEN)
 

@@ -23,6 +23,7 @@ from torchmetrics.utilities import dim_zero_cat
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
 
 
 class Matthews(MulticlassConfusionMatrix):
@@ -141,14 +142,21 @@ class Chrf(CHRFScore):
         super().update(preds, [[reference] for reference in target])
 
 
-_CHOSEN: dict[str, type[Metric]] = {"exact_match": ExactMatch, "token_f1": TokenF1, "chrf": Chrf}
+_CHOSEN: dict[str, type[Metric]] = {
+    "exact_match": ExactMatch,
+    "token_f1": TokenF1,
+    "chrf": Chrf,
+    "choice_match": ChoiceMatch,
+    "edit_similarity": EditSimilarity,
+    "sari": Sari,
+}
 
 
 def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = None) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
     Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
-    the generated texts and the references, each a list of strings.
+    the generated texts and the references, each a list of strings, and ``sources=``, the texts they were generated from.
 
     Accuracy is micro-averaged: the share of rows (of words, for token-classification) predicted correctly. The default of
     torchmetrics is macro.

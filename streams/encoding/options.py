@@ -40,7 +40,7 @@ def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> Tokenised
     num_options = (len(rows.option_offsets) - 1) // len(rows)
     options = index_B * num_options + np.arange(num_options)[:, None]
     tokens, offsets = spans_of(rows.option_offsets, options.ravel())
-    sources = replace(rows, target_ids=None, target_offsets=None, option_ids=None, option_offsets=None, references=None)
+    sources = replace(rows, target_ids=None, target_offsets=None, option_ids=None, option_offsets=None, texts=None)
     again = replace(sources, labels=None, learned=None).take(np.tile(index_B, num_options).tolist())
     return replace(again, target_ids=rows.option_ids[tokens], target_offsets=offsets)
 

@@ -28,6 +28,20 @@ class TokenisedRow(NamedTuple):
     target_ids: NDArray[np.int32] | None = None
 
 
+class Texts(NamedTuple):
+    """The texts that generated texts are scored against."""
+
+    references: tuple[str, ...]
+    """The uncut target texts."""
+    sources: tuple[str, ...] | None = None
+    """The uncut sources; of a conversation, the last message of the user."""
+
+    def take(self, numbers: Sequence[int]) -> Texts:
+        """Return those of some rows, in the given order."""
+        sources = None if self.sources is None else tuple(self.sources[row] for row in numbers)
+        return Texts(tuple(self.references[row] for row in numbers), sources)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenisedRows:
     """A split, ready to be padded into batches.
@@ -58,8 +72,8 @@ class TokenisedRows:
     """Token ids of all targets, with the end token if the tokenizer has one; ``None`` without targets."""
     target_offsets: NDArray[np.int64] | None = None
     """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
-    references: tuple[str, ...] | None = None
-    """The uncut target texts, for comparison with predictions."""
+    texts: Texts | None = None
+    """For comparison with predictions."""
     learned: NDArray[np.bool_] | None = None
     """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
     option_ids: NDArray[np.int32] | None = None
@@ -108,7 +122,7 @@ class TokenisedRows:
             labels=None if self.labels is None else self.labels[tokens if per_token else rows],
             first_piece=None if self.first_piece is None else self.first_piece[tokens],
             learned=None if self.learned is None else self.learned[tokens],
-            references=None if self.references is None else tuple(self.references[row] for row in rows),
+            texts=None if self.texts is None else self.texts.take(rows.tolist()),
             pixels=None if self.pixels is None else self.pixels[rows],
             **targets,
         )

@@ -18,7 +18,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.encoding.chat_encoder import ChatEncoder, EncodedChat, Ids
 from continual_petl.streams.encoding.chat_template import UnusableChat
 from continual_petl.streams.encoding.options import check_options, with_options
-from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
+from continual_petl.streams.encoding.rows import Texts, TokenisedRows, offsets_of
 from continual_petl.streams.encoding.tokenise import same_number
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.encoding.tokenizer_calls import check_fast, settings_kept
@@ -77,7 +77,7 @@ def tokenise_chats(
         num_targets_truncated=sum(len(row.target) > target_room for row in rows),
         target_ids=None if answers is None else _flat(targets),
         target_offsets=None if answers is None else offsets_of(map(len, targets)),
-        references=None if answers is None else tuple(answers),
+        texts=None if answers is None else Texts(tuple(answers)),
         learned=None if answers is None else np.concatenate([np.zeros(0, np.bool_), *(row.learned for row in rows)]),
     )
     if options is None:

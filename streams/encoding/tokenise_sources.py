@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
-from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.rows import Texts, TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
@@ -90,7 +90,7 @@ def tokenise_sources(
         num_targets_truncated=0 if target is None else int(target.cut.sum()),
         target_ids=None if target is None else target.ids,
         target_offsets=None if target is None else target.offsets,
-        references=None if targets is None else tuple(targets),
+        texts=None if targets is None else Texts(tuple(targets)),
     )
     if options is None:
         return rows

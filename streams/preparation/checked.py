@@ -94,7 +94,7 @@ class Checked:
         images: ImageProcessing | None,
         cache: CacheFiles | None = None,
         *,
-        options: bool = True,
+        scored: bool = True,
     ) -> TokenisedRows:
         """Encode the rows.
 
@@ -103,7 +103,8 @@ class Checked:
             max_length: maximum tokens per row.
             images: the preprocessing of the backbone, for images.
             cache: where token ids of large splits are cached.
-            options: whether the options of the task are encoded with each row; rows to train on need only their targets.
+            scored: whether predictions for the rows will be scored, which takes the options of the task, or the sources that
+                texts are generated from; rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.
@@ -123,7 +124,7 @@ class Checked:
                 max_target_length=self.task.max_target_length,
                 images=images,
                 chat=chat,
-                options=self.task.options if options else None,
+                options=self.task.options if scored else None,
                 where=str(self.where),
                 cache=cache,
             )
@@ -135,6 +136,9 @@ class Checked:
             return replace(rows, labels=self._chosen(self.task.options))
         if self.task.kind == "causal-lm" and len(rows):
             _check_answers_fit(self.task, rows, max_length)
+        if rows.texts is not None and scored:
+            sources = self.inputs if chat is None else (messages[-1]["content"] for messages in self.inputs)
+            return replace(rows, texts=rows.texts._replace(sources=tuple(sources)))
         return rows
 
     def _chosen(self, options: tuple[str, ...]) -> NDArray[np.int64]:

@@ -85,7 +85,7 @@ def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:
 
 
 def _reference(rows: TokenisedRows, place: int) -> str | None:
-    return None if rows.references is None else clipped(rows.references[place])
+    return None if rows.texts is None else clipped(rows.texts.references[place])
 
 
 def clipped(text: str) -> str:

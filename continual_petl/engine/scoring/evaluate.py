@@ -81,7 +81,7 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> S
     bank, plan = learner.active_bank, learner.plan
     scores = make_scores(plan.kind, plan.labels, plan.metric)
     if plan.generation is not None:
-        count(scores, bank, found, None, rows.references, learner.tokenizer, plan.generation.stop)
+        count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})
     elif plan.kind == "token-classification":
         count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)
