@@ -23,6 +23,7 @@ from torchmetrics.utilities import dim_zero_cat
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
 
 
@@ -152,7 +153,9 @@ _CHOSEN: dict[str, type[Metric]] = {
 }
 
 
-def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = None) -> MetricCollection:
+def make_scores(
+    kind: Kind, labels: Sequence[str] | None, metric: str | None = None, code: str | None = None
+) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
     Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
@@ -165,6 +168,10 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
         kind: kind of the task.
         labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
         metric: the metric that the task reports; added if it is one of `continual_petl.heads.kinds.IF_CHOSEN`.
+        code: for a function of the user's own, the digest of its module's file; None computes the other scores only.
+
+    Raises:
+        InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
     """
     scores: dict[str, Metric | MetricCollection]
     num_labels = len(labels or ())
@@ -194,5 +201,7 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
         scores = {"rouge": Rouge(), "bleu": Bleu()}
         if metric in _CHOSEN:
             scores[metric] = _CHOSEN[metric]()
+    if metric is not None and code is not None:
+        scores["own"] = OwnMetric(kind, labels, metric, code)
     # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

@@ -254,7 +254,8 @@ class ContinualLearner(L.LightningModule):
     def _scores_of(self, split: str) -> MetricCollection:
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
-            self._scores[split] = make_scores(self.plan.kind, self.plan.labels, self.plan.metric)
+            plan = self.plan
+            self._scores[split] = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code)
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

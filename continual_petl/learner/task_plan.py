@@ -31,6 +31,8 @@ class PlanFields(FrozenModel):
     pooling: Pooling
     metric: str
     """The score that selects the best bank and fills the result matrix."""
+    metric_code: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """For a metric of the user's own, the SHA-256 of the file of the module that computes it."""
     seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
     """The task's seed, derived from the stream's seed and the task's name."""
     class_weights: tuple[float, ...] | None

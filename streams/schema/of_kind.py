@@ -100,8 +100,9 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
         chats = kind == "causal-lm" and tree["columns"].get("messages") is not None
         kept = ("messages",) if chats else COLUMNS[kind]
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
-    if tree.get("chat") is None:
-        tree.pop("chat", None)  # streams without it are written as before
+    for key in ("chat", "remote_code"):
+        if not tree.get(key):
+            tree.pop(key, None)  # streams without it are written as before
     for key in ("options", "normalise") if tree.get("options") is None else ("generation",):
         tree.pop(key, None)
     return tree

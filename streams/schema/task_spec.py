@@ -10,6 +10,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, metrics_of
+from continual_petl.heads.metric_code import is_own
 from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
@@ -28,7 +29,7 @@ from continual_petl.streams.schema.of_kind import (
     without_idle_options,
 )
 from continual_petl.streams.schema.split_spec import SplitSpec
-from continual_petl.streams.schema.training_spec import Count, Float, TrainingOverride
+from continual_petl.streams.schema.training_spec import Bool, Count, Float, TrainingOverride
 
 _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
@@ -66,7 +67,10 @@ class TaskSpec(FrozenModel):
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
     """The metric that R holds and that select: best compares. null means the default of the kind: accuracy, spearman,
-    micro_f1, entity_f1 or rougeL; with options, accuracy."""
+    micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own (predictions,
+    references) -> float, which remote_code has to allow."""
+    remote_code: Bool = False
+    """Whether to import the module of the function that metric names. It can do anything that you can: read it first."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
@@ -204,10 +208,21 @@ class TaskSpec(FrozenModel):
         kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
         options = info.data.get("options") is not None
         known = {kind: metrics_of(kind, options=options) for kind in kinds}
+        if value is not None and is_own(value) and all(part.isidentifier() for part in value.split(".")):
+            return value
         if value is not None and not any(value in metrics for metrics in known.values()):
             which = " with options" if options else ""
             allowed = "; ".join(f"allowed for kind {kind}{which}: {', '.join(own)}" for kind, own in known.items())
-            raise ValueError(f"got {value!r}; {allowed}")
+            raise ValueError(f"got {value!r}; {allowed}; or a function of your own: package.module.name")
+        return value
+
+    @field_validator("remote_code")
+    @classmethod
+    def _code_is_used(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and "metric" in info.data and not is_own(info.data["metric"] or ""):
+            raise ValueError(
+                "has no effect without a metric of your own, such as metric: package.module.name: remove it"
+            )
         return value
 
     @property

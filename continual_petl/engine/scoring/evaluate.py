@@ -62,7 +62,13 @@ def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[
 
 
 def evaluate(
-    learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
+    learner: ContinualLearner,
+    rows: TokenisedRows,
+    pad_token_id: int,
+    arguments: Mapping[str, Any],
+    folder: str,
+    *,
+    own_metric: bool = True,
 ) -> SplitScores:
     """Score the active bank on a split.
 
@@ -72,14 +78,16 @@ def evaluate(
         pad_token_id: padding token of the backbone's tokenizer.
         arguments: the stream's ``trainer`` settings.
         folder: Lightning's root folder; nothing is written there.
+        own_metric: whether a metric of the user's own is computed, too.
     """
-    return score(learner, rows, outputs_of(learner, rows, pad_token_id, arguments, folder))
+    found = outputs_of(learner, rows, pad_token_id, arguments, folder)
+    return score(learner, rows, found, own_metric=own_metric)
 
 
-def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> SplitScores:
-    """Score the active bank's outputs for the rows of a split; see `outputs_of`."""
+def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
+    """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     bank, plan = learner.active_bank, learner.plan
-    scores = make_scores(plan.kind, plan.labels, plan.metric)
+    scores = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code if own_metric else None)
     if plan.generation is not None:
         count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})

@@ -201,6 +201,10 @@ def _measure(session: Session, task: str, digest: str) -> float | None:
         raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
     if split.digest != digest:
         raise _NotMeasurable("its rows are not those it was learned with")
+    try:
+        session.load_metric(task)
+    except InputError as error:
+        raise _NotMeasurable(str(error)) from error
     learner, manifest = session.models.resident(task), session.store.manifest(task)
     rows, pad = split.rows, session.models.pad_token_id
     with attending(learner.backbone, manifest.environment.attention):

@@ -82,6 +82,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         **{f"training.{key}": value for key, value in training.items()},
         "pooling": plan.pooling,
         "metric": plan.metric,
+        **({} if plan.metric_code is None else {"the code of the metric": plan.metric_code}),
         "seed": plan.seed,
         "data": dict(run.data.digests),
         "max_length": backbone.max_length,
