@@ -250,7 +250,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
             "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
             "options": task.options,
-            "normalise": None if task.options is None else task.normalise,
+            "normalise": None if task.options_from is None else task.normalise,
             "chat": _chat(session.spec.resolved_chat(task), manifest),
         }
         then = {

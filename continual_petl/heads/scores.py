@@ -22,7 +22,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.kinds import GENERATIVE, MAX_OPTIONS, Kind
 from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
 
@@ -181,6 +181,9 @@ def make_scores(
             "macro_f1": MulticlassF1Score(num_labels, average="macro"),
             "matthews": Matthews(num_labels),
         }
+    elif kind in GENERATIVE and metric == "accuracy":
+        # Each row has its own options, of which the predictions and targets are the places.
+        scores = {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
     elif kind == "regression":
         with warnings.catch_warnings():
             # A rank correlation needs every row at once; one float per row takes little memory.

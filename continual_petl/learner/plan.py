@@ -69,10 +69,10 @@ def plan_task(
         class_weights=resolve_class_weights(
             task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
         ),
-        generation=task.generation if generative and task.options is None else None,
+        generation=task.generation if generative and task.options_from is None else None,
         max_target_length=_target_length(task, backbone) if generative else None,
         chat=chat,
-        normalise=None if task.options is None else task.normalise,
+        normalise=None if task.options_from is None else task.normalise,
     )
 
 
@@ -85,7 +85,7 @@ def _own_metric(task: TaskSpec) -> str | None:
         raise InputError(
             f"task {task.name!r}: metric {metric!r} is a function of a Python module, which is not imported without your "
             "permission, since it can do whatever you can. Read that code, then write remote_code: true in this task, or "
-            f"choose one of {', '.join(metrics_of(task.kind, options=task.options is not None))}.",
+            f"choose one of {', '.join(metrics_of(task.kind, task.options_from))}.",
             key=("metric",),
         )
     with about("metric"):
@@ -109,7 +109,7 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
     if backbone.fixed_positions is not None:
         limit = min(limit, backbone.fixed_positions)
     lengths = {"max_target_length": target}
-    if task.options is None:
+    if task.options_from is None:
         lengths["generation.max_new_tokens"] = task.generation.max_new_tokens
     for name, length in lengths.items():
         if before + length > limit:

@@ -41,7 +41,7 @@ def respond(
     if plan.generation is not None:
         assert tokenizer is not None
         return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat)
-    if plan.options is not None:
+    if plan.options_from is not None:
         return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)
     return head_of(bank).predictions(outputs) if plan.kind == "token-classification" else outputs

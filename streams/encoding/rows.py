@@ -3,7 +3,8 @@
 A list of Python lists takes about 36 bytes per token and is slow to pad; one ``int32`` array takes 4, and a row is a slice.
 Images are one array, already in the backbone's input size.
 
-Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, K options, O option tokens.
+Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, A options of all rows, O tokens of
+these options.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class TokenisedRows:
 
     Shape:
         ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
-        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``,
-        ``option_offsets`` ``(N * K + 1,)``, ``pixels`` ``(N, 3, H, W)``.
+        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``, ``option_offsets`` ``(A + 1,)``,
+        ``pixels`` ``(N, 3, H, W)``.
     """
 
     ids: NDArray[np.int32]
@@ -79,7 +80,9 @@ class TokenisedRows:
     option_ids: NDArray[np.int32] | None = None
     """Token ids of all options of all rows; ``None`` for tasks without options."""
     option_offsets: NDArray[np.int64] | None = None
-    """Option ``k`` of row ``i`` is ``option_ids[option_offsets[j]:option_offsets[j + 1]]`` with ``j = i * K + k``."""
+    """Option ``j`` of all options, row after row, is ``option_ids[option_offsets[j]:option_offsets[j + 1]]``."""
+    option_texts: tuple[tuple[str, ...], ...] | None = None
+    """The options of each row, if they are not the same for the whole task."""
     pixels: NDArray[np.float32] | None = None
     """The images in the backbone's format."""
 
@@ -101,6 +104,14 @@ class TokenisedRows:
         """Number of target tokens of each row, ``(N,)``; 0 without targets."""
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
 
+    @property
+    def option_starts(self) -> NDArray[np.int64]:
+        """Where the options of each row begin among all options, and where those of the last one end, ``(N + 1,)``."""
+        assert self.option_offsets is not None
+        if self.option_texts is not None:
+            return offsets_of(map(len, self.option_texts))
+        return np.arange(len(self) + 1) * ((len(self.option_offsets) - 1) // max(1, len(self)))
+
     def take(self, numbers: Sequence[int]) -> TokenisedRows:
         """Return some of the rows, in the given order. The counts of truncated rows are not carried over."""
         rows = np.asarray(numbers, dtype=np.int64)
@@ -110,9 +121,10 @@ class TokenisedRows:
             own, targets["target_offsets"] = spans_of(self.target_offsets, rows)
             targets["target_ids"] = self.target_ids[own]
         if self.option_ids is not None and self.option_offsets is not None:
-            num_options = (len(self.option_offsets) - 1) // max(1, len(self))
-            options = (rows[:, None] * num_options + np.arange(num_options)).ravel()
+            options, _ = spans_of(self.option_starts, rows)
             own, targets["option_offsets"] = spans_of(self.option_offsets, options)
+            if self.option_texts is not None:
+                targets["option_texts"] = tuple(self.option_texts[row] for row in rows)
             targets["option_ids"] = self.option_ids[own]
         per_token = self.first_piece is not None
         return TokenisedRows(

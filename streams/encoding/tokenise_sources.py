@@ -56,6 +56,7 @@ def tokenise_sources(
     kind: Literal["seq2seq", "causal-lm"],
     max_target_length: int | None = None,
     options: Sequence[str] | None = None,
+    row_options: Sequence[Sequence[str]] | None = None,
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split whose targets are texts.
@@ -68,6 +69,7 @@ def tokenise_sources(
         kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
         options: the texts to choose from, the same for every row.
+        row_options: the texts to choose from in each row, if they are not the same.
         cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
@@ -92,11 +94,29 @@ def tokenise_sources(
         target_offsets=None if target is None else target.offsets,
         texts=None if targets is None else Texts(tuple(targets)),
     )
+    if row_options is not None:
+        return _with_row_options(rows, row_options, tokenizer, target_room, special=kind == "seq2seq")
     if options is None:
         return rows
     encoded_options = option_tokens(options, tokenizer, special=kind == "seq2seq")
     check_options(options, encoded_options, target_room)
     return with_options(rows, [encoded_options] * len(rows))
+
+
+def _with_row_options(
+    rows: TokenisedRows,
+    row_options: Sequence[Sequence[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    room: int,
+    *,
+    special: bool,
+) -> TokenisedRows:
+    flat = [option for options in row_options for option in options]
+    tokens = iter(option_tokens(flat, tokenizer, special=special) if flat else [])
+    own = [[next(tokens) for _ in options] for options in row_options]
+    for number, (options, encoded) in enumerate(zip(row_options, own, strict=True), 1):
+        check_options(options, encoded, room, f"row {number}, ")
+    return with_options(rows, own, row_options)
 
 
 def option_tokens(

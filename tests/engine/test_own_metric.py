@@ -24,7 +24,7 @@ def yes(predictions, references):
     return sum(one == "yes" == other for one, other in zip(predictions, references, strict=True)) / len(references)
 """
 METRIC = "own_scores_of_yes.yes"
-OWN = {"metric": METRIC, "remote_code": True}
+OWN: dict[str, Any] = {"metric": METRIC, "remote_code": True}
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,10 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
                 for place, text in zip(places, texts, strict=True)
             )
         )
+    if plan.options_from == "row":
+        return Samples(
+            texts=()
+        )  # places among the options of each row say nothing, and the options are text from the data
     num_labels = len(plan.labels or ())
     if plan.kind == "token-classification":
         labels = labels_of_words(rows)

@@ -30,7 +30,8 @@ def outputs_of(
     """Return the active bank's output for each row, in the order of the rows.
 
     Returns:
-        Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids.
+        Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids; if each
+        row has its own options, their scores, then -inf up to the largest number of options in any batch.
     """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
@@ -46,6 +47,8 @@ def outputs_of(
     for outputs, index in batches:
         for row, number in zip(outputs if isinstance(outputs, list) else outputs.cpu(), index.tolist(), strict=True):
             found[number] = row if rows.first_piece is None else row[places_of_words(rows, number)]
+    if rows.option_texts is not None:
+        return list(pad_sequence(found, batch_first=True, padding_value=-torch.inf))
     return found
 
 

@@ -73,7 +73,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "class_weights": plan.class_weights,
         "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
         "max_target_length": plan.max_target_length,
-        **({} if plan.options is None else {"options": list(plan.options), "normalise": plan.normalise}),
+        **({} if plan.options_from is None else {"options": list(plan.options or ()), "normalise": plan.normalise}),
         **({} if plan.chat is None else {"chat": plan.chat.model_dump(mode="json")}),
         "bank": plan.bank.model_dump(mode="json"),
         "the shared bank": shared_digest(session, plan),

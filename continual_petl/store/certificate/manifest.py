@@ -88,7 +88,7 @@ class Manifest(PlanFields):
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
         has_options = self.normalise is not None
-        labelled = self.kind in LABELLED or has_options
+        labelled = self.kind in LABELLED or self.options_from == "task"
         if labelled != (self.labels is not None) or (labelled and not self.labels):
             raise ValueError(f"labels: a task of kind {self.kind} {'needs' if labelled else 'has no'} labels")
         if has_options and self.kind not in GENERATIVE:
@@ -105,7 +105,8 @@ class Manifest(PlanFields):
             raise ValueError(
                 f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; only a function has code"
             )
-        if self.metric_code is None and self.metric not in (allowed := metrics_of(self.kind, options=has_options)):
+        allowed = metrics_of(self.kind, self.options_from)
+        if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
             raise ValueError(f"metric: got {self.metric!r}; allowed for kind {self.kind}: {', '.join(allowed)}")
         unmeasured = self.origin is not None and not self.scores and not self.data
         if not unmeasured and ("validation" not in self.scores or not self.scores.keys() <= self.data.keys()):
