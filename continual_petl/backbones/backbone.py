@@ -153,7 +153,7 @@ def load_backbone(
         max_length: maximum number of tokens; None means the model's limit. For a model without a position limit (T5), None
             means the ``n_positions`` of its configuration, or else 512, and any number may be requested.
         remote_code: whether Python code that comes with the model is executed; it can do whatever this process can.
-        quantize: ``int8`` and ``nf4`` keep the weights of linear layers as codes of 8 or 4 bits; needs `torchao`.
+        quantize: ``int8``, ``nf4`` and ``int4`` keep the weights of linear layers as codes of 8 or 4 bits; needs `torchao`.
 
     Raises:
         InputError: if the backbone cannot be found, no anatomy is registered for its family, its weights are incomplete, or

@@ -1,7 +1,10 @@
 """Quantised backbones: the weights of linear layers as codes and scales, by `torchao`; banks stay in float32.
 
 * int8: 8-bit integers with one scale per output (``Int8WeightOnlyConfig``);
-* nf4: 4-bit codes with one scale per 64 weights, the scales themselves in 8 bits (QLoRA, Dettmers et al. 2023, section 3).
+* nf4: 4-bit codes with one scale per 64 weights, the scales themselves in 8 bits (QLoRA, Dettmers et al. 2023, section 3);
+* int4: 4-bit integers with one scale per 32 weights, each in a byte (``IntxWeightOnlyConfig``). The packed integers of
+  ``Int4WeightOnlyConfig`` cannot be used: their kernels compute no gradient, so nothing can be learned below them, their
+  packing depends on the device, and none of them is for CPUs.
 
 The codes are computed on the CPU from the dtype of the checkpoint, so they, and the backbone's digest, are the same in every
 precision. In a forward pass, the values that the codes represent are multiplied in the precision of the states.
@@ -11,16 +14,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import TorchAoConfig
 
 from continual_petl.errors import InputError
 
-Quantize = Literal["int8", "nf4"]
+Quantize = Literal["int8", "nf4", "int4"]
 
 _SCALERS = 256
 """Number of nf4 scales that are quantised together."""
+_GROUP = 32
+"""Number of int4 weights that share a scale."""
 
 
 def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
@@ -35,7 +41,8 @@ def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
     """
     try:
         from torchao.prototype._nf4tensor_api import NF4WeightOnlyConfig
-        from torchao.quantization import Int8WeightOnlyConfig
+        from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig
+        from torchao.quantization.granularity import PerGroup
     except ImportError as error:
         raise InputError(
             f"backbone {name!r}: a quantised backbone ({quantize}) needs the package torchao, which is not installed: run "
@@ -43,6 +50,8 @@ def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
         ) from None
     if quantize == "int8":
         return TorchAoConfig(Int8WeightOnlyConfig())
+    if quantize == "int4":
+        return TorchAoConfig(IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(_GROUP)))
     nf4 = NF4WeightOnlyConfig()
     nf4.scaler_block_size = _SCALERS
     return TorchAoConfig(nf4)
@@ -50,15 +59,25 @@ def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
 
 def cannot_quantise(name: str, quantize: Quantize) -> InputError:
     """Return the error for weights that `torchao` cannot quantise."""
+    what, size = ("weights", 64 * _SCALERS) if quantize == "nf4" else ("inputs", _GROUP)
     return InputError(
-        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of weights in every linear layer must "
-        f"be a multiple of {64 * _SCALERS:,}. Write quantize: int8, which supports every size, or remove it."
+        f"backbone {name!r}: its weights cannot be quantised as {quantize}: the number of {what} in every linear layer must "
+        f"be a multiple of {size:,}. Write quantize: int8, which supports every size, or remove it."
     )
 
 
 def is_quantised(tensor: Tensor) -> bool:
     """Return whether a tensor is stored as codes and scales."""
     return is_traceable_wrapper_subclass(tensor)
+
+
+def computed_in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a quantised tensor whose products are computed in a floating-point type.
+
+    Those of int8 and nf4 are computed in the type of the states, so they are returned unchanged. torchao keeps the scales of
+    int4 in the type of the products.
+    """
+    return tensor.to(dtype) if "target_dtype" in tensor.__tensor_flatten__()[1] else tensor  # type: ignore[attr-defined]
 
 
 def quantised_names(model: nn.Module) -> set[str]:

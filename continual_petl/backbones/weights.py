@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from continual_petl.backbones.anatomy import Anatomy
 from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import ALLOWED
-from continual_petl.backbones.quantised import Quantize, is_quantised, quantisation
+from continual_petl.backbones.quantised import Quantize, computed_in, is_quantised, quantisation
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError, counted
 
@@ -86,7 +86,11 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
     computed = _computed(model)
     for name, tensor in module_tensors(model).items():
         # The scales of quantised weights are part of the checkpoint; products with them use the precision of the states.
-        if tensor.is_floating_point() and name not in computed and not is_quantised(tensor):
+        if is_quantised(tensor):
+            if (other := computed_in(tensor, dtype)) is not tensor:
+                owner, _, own = name.rpartition(".")
+                setattr(model.get_submodule(owner), own, nn.Parameter(other, requires_grad=False))
+        elif tensor.is_floating_point() and name not in computed:
             tensor.data = tensor.data.to(dtype)
 
 

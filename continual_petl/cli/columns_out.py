@@ -81,8 +81,7 @@ class CopiedColumns:
 
 def given_columns(manifest: Manifest) -> Types:
     """Return the columns for rows that have none: texts given as arguments, or lines."""
-    kind = "list" if manifest.kind == "token-classification" else "text"
-    return {name: {kind} for name in standard_columns(manifest)}
+    return {name: {"list" if name in ("tokens", "options") else "text"} for name in standard_columns(manifest)}
 
 
 def answer_columns(manifests: Sequence[Manifest]) -> Types:

@@ -89,7 +89,7 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
     from continual_petl.engine.session import Session
 
     # After this check the stream counts as the user's own, including its remote_code.
-    run.session.models.check_code()
+    run.session.check_code()
     if arguments.dry_run:
         return show_plan(
             dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json

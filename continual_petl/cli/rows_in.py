@@ -13,7 +13,9 @@ from typing import Any
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.records import standard_columns
 from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.preparation.label_lists import as_list, options_fault
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
 from continual_petl.streams.sources.records import format_of, read_records
@@ -33,6 +35,11 @@ ColumnsOf = Callable[[str], TaskColumns]
 def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row:
     """Parse one line of text as a row."""
     _check_text(line, where, limits)
+    if manifest.options_from == "row":
+        raise InputError(
+            f"{where}: in this task each row has its own options, so give --input a .jsonl, .csv, .tsv or .parquet file with "
+            f"the columns {' and '.join(standard_columns(manifest))}, or with the columns that the task was learned from"
+        )
     if not manifest.pair:
         _check_filled(where, line)
         return line.split() if manifest.kind == "token-classification" else line
@@ -195,6 +202,16 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
 
 
 def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
+    if task.manifest.options_from == "row":
+        value = record[names[-1]]
+        options = as_list(value) if in_table or not isinstance(value, str) else None
+        if options_fault(value, options) is not None:
+            raise task.unusable(where, names[-1], value)
+        return _source(record, where, task, names[:-1], in_table=in_table), options
+    return _source(record, where, task, names, in_table=in_table)
+
+
+def _source(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
     if task.manifest.kind == "token-classification":
         words = _words(record[names[0]], in_table=in_table)
         if (
@@ -238,6 +255,9 @@ def _messages(value: Any, *, in_table: bool) -> Any:
 def _texts_of(row: Row) -> Iterator[Any]:
     """Yield the texts of a row."""
     for part in row if isinstance(row, tuple | list) else (row,):
+        if isinstance(part, list):
+            yield from _texts_of(part)
+            continue
         yield next((part[key] for key in ("content", "value") if key in part), part) if isinstance(part, dict) else part
 
 

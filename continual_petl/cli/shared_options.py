@@ -35,8 +35,8 @@ def add_task(command: argparse.ArgumentParser) -> None:
 
 
 def add_remote_code(command: argparse.ArgumentParser) -> None:
-    """Add --remote-code, the permission to execute code that comes with a backbone."""
-    text = "execute the backbone's own code if RUN needs it; read that code first"
+    """Add --remote-code, the permission to execute code that a run folder asks for."""
+    text = "execute code of the backbone or of a metric if RUN asks for it; read that code first"
     command.add_argument("--remote-code", action="store_true", help=text)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.kinds import Kind
+from continual_petl.heads.kinds import MAX_OPTIONS, Kind
 from continual_petl.predictor.records import standard_columns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -48,7 +48,9 @@ class TaskColumns:
         standard = standard_columns(manifest)
         if spec is None or spec.kind != manifest.kind:  # the stream file was edited and describes other data
             return cls(manifest, standard, standard)
-        keys = standard if manifest.chat is None else [*spec.columns.read_by(spec.kind)][:1]
+        keys = standard
+        if manifest.chat is not None:
+            keys = (next(iter(spec.columns.read_by(spec.kind))), *standard[1:])
         own = tuple(getattr(spec.columns, key) for key in keys)
         return cls(manifest, standard if None in own else own, standard)
 
@@ -103,6 +105,8 @@ class TaskColumns:
         if value == [] or (isinstance(value, str) and not value.strip()):
             return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
         form = _FORMS.get("chat" if self.manifest.chat is not None else self.manifest.kind, "text")
+        if self.manifest.options_from == "row" and name in (self.own[-1], self.standard[-1]):
+            form = f"a list of 2 to {MAX_OPTIONS:,} different texts"
         held = reprlib.repr(value)
         return InputError(f"{reads} as {form}; here it holds {held}. Write it in this form, or leave the row out.")
 

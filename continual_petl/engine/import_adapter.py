@@ -77,7 +77,7 @@ def import_adapter(
         pooling: how token states are pooled before a head in head.safetensors; None takes it from that file, or from the
             stream.
         base: the name of the adapter's base model, if the run's backbone is the same model under another name.
-        remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it.
+        remote_code: as in `Run`.
         wait: whether to wait for another process that writes to the run folder, instead of raising.
 
     Returns:
@@ -98,7 +98,7 @@ def import_adapter(
         store.clean()
         check_stream(store)
         opened = Run(run_dir, remote_code=remote_code)
-        opened.session.models.check_code()
+        opened.session.check_code()
         _check_name(opened, task)
         opened.store.check_complete()
         opened.session.check_backbone()

@@ -59,7 +59,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
 
     Args:
         run_dir: the run folder.
-        remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it.
+        remote_code: as in `Run`.
         wait: whether to wait for another process that writes to the run folder, instead of raising.
 
     Raises:

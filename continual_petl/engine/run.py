@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from continual_petl import _notebook
 from continual_petl.engine.sharing import Sharing
 from continual_petl.errors import InputError, StoreError
+from continual_petl.heads.metric_code import code_problem
 from continual_petl.hub.address import Address
 from continual_petl.hub.opened import open_anywhere
 from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of, listed
 from continual_petl.report.misread import MAX_MISREAD, MisreadRows
-from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.open_run import check_learned, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -42,8 +45,9 @@ class Run(Sharing):
         folder: the run folder, or the address of a run on the Hub: ``hf://USER/RUN``, ``hf://USER/RUN@REVISION``. Such a run
             is downloaded, and verified before it predicts; see `from_hub`.
         session: the session that learned it, still in memory; without one, everything is read from the folder.
-        remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it. A
-            folder may come from anyone; without your permission, everything that needs the backbone is then refused.
+        remote_code: whether Python code that comes with the backbone, or computes a metric, may be executed if the folder's
+            stream asks for it. A folder may come from anyone; without your permission, everything that needs this code is
+            refused.
         resident_bytes: memory limit for all banks together; the least recently used bank is evicted first, and one bank is
             always held. Default: 1 GiB, or the session's value. Batches of several tasks need copies of their banks; up to
             256 MiB of copies are kept in addition.
@@ -273,13 +277,24 @@ class Run(Sharing):
                 )
             from continual_petl.engine.verify.digests import verify_digests
 
-            return list(verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress))
+            checks = verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress)
+            return [self._with_metric(check) for check in checks]
         from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
 
         found = list(verify_run(self._opened(), task, data=data, limit=limit, jobs=jobs, progress=progress))
         if task is None and limit is None and not problems_of(found):
             self._verified = True
-        return found
+        return [self._with_metric(check) for check in found]
+
+    def _with_metric(self, check: TaskCheck) -> TaskCheck:
+        """Add the finding that the code of a task's own metric is missing or differs; its predictions do not need it."""
+        with suppress(StoreError):
+            if self.store.has(check.task) and (code := (manifest := self.store.manifest(check.task)).metric_code):
+                problem = code_problem(manifest.metric, code)
+                if problem is not None and not any(problem in known for known in check.problems):
+                    finding = Finding(message=f"task {check.task!r}: {problem}", unchecked="score")
+                    return replace(check, findings=(*check.findings, finding))
+        return check
 
     def ablate(
         self,

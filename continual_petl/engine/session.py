@@ -12,6 +12,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.heads.metric_code import load_metric
 from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -75,6 +76,41 @@ class Session:
         """Number of tasks that have been learned or are in the stream, which may omit learned ones."""
         return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
 
+    def check_code(self) -> None:
+        """Raise `InputError` if the stream requests code of the backbone or of a metric that the user has not allowed."""
+        self.models.check_code()
+        for task in self.spec.tasks:
+            if task.remote_code and not self.models.consent:
+                raise InputError(self._not_allowed(task.name, task.resolved_metric))
+
+    def load_metric(self, task: str) -> None:
+        """Import the code of a learned task's own metric; do nothing if it has none.
+
+        Raises:
+            InputError: if the user has not allowed that, or the code is missing or differs from the certified one.
+        """
+        manifest = self.store.manifest(task)
+        if manifest.metric_code is None:
+            return
+        if not self.models.consent:
+            raise InputError(
+                f"its metric {manifest.metric!r} is not imported without your permission, since a run folder may come from "
+                "anyone: read that code, then pass --remote-code, or Run(folder, remote_code=True)."
+            )
+        if not any(spec.name == task and spec.remote_code for spec in self.spec.tasks):
+            raise InputError(
+                f"its metric {manifest.metric!r} is not imported, because the stream does not allow it: write remote_code: "
+                "true in this task."
+            )
+        load_metric(manifest.metric, manifest.metric_code)
+
+    def _not_allowed(self, task: str, metric: str) -> str:
+        return (
+            f"{self.store.stream_file}: task {task!r}, key remote_code: true: it asks to import {metric!r}, which can do "
+            "whatever you can. A run folder may come from anyone, so it cannot give that permission. Read the code, then "
+            "pass --remote-code, or Run(folder, remote_code=True)."
+        )
+
     def check_backbone(self) -> None:
         """Raise `StoreError` if the run folder's banks were learned on a backbone other than the stream's.
 
@@ -116,6 +152,8 @@ class Session:
 
     def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
+        if task.remote_code and not self.models.consent:
+            raise InputError(self._not_allowed(task.name, task.resolved_metric))
         seen, backbone = None if train is None else train.labels, self.backbone(task)
         check_kind(task, backbone)
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
@@ -212,7 +250,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
             "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
             "options": task.options,
-            "normalise": None if task.options is None else task.normalise,
+            "normalise": None if task.options_from is None else task.normalise,
             "chat": _chat(session.spec.resolved_chat(task), manifest),
         }
         then = {

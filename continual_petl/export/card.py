@@ -102,7 +102,7 @@ def _outputs(subject: Subject) -> str:
 
 def _named(plan: TaskPlan) -> str:
     """Return the words that introduce the labels of a task."""
-    if plan.options is None:
+    if plan.options_from is None:
         return "Labels, in the order of the outputs"
     by = "" if plan.normalise == "none" else f", divided by its number of {plan.normalise}"
     return (
@@ -114,6 +114,8 @@ def _named(plan: TaskPlan) -> str:
 def _labels_and_code(subject: Subject, lines: Sequence[str]) -> str:
     labels = subject.plan.labels
     told = "" if labels is None else f"\n{_named(subject.plan)}: {', '.join(map(repr, labels))}.\n"
+    if subject.plan.options_from == "row":
+        told = f"\n{_named(subject.plan)}. Each row has its own options.\n"
     code = "\n".join(lines)
     return f"{told}\n```python\n{code}\n```\n"
 

@@ -15,7 +15,7 @@ Kind = Literal[
 ]
 
 _OF_CLASSES = ("accuracy", "macro_f1", "matthews")
-IF_CHOSEN = ("exact_match", "token_f1", "chrf")
+IF_CHOSEN = ("exact_match", "token_f1", "chrf", "choice_match", "edit_similarity", "sari")
 """Metrics of generated texts that are only computed for tasks that report them; all others are always computed."""
 _OF_TEXTS = ("rougeL", "rouge1", "rouge2", "bleu", *IF_CHOSEN)
 
@@ -35,14 +35,22 @@ GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
 """Kinds whose prediction is a generated text, or one of a list of options."""
 
 
-def metrics_of(kind: Kind, *, options: bool = False) -> tuple[str, ...]:
+Options = Literal["task", "row"]
+"""Where a generative task that chooses among options takes them from: they are the same for the whole task, or each row has
+its own."""
+MAX_OPTIONS = 1000
+
+
+def metrics_of(kind: Kind, options: Options | None = None) -> tuple[str, ...]:
     """Return the metrics of a task; the first is the default.
 
     Args:
         kind: kind of the task.
-        options: whether a generative task chooses among a list of options instead of generating text.
+        options: for a generative task that chooses among options, where they are from.
     """
-    return _OF_CLASSES if options else METRICS[kind]
+    if options == "row":
+        return ("accuracy",)
+    return METRICS[kind] if options is None else _OF_CLASSES
 
 
 LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-classification", "image-classification"})

@@ -22,7 +22,9 @@ from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.kinds import GENERATIVE, MAX_OPTIONS, Kind
+from continual_petl.heads.own_metric import OwnMetric
+from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
 
 
 class Matthews(MulticlassConfusionMatrix):
@@ -141,14 +143,23 @@ class Chrf(CHRFScore):
         super().update(preds, [[reference] for reference in target])
 
 
-_CHOSEN: dict[str, type[Metric]] = {"exact_match": ExactMatch, "token_f1": TokenF1, "chrf": Chrf}
+_CHOSEN: dict[str, type[Metric]] = {
+    "exact_match": ExactMatch,
+    "token_f1": TokenF1,
+    "chrf": Chrf,
+    "choice_match": ChoiceMatch,
+    "edit_similarity": EditSimilarity,
+    "sari": Sari,
+}
 
 
-def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = None) -> MetricCollection:
+def make_scores(
+    kind: Kind, labels: Sequence[str] | None, metric: str | None = None, code: str | None = None
+) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
     Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
-    the generated texts and the references, each a list of strings.
+    the generated texts and the references, each a list of strings, and ``sources=``, the texts they were generated from.
 
     Accuracy is micro-averaged: the share of rows (of words, for token-classification) predicted correctly. The default of
     torchmetrics is macro.
@@ -157,6 +168,10 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
         kind: kind of the task.
         labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
         metric: the metric that the task reports; added if it is one of `continual_petl.heads.kinds.IF_CHOSEN`.
+        code: for a function of the user's own, the digest of its module's file; None computes the other scores only.
+
+    Raises:
+        InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
     """
     scores: dict[str, Metric | MetricCollection]
     num_labels = len(labels or ())
@@ -166,6 +181,9 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
             "macro_f1": MulticlassF1Score(num_labels, average="macro"),
             "matthews": Matthews(num_labels),
         }
+    elif kind in GENERATIVE and metric == "accuracy":
+        # Each row has its own options, of which the predictions and targets are the places.
+        scores = {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
     elif kind == "regression":
         with warnings.catch_warnings():
             # A rank correlation needs every row at once; one float per row takes little memory.
@@ -186,5 +204,7 @@ def make_scores(kind: Kind, labels: Sequence[str] | None, metric: str | None = N
         scores = {"rouge": Rouge(), "bleu": Bleu()}
         if metric in _CHOSEN:
             scores[metric] = _CHOSEN[metric]()
+    if metric is not None and code is not None:
+        scores["own"] = OwnMetric(kind, labels, metric, code)
     # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

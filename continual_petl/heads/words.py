@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,20 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
     return [
         Answer(value=labels[int(row.argmax())], probabilities=dict(zip(labels, row.tolist(), strict=True)))
         for row in rows
+    ]
+
+
+def choices(options: Sequence[Sequence[str]], outputs_BK: Tensor) -> list[Answer]:
+    """Convert the scores of options to predictions.
+
+    Args:
+        options: the options of each row.
+        outputs_BK: their scores; values beyond the number of a row's options are not used.
+    """
+    rows = [row[: len(own)].float().softmax(-1) for own, row in zip(options, outputs_BK.detach(), strict=True)]
+    return [
+        Answer(value=own[int(row.argmax())], probabilities=dict(zip(own, row.tolist(), strict=True)))
+        for own, row in zip(options, rows, strict=True)
     ]
 
 

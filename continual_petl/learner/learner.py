@@ -28,7 +28,7 @@ from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank
-from continual_petl.learner.respond import Outputs, count, references_of, respond
+from continual_petl.learner.respond import Outputs, count, respond, texts_of
 from continual_petl.learner.start import copy_bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -246,15 +246,16 @@ class ContinualLearner(L.LightningModule):
 
     def _score(self, split: str, batch: Batch) -> None:
         loader = self.trainer.val_dataloaders if split == "val" else self.trainer.test_dataloaders
-        references = references_of(self.plan, loader, batch["index"]) if self.plan.generation is not None else None
+        texts = texts_of(self.plan, loader, batch["index"]) if self.plan.generation is not None else None
         scores = self._scores_of(split).to(self.device)
         stop = self.plan.generation.stop if self.plan.generation is not None else ()
-        count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer, stop)
+        count(scores, self.active_bank, self._respond(batch), batch.get("labels"), texts, self.tokenizer, stop)
 
     def _scores_of(self, split: str) -> MetricCollection:
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
-            self._scores[split] = make_scores(self.plan.kind, self.plan.labels, self.plan.metric)
+            plan = self.plan
+            self._scores[split] = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code)
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

@@ -22,7 +22,7 @@ from continual_petl.learner.task_plan import TaskPlan
 
 
 def option_scores(backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor]) -> Tensor:
-    """Return the score of every option for every row, float32 ``(B, K)``.
+    """Return the score of every option for every row, float32 ``(B, K)``; -inf where a row has fewer than K options.
 
     Options are scored one at a time, so that a forward pass has no more rows than the batch.
 
@@ -32,12 +32,12 @@ def option_scores(backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[st
         plan: the task.
         batch: an evaluation batch; see `continual_petl.streams.batches.collate.collate`.
     """
-    head, options = head_of(bank), plan.options
+    head, options, characters_KB = head_of(bank), plan.options or (), batch.get("option_characters")
     assert isinstance(head, GenerationHead)
-    assert options is not None
-    keys = [name for name in batch if name not in ("index", "labels")]
+    num_options = len(options) if characters_KB is None else len(characters_KB)
+    keys = [name for name in batch if name not in ("index", "labels", "option_characters")]
     scores = []
-    for option, *parts in zip(options, *(batch[name].chunk(len(options)) for name in keys), strict=True):
+    for place, parts in enumerate(zip(*(batch[name].chunk(num_options) for name in keys), strict=True)):
         own = dict(zip(keys, parts, strict=True))
         own["labels"] = own.pop("targets")
         found_BW = token_log_probabilities(head, answer(backbone, bank, plan.pooling, own), own["labels"])
@@ -45,6 +45,9 @@ def option_scores(backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[st
         if plan.normalise == "tokens":
             divisor = (own["labels"] != IGNORED).sum(1)
         elif plan.normalise == "characters":
-            divisor = len(option)
-        scores.append(found_BW.sum(1) / divisor)
+            divisor = len(options[place]) if characters_KB is None else characters_KB[place].clamp(min=1)
+        scores_B = found_BW.sum(1) / divisor
+        if characters_KB is not None:
+            scores_B = scores_B.masked_fill(characters_KB[place] == 0, -torch.inf)
+        scores.append(scores_B)
     return torch.stack(scores, dim=1)

@@ -12,9 +12,10 @@ from continual_petl.backbones.mutable_state import check_positions
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.own_parameters import Reads
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, about
 from continual_petl.heads.build import build_head
-from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind
+from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind, metrics_of
+from continual_petl.heads.metric_code import is_own, load_metric
 from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -46,7 +47,8 @@ def plan_task(
         chat: the chat template of a task on conversations; see `streams.encoding.chat_template.chat_of`.
 
     Raises:
-        InputError: if the backbone does not support this kind of task, or class weights cannot be resolved.
+        InputError: if the backbone does not support this kind of task, class weights cannot be resolved, or the task's own
+            metric cannot be imported, or may not be.
     """
     check_kind(task, backbone)
     bank = bank or spec.resolved_bank(task)
@@ -62,15 +64,35 @@ def plan_task(
         training=training,
         pooling=spec.resolved_pooling(task) or backbone.pooling,
         metric=task.resolved_metric,
+        metric_code=_own_metric(task),
         seed=derive_seed(spec.seed, task.name),
         class_weights=resolve_class_weights(
             task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
         ),
-        generation=task.generation if generative and task.options is None else None,
+        generation=task.generation if generative and task.options_from is None else None,
         max_target_length=_target_length(task, backbone) if generative else None,
         chat=chat,
-        normalise=None if task.options is None else task.normalise,
+        normalise=None if task.options_from is None else task.normalise,
     )
+
+
+def _own_metric(task: TaskSpec) -> str | None:
+    """Import the function of a task's own metric, if it has one, and return the digest of its module's file."""
+    metric = task.resolved_metric
+    if not is_own(metric):
+        return None
+    if not task.remote_code:
+        raise InputError(
+            f"task {task.name!r}: metric {metric!r} is a function of a Python module, which is not imported without your "
+            "permission, since it can do whatever you can. Read that code, then write remote_code: true in this task, or "
+            f"choose one of {', '.join(metrics_of(task.kind, task.options_from))}.",
+            key=("metric",),
+        )
+    with about("metric"):
+        try:
+            return load_metric(metric)
+        except InputError as error:
+            raise InputError(f"task {task.name!r}: {error}") from error
 
 
 def _target_length(task: TaskSpec, backbone: Backbone) -> int:
@@ -87,7 +109,7 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
     if backbone.fixed_positions is not None:
         limit = min(limit, backbone.fixed_positions)
     lengths = {"max_target_length": target}
-    if task.options is None:
+    if task.options_from is None:
         lengths["generation.max_new_tokens"] = task.generation.max_new_tokens
     for name, length in lengths.items():
         if before + length > limit:

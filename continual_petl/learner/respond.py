@@ -15,6 +15,7 @@ from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.options import option_scores
 from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.streams.encoding.rows import Texts
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def respond(
     if plan.generation is not None:
         assert tokenizer is not None
         return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat)
-    if plan.options is not None:
+    if plan.options_from is not None:
         return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)
     return head_of(bank).predictions(outputs) if plan.kind == "token-classification" else outputs
@@ -51,7 +52,7 @@ def count(
     bank: Bank,
     outputs: Outputs,
     labels: Tensor | None,
-    references: Sequence[str] | None,
+    texts: Texts | None,
     tokenizer: PreTrainedTokenizerBase | None,
     stop: Sequence[str] = (),
 ) -> None:
@@ -62,22 +63,22 @@ def count(
         bank: the bank.
         outputs: its outputs for some rows.
         labels: labels of these rows; None for generated texts.
-        references: for generated texts, the target texts of these rows, not truncated.
+        texts: for generated texts, their references and sources.
         tokenizer: for generative tasks, the backbone's tokenizer.
         stop: for generative tasks, the stop strings.
     """
     if isinstance(outputs, list):
         assert tokenizer is not None
-        assert references is not None
-        scores.update(decode(tokenizer, outputs, stop), list(references))
+        assert texts is not None
+        scores.update(decode(tokenizer, outputs, stop), list(texts.references), sources=texts.sources)
     elif head_of(bank).kind == "token-classification":
         scores.update(outputs, labels)
     else:
         scores.update(head_of(bank).predictions(outputs), labels)
 
 
-def references_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> list[str]:
-    """Return the full target texts of a batch's rows; the batch's labels may contain truncated ones.
+def texts_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> Texts:
+    """Return the full texts of a batch's rows; the batch itself may contain truncated ones.
 
     Args:
         plan: the task.
@@ -87,13 +88,14 @@ def references_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> list[str]:
     Raises:
         TypeError: if the loader does not know its rows.
     """
-    references = getattr(getattr(loader, "rows", None), "references", None)
-    if references is None:
+    texts = getattr(getattr(loader, "rows", None), "texts", None)
+    if texts is None:
         raise TypeError(
             f"task {plan.name!r}: texts are scored against the references of the rows, which this loader "
             f"({type(loader).__name__}) does not have: use the loaders of TaskDataModule."
         )
-    return [references[row] for row in index_B.tolist()]
+    assert isinstance(texts, Texts)
+    return texts.take(index_B.tolist())
 
 
 def places_of_words(rows: TokenisedRows, number: int) -> Tensor:

@@ -12,7 +12,7 @@ from pydantic import Field
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.heads.kinds import Kind
+from continual_petl.heads.kinds import Kind, Options
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.field_types import Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
@@ -25,12 +25,15 @@ class PlanFields(FrozenModel):
     pair: bool
     """Whether a row is a pair of texts."""
     labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; the options of a generative task that has some; otherwise None."""
+    """Names in the order of the head's outputs; the options of a generative task that has the same for all rows; otherwise
+    None."""
     bank: BankSpec
     training: ResolvedTraining
     pooling: Pooling
     metric: str
     """The score that selects the best bank and fills the result matrix."""
+    metric_code: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """For a metric of the user's own, the SHA-256 of the file of the module that computes it."""
     seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
     """The task's seed, derived from the stream's seed and the task's name."""
     class_weights: tuple[float, ...] | None
@@ -45,8 +48,13 @@ class PlanFields(FrozenModel):
     """How the scores of options are normalised; None for tasks without options."""
 
     @property
+    def options_from(self) -> Options | None:
+        """Where the options of a generative task are from; None for all other tasks, and if it generates text."""
+        return None if self.normalise is None else "row" if self.labels is None else "task"
+
+    @property
     def options(self) -> tuple[str, ...] | None:
-        """The texts that a generative task chooses from; None for all other tasks."""
+        """The texts that a generative task chooses from in all rows; None for all other tasks."""
         return None if self.normalise is None else self.labels
 
     def plan_fields(self) -> dict[str, Any]:

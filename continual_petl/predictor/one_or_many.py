@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Row = Any
 """A text, or a pair of texts; for a task on conversations, a text or a list of messages; for token-classification, a list of
-words, or a text that is split at its spaces; for image-classification, an image in any form that the task's data may have: a
+words, or a text that is split at its spaces; for a task whose rows have their own options, a pair of a text (or messages) and
+a list of options; for image-classification, an image in any form that the task's data may have: a
 path, a PIL image, an array, or bytes in a mapping."""
 
 
@@ -62,6 +63,9 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
         image = rows.ndim == 2 or (rows.ndim == 3 and rows.shape[-1] in (1, 3))
         if image and {manifest.kind for manifest in manifests().values()} == {"image-classification"}:
             return [rows], True
+    beside_options = isinstance(rows, tuple) and len(rows) == 2 and isinstance(rows[1], list)
+    if beside_options and any(manifest.options_from == "row" for manifest in manifests().values()):
+        return [rows], True
     if isinstance(rows, tuple) and len(rows) == 2 and all(isinstance(text, str) for text in rows):
         by_pair = {manifest.pair: task for task, manifest in manifests().items()}
         if len(by_pair) == 2:

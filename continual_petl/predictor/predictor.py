@@ -58,7 +58,8 @@ class Predictor:
         Args:
             rows: a list of rows like those that their task was learned on: texts; pairs of texts (tuples); lists of words
                 (or texts, split at spaces); conversations (the text of a user message, or a list of messages ``{"role": ...,
-                "content": ...}``); images. Or a single row: a text; a pair; a path, a Pillow image, an array
+                "content": ...}``); if each row has its own options, pairs of a source and its options (a tuple of a text,
+                or messages, and a list); images. Or a single row: a text; a pair; a path, a Pillow image, an array
                 ``(height, width)`` or ``(height, width, 3)``. A list is never a single row: the words of one text are
                 ``[["Its", "words"]]``. A tuple of two texts is one pair for a task on pairs, and two rows for other tasks.
             task: the learned task whose bank predicts, or a list with one task per row.

@@ -18,9 +18,10 @@ ANSWER, SHARES = "answer", "probabilities"
 
 def standard_columns(manifest: Manifest) -> tuple[str, ...]:
     """Return the standard column names of a task's kind: the keys of ``columns`` in a stream file."""
+    options = ("options",) if manifest.options_from == "row" else ()
     if manifest.chat is not None:
-        return ("messages",)
-    return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
+        return ("messages", *options)
+    return ("text", "text_pair") if manifest.pair else (*COLUMNS[manifest.kind][:1], *options)
 
 
 def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
@@ -33,7 +34,8 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
         given: the row with all its columns; None means the row with the standard column names.
     """
     if given is None:
-        given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
+        names = standard_columns(manifest)
+        given = dict(zip(names, row if len(names) > 1 else (row,), strict=True))
     record: Record = {**given, ANSWER: None if answer is None else answer.value}
     if answer is not None and answer.probabilities is not None:
         record[SHARES] = dict(answer.probabilities)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.words import Answer, answers, tags
+from continual_petl.heads.kinds import MAX_OPTIONS
+from continual_petl.heads.words import Answer, answers, choices, tags
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs, places_of_words
 from continual_petl.predictor.one_or_many import Row
@@ -17,6 +18,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.preparation.label_lists import options_fault
 from continual_petl.streams.sources.conversations import Message, conversation, messages_of
 
 
@@ -29,6 +31,8 @@ class Request:
     """Indices of these rows among all given rows."""
     inputs: list[Any]
     pairs: list[str] | None
+    options: list[Sequence[str]] | None = None
+    """The options of each row, if each row has its own."""
 
     def encoded(self, models: ModelCache, *, options: bool = True) -> TokenisedRows:
         """Encode the rows, including padding, exactly as when the task was learned and measured.
@@ -51,6 +55,7 @@ class Request:
             images=models.images,
             chat=manifest.chat,
             options=manifest.options if options else None,
+            row_options=self.options if options else None,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
@@ -105,8 +110,13 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
         manifest: manifest of the task.
     """
     own = [rows[number] for number in numbers]
+    options: list[Sequence[str]] | None = None
+    if manifest.options_from == "row":
+        parts = [_beside_options(row, number, manifest) for number, row in zip(numbers, own, strict=True)]
+        own, options = [source for source, _ in parts], [texts for _, texts in parts]
     if manifest.chat is not None:
-        return Request(manifest, numbers, [_conversation(rows[number], number, manifest) for number in numbers], None)
+        chats = [_conversation(row, number, manifest) for number, row in zip(numbers, own, strict=True)]
+        return Request(manifest, numbers, chats, None, options)
     for number, row in zip(numbers, own, strict=True):
         wanted = _wanted(row, manifest)
         if wanted is not None:
@@ -122,11 +132,15 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
         return Request(manifest, numbers, [row[0] for row in own], [row[1] for row in own])
     if manifest.kind == "token-classification":
         own = [row.split() if isinstance(row, str) else list(row) for row in own]
-    return Request(manifest, numbers, own, None)
+    return Request(manifest, numbers, own, None, options)
 
 
 def accepts(row: Row, manifest: Manifest) -> bool:
     """Return whether a task takes rows like this one."""
+    if manifest.options_from == "row":
+        if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
+            return False
+        row = row[0]
     if manifest.chat is not None:
         try:
             return bool(conversation(messages_of(row), manifest.chat.system, ends="user"))
@@ -156,7 +170,24 @@ def in_words(
         assert manifest.labels is not None
         kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
         return tags(manifest.labels, kept)
+    if encoded.option_texts is not None:
+        return choices([encoded.option_texts[position] for position in positions], outputs.cpu())
     return answers(manifest.kind, manifest.labels, outputs.cpu())
+
+
+def _beside_options(row: Row, number: int, manifest: Manifest) -> tuple[Row, Sequence[str]]:
+    """Return a row of a task whose rows have their own options: the source, and the options."""
+    wanted = "a pair of a source and a list of options, such as ('Is it red?', ['yes', 'no'])"
+    if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
+        raise InputError(
+            f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
+        )
+    if (fault := options_fault(row[1], list(row[1]))) is not None:
+        raise InputError(
+            f"task {manifest.task!r}: row {number + 1}, options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts "
+            "to choose from"
+        )
+    return row[0], row[1]
 
 
 def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:

@@ -21,7 +21,9 @@ from continual_petl.streams.batches.loaders import EvaluationLoader
 def check_streams(manifest: Manifest) -> None:
     """Raise `InputError` unless a task generates its texts from beginning to end, so that they can be streamed."""
     if manifest.generation is None:
-        what = f"is a {manifest.kind} task, which" if manifest.options is None else "chooses among its options, and"
+        what = (
+            f"is a {manifest.kind} task, which" if manifest.options_from is None else "chooses among its options, and"
+        )
         raise InputError(
             f"stream: task {manifest.task!r} {what} generates no text; only predictions of "
             f"{' and '.join(sorted(GENERATIVE))} tasks can be streamed: predict without streaming"

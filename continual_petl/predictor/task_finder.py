@@ -193,4 +193,5 @@ def _encoding(manifest: Manifest) -> Encoding:
     own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
     kind = manifest.kind if own else "text"
     chat = None if manifest.chat is None else (manifest.chat.digest, manifest.chat.system)
-    return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision, chat
+    pair = manifest.pair or manifest.options_from == "row"
+    return kind, pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision, chat

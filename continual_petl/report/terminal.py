@@ -24,7 +24,7 @@ WHOLE_UP_TO = 12
 """Maximum number of tasks that are all shown one by one; in a longer run, only the newest are."""
 NEWEST = 8
 MAX_PROBLEMS = 50
-_COLOURS = {"unchanged": "green", "rows not checked": "yellow", "CHANGED": "red"}
+_COLOURS = {"unchanged": "green", "rows not checked": "yellow", "score not checked": "yellow", "CHANGED": "red"}
 
 
 def _shown(text: str) -> str:

@@ -31,13 +31,16 @@ _FORMS = {
     ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
     ("image",): IMAGE_FORM,
     ("messages",): "a text, or an object with the key messages, a list of {role, content}",
+    ("source", "options"): "an object with the keys source and options, a list of texts",
+    ("messages", "options"): "an object with the keys messages, a text or a list of {role, content}, and options",
 }
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only what browsers and cameras write: Pillow starts other programs to read some of the other formats."""
 _MAX_PIXELS = 2**25
 """A file of a few bytes can expand to gigabytes of pixels; this many take about 400 MB while they are resized."""
 _UNNAMED = (
-    "a text, a list of two texts, or an object with keys text, text and text_pair, source, tokens, image, or messages"
+    "a text, a list of two texts, or an object with keys text, text and text_pair, source, tokens, image, or messages "
+    "(source and messages also with options)"
 )
 
 
@@ -49,7 +52,7 @@ class PredictRequest(BaseModel):
     inputs: str | dict[str, Any] | list[Any] = Field(
         description="One row, or a list of rows. A row is a text; a list of two texts (pairs); a list of words "
         "(token-classification); or an object with the keys text, text and text_pair, source, tokens, image (base64), or "
-        "messages (a list of {role, content}).",
+        "messages (a list of {role, content}); source and messages with options, if each row has its own.",
         examples=[["How far is the moon?"]],
     )
     task: str | list[str | None] | None = Field(
@@ -119,7 +122,7 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
         raise Problem(
             422, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
         )
-    _check_options(tasks, catalog, settings.max_rows)
+    _check_options(values, tasks, catalog, settings.max_rows)
     rows = []
     numbers: dict[str, list[int]] = {}
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
@@ -141,12 +144,15 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
 
 
-def _check_options(tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
-    """Refuse several rows if they exceed the row limit, with each row counted once per option of its task."""
+def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: Catalog, max_rows: int) -> None:
+    """Refuse several rows if they exceed the row limit, with each row counted once per option."""
     if len(tasks) == 1:
         return
     num_options = {task: len(catalog.manifest(task).options or (0,)) for task in {*tasks} if task is not None}
-    total = sum(1 if task is None else num_options[task] for task in tasks)
+    total = 0
+    for value, task in zip(values, tasks, strict=True):
+        own = value.get("options") if isinstance(value, dict) else None
+        total += len(own) if isinstance(own, list) else 1 if task is None else num_options[task]
     if total > max_rows:
         raise Problem(
             413,
@@ -173,6 +179,19 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
     """Return one row in the form that `Run.predict` takes; the bank's own checks come later."""
     names = None if manifest is None else standard_columns(manifest)
     form = _UNNAMED if names is None else _FORMS[names]
+    beside = isinstance(value, dict) and "options" in value
+    if names is not None and beside != (names[-1] == "options"):
+        raise bad_row(number, f"it has {'options' if beside else 'no options'}; each row must be {form}")
+    if not beside:
+        return _source(value, names, form, number)
+    source = {key: part for key, part in value.items() if key != "options"}
+    if not isinstance(value["options"], list):
+        raise bad_row(number, f"options: it is not a list of texts; each row must be {form}")
+    return _source(source, None if names is None else names[:-1], form, number), value["options"]
+
+
+def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -> Row:
+    """Return one row without its options."""
     given: tuple[str, ...] = ()
     if isinstance(value, dict):
         given = tuple(sorted(value))
@@ -229,7 +248,12 @@ def _image(value: Any, number: int) -> Row:
 
 
 def _check_texts(row: Row, number: int, most: int) -> None:
+    if isinstance(row, tuple) and isinstance(row[1], list):
+        _check_texts(row[1], number, most)
+        row = row[0]
     texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
+    if not all(isinstance(text, str | dict) for text in texts):
+        raise bad_row(number, "options: one of them is not a text; every option is a text")
     if any(isinstance(text, dict) for text in texts):
         texts = [message["content"] for message in messages_of(row)]
     length = sum(map(len, texts))

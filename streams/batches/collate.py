@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.streams.encoding.options import one_per_option
@@ -49,6 +50,7 @@ def collate(
 
         In evaluation, rows with options are collated once per option, as in training: all rows with the first option, and so
         on, ``(K * B, ...)``, with the options as ``targets``. ``labels`` are then the indices of the right options ``(B,)``.
+        If each row has its own options, ``option_characters`` is the length of each, 0 where a row has fewer, ``(K, B)``.
     """
     index_B = np.asarray(indices, dtype=np.int64)
     if rows.option_ids is not None and kind in GENERATIVE and not train:
@@ -82,6 +84,9 @@ def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id:
     each = one_per_option(rows, index_B)
     batch = collate(each, range(len(each)), pad_token_id, kind)
     batch["targets"] = batch.pop("labels")
+    if rows.option_texts is not None:
+        lengths = [torch.tensor([len(option) for option in rows.option_texts[row]]) for row in index_B]
+        batch["option_characters"] = pad_sequence(lengths)
     if rows.labels is not None:
         batch["labels"] = torch.from_numpy(rows.labels[index_B])
     return batch | {"index": torch.from_numpy(index_B.copy())}

@@ -32,6 +32,7 @@ def encode_rows(
     images: ImageProcessing | None = None,
     chat: ResolvedChat | None = None,
     options: Sequence[str] | None = None,
+    row_options: Sequence[Sequence[str]] | None = None,
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
@@ -47,7 +48,8 @@ def encode_rows(
         max_target_length: as in the task; it also limits the sources of a causal-lm, so pass it for predictions as well.
         images: the preprocessing of the backbone, for images.
         chat: the chat template, for conversations, which are lists of messages.
-        options: the texts that a generative task chooses from.
+        options: the texts that a generative task chooses from, the same for every row.
+        row_options: the texts that it chooses from in each row, if they are not the same.
         where: which rows these are, for messages.
         cache: where token ids of large splits are cached; None disables the cache.
 
@@ -67,7 +69,7 @@ def encode_rows(
         )
     if tokenizer is None:
         raise ValueError(f"a {kind} needs the tokenizer of the backbone")
-    targets: dict[str, Any] = {"max_target_length": max_target_length, "options": options}
+    targets: dict[str, Any] = {"max_target_length": max_target_length, "options": options, "row_options": row_options}
     if chat is not None:
         return tokenise_chats(inputs, answers, tokenizer, max_length, chat=chat, where=where, **targets)
     if kind == "token-classification":

@@ -1,9 +1,9 @@
-"""Encodes the options of a task: the texts from which it chooses one for each row, by likelihood.
+"""Encodes options: the texts from which a task chooses one for each row, by likelihood; the same for all rows, or not.
 
 An option is encoded like a target, with its end token: its log-probability is that of generating this text and ending there.
 For scoring, every row becomes one sequence per option.
 
-Shape suffixes: N rows, K options, O tokens of all options of all rows.
+Shape suffixes: N rows, B rows of a batch, K options, or the largest number of options of a row.
 """
 
 from __future__ import annotations
@@ -18,18 +18,25 @@ from continual_petl.errors import InputError
 from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of, spans_of
 
 
-def with_options(rows: TokenisedRows, options_NK: Sequence[Sequence[NDArray[np.int32]]]) -> TokenisedRows:
-    """Return rows with the tokens of each row's options."""
+def with_options(
+    rows: TokenisedRows,
+    options_NK: Sequence[Sequence[NDArray[np.int32]]],
+    texts: Sequence[Sequence[str]] | None = None,
+) -> TokenisedRows:
+    """Return rows with the tokens of each row's options, and with the texts of these options if each row has its own."""
     flat = [option for options in options_NK for option in options]
     return replace(
         rows,
         option_ids=np.concatenate([np.zeros(0, np.int32), *flat]).astype(np.int32),
         option_offsets=offsets_of(map(len, flat)),
+        option_texts=None if texts is None else tuple(map(tuple, texts)),
     )
 
 
 def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> TokenisedRows:
-    """Return some rows once per option, with the option as their target: first all rows with the first option, and so on.
+    """Return some rows once per option, as their target: first all rows with the first option, and so on.
+
+    A row with fewer options than another one has its first option again in the remaining places.
 
     Args:
         rows: rows with options.
@@ -37,31 +44,34 @@ def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> Tokenised
     """
     assert rows.option_ids is not None
     assert rows.option_offsets is not None
-    num_options = (len(rows.option_offsets) - 1) // len(rows)
-    options = index_B * num_options + np.arange(num_options)[:, None]
-    tokens, offsets = spans_of(rows.option_offsets, options.ravel())
-    sources = replace(rows, target_ids=None, target_offsets=None, option_ids=None, option_offsets=None, references=None)
-    again = replace(sources, labels=None, learned=None).take(np.tile(index_B, num_options).tolist())
+    starts_B, counts_B = rows.option_starts[index_B], np.diff(rows.option_starts)[index_B]
+    places_K1 = np.arange(counts_B.max(initial=0))[:, None]
+    options_KB = starts_B + np.where(places_K1 < counts_B, places_K1, 0)
+    tokens, offsets = spans_of(rows.option_offsets, options_KB.ravel())
+    sources = replace(rows, target_ids=None, target_offsets=None, option_ids=None, option_offsets=None, texts=None)
+    sources = replace(sources, labels=None, learned=None, option_texts=None)
+    again = sources.take(np.tile(index_B, len(options_KB)).tolist())
     return replace(again, target_ids=rows.option_ids[tokens], target_offsets=offsets)
 
 
-def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]], room: int) -> None:
+def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]], room: int, where: str = "") -> None:
     """Raise `InputError` if an option would have to be cut, or if two options have the same tokens and thus equal scores.
 
     Args:
         options: the texts.
         tokens_K: the tokens of each.
         room: maximum tokens of a target.
+        where: the row, for messages, if each row has its own options.
     """
     seen: dict[bytes, str] = {}
     for option, tokens in zip(options, tokens_K, strict=True):
         if len(tokens) > room:
             raise InputError(
-                f"options: {option!r:.80} has {len(tokens)} tokens with its end token, but a target has room for {room} "
-                "(max_target_length): use a larger max_target_length, or a shorter option."
+                f"{where}options: {option!r:.80} has {len(tokens)} tokens with its end token, but a target has room for "
+                f"{room} (max_target_length): use a larger max_target_length, or a shorter option."
             )
         if (other := seen.setdefault(tokens.tobytes(), option)) != option:
             raise InputError(
-                f"options: {other!r:.80} and {option!r:.80} have the same tokens with this tokenizer, so they always get the "
-                "same score: write options that differ in more than unknown or invisible characters."
+                f"{where}options: {other!r:.80} and {option!r:.80} have the same tokens with this tokenizer, so they always "
+                "get the same score: write options that differ in more than unknown or invisible characters."
             )

@@ -3,7 +3,8 @@
 A list of Python lists takes about 36 bytes per token and is slow to pad; one ``int32`` array takes 4, and a row is a slice.
 Images are one array, already in the backbone's input size.
 
-Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, K options, O option tokens.
+Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, A options of all rows, O tokens of
+these options.
 """
 
 from __future__ import annotations
@@ -28,14 +29,28 @@ class TokenisedRow(NamedTuple):
     target_ids: NDArray[np.int32] | None = None
 
 
+class Texts(NamedTuple):
+    """The texts that generated texts are scored against."""
+
+    references: tuple[str, ...]
+    """The uncut target texts."""
+    sources: tuple[str, ...] | None = None
+    """The uncut sources; of a conversation, the last message of the user."""
+
+    def take(self, numbers: Sequence[int]) -> Texts:
+        """Return those of some rows, in the given order."""
+        sources = None if self.sources is None else tuple(self.sources[row] for row in numbers)
+        return Texts(tuple(self.references[row] for row in numbers), sources)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenisedRows:
     """A split, ready to be padded into batches.
 
     Shape:
         ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
-        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``,
-        ``option_offsets`` ``(N * K + 1,)``, ``pixels`` ``(N, 3, H, W)``.
+        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``, ``option_offsets`` ``(A + 1,)``,
+        ``pixels`` ``(N, 3, H, W)``.
     """
 
     ids: NDArray[np.int32]
@@ -58,14 +73,16 @@ class TokenisedRows:
     """Token ids of all targets, with the end token if the tokenizer has one; ``None`` without targets."""
     target_offsets: NDArray[np.int64] | None = None
     """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
-    references: tuple[str, ...] | None = None
-    """The uncut target texts, for comparison with predictions."""
+    texts: Texts | None = None
+    """For comparison with predictions."""
     learned: NDArray[np.bool_] | None = None
     """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
     option_ids: NDArray[np.int32] | None = None
     """Token ids of all options of all rows; ``None`` for tasks without options."""
     option_offsets: NDArray[np.int64] | None = None
-    """Option ``k`` of row ``i`` is ``option_ids[option_offsets[j]:option_offsets[j + 1]]`` with ``j = i * K + k``."""
+    """Option ``j`` of all options, row after row, is ``option_ids[option_offsets[j]:option_offsets[j + 1]]``."""
+    option_texts: tuple[tuple[str, ...], ...] | None = None
+    """The options of each row, if they are not the same for the whole task."""
     pixels: NDArray[np.float32] | None = None
     """The images in the backbone's format."""
 
@@ -87,6 +104,14 @@ class TokenisedRows:
         """Number of target tokens of each row, ``(N,)``; 0 without targets."""
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
 
+    @property
+    def option_starts(self) -> NDArray[np.int64]:
+        """Where the options of each row begin among all options, and where those of the last one end, ``(N + 1,)``."""
+        assert self.option_offsets is not None
+        if self.option_texts is not None:
+            return offsets_of(map(len, self.option_texts))
+        return np.arange(len(self) + 1) * ((len(self.option_offsets) - 1) // max(1, len(self)))
+
     def take(self, numbers: Sequence[int]) -> TokenisedRows:
         """Return some of the rows, in the given order. The counts of truncated rows are not carried over."""
         rows = np.asarray(numbers, dtype=np.int64)
@@ -96,9 +121,10 @@ class TokenisedRows:
             own, targets["target_offsets"] = spans_of(self.target_offsets, rows)
             targets["target_ids"] = self.target_ids[own]
         if self.option_ids is not None and self.option_offsets is not None:
-            num_options = (len(self.option_offsets) - 1) // max(1, len(self))
-            options = (rows[:, None] * num_options + np.arange(num_options)).ravel()
+            options, _ = spans_of(self.option_starts, rows)
             own, targets["option_offsets"] = spans_of(self.option_offsets, options)
+            if self.option_texts is not None:
+                targets["option_texts"] = tuple(self.option_texts[row] for row in rows)
             targets["option_ids"] = self.option_ids[own]
         per_token = self.first_piece is not None
         return TokenisedRows(
@@ -108,7 +134,7 @@ class TokenisedRows:
             labels=None if self.labels is None else self.labels[tokens if per_token else rows],
             first_piece=None if self.first_piece is None else self.first_piece[tokens],
             learned=None if self.learned is None else self.learned[tokens],
-            references=None if self.references is None else tuple(self.references[row] for row in rows),
+            texts=None if self.texts is None else self.texts.take(rows.tolist()),
             pixels=None if self.pixels is None else self.pixels[rows],
             **targets,
         )

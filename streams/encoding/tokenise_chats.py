@@ -18,7 +18,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.encoding.chat_encoder import ChatEncoder, EncodedChat, Ids
 from continual_petl.streams.encoding.chat_template import UnusableChat
 from continual_petl.streams.encoding.options import check_options, with_options
-from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
+from continual_petl.streams.encoding.rows import Texts, TokenisedRows, offsets_of
 from continual_petl.streams.encoding.tokenise import same_number
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.encoding.tokenizer_calls import check_fast, settings_kept
@@ -36,6 +36,7 @@ def tokenise_chats(
     chat: ResolvedChat,
     max_target_length: int | None = None,
     options: Sequence[str] | None = None,
+    row_options: Sequence[Sequence[str]] | None = None,
     where: str = "rows",
 ) -> TokenisedRows:
     """Tokenise a split of conversations.
@@ -48,6 +49,7 @@ def tokenise_chats(
         chat: the template and the tokens to learn.
         max_target_length: maximum tokens of the last assistant message.
         options: the texts to choose from, the same for every row.
+        row_options: the texts to choose from in each row, if they are not the same.
         where: which rows these are, for messages.
 
     Raises:
@@ -63,7 +65,8 @@ def tokenise_chats(
     with settings_kept(tokenizer):
         for number, messages in enumerate(sources):
             try:
-                rows.append(encoder.row(messages, None if answers is None else answers[number], options or ()))
+                texts = row_options[number] if row_options is not None else options or ()
+                rows.append(encoder.row(messages, None if answers is None else answers[number], texts))
             except UnusableChat as error:
                 unusable.append((number + 1, f"{show(messages[-1]['content'])}: {error}"))
     _raise_unusable(where, unusable)
@@ -77,14 +80,15 @@ def tokenise_chats(
         num_targets_truncated=sum(len(row.target) > target_room for row in rows),
         target_ids=None if answers is None else _flat(targets),
         target_offsets=None if answers is None else offsets_of(map(len, targets)),
-        references=None if answers is None else tuple(answers),
+        texts=None if answers is None else Texts(tuple(answers)),
         learned=None if answers is None else np.concatenate([np.zeros(0, np.bool_), *(row.learned for row in rows)]),
     )
-    if options is None:
+    if options is None and row_options is None:
         return found
-    for row in rows:
-        check_options(options, row.options, target_room)
-    return with_options(found, [row.options for row in rows])
+    for number, row in enumerate(rows):
+        own, place = (options or (), "") if row_options is None else (row_options[number], f"row {number + 1}, ")
+        check_options(own, row.options, target_room, place)
+    return with_options(found, [row.options for row in rows], row_options)
 
 
 def _flat(rows: Iterable[Ids]) -> NDArray[np.int32]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.errors import InputError, counted
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
-from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.rows import Texts, TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
@@ -56,6 +56,7 @@ def tokenise_sources(
     kind: Literal["seq2seq", "causal-lm"],
     max_target_length: int | None = None,
     options: Sequence[str] | None = None,
+    row_options: Sequence[Sequence[str]] | None = None,
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split whose targets are texts.
@@ -68,6 +69,7 @@ def tokenise_sources(
         kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
         options: the texts to choose from, the same for every row.
+        row_options: the texts to choose from in each row, if they are not the same.
         cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
@@ -90,13 +92,31 @@ def tokenise_sources(
         num_targets_truncated=0 if target is None else int(target.cut.sum()),
         target_ids=None if target is None else target.ids,
         target_offsets=None if target is None else target.offsets,
-        references=None if targets is None else tuple(targets),
+        texts=None if targets is None else Texts(tuple(targets)),
     )
+    if row_options is not None:
+        return _with_row_options(rows, row_options, tokenizer, target_room, special=kind == "seq2seq")
     if options is None:
         return rows
     encoded_options = option_tokens(options, tokenizer, special=kind == "seq2seq")
     check_options(options, encoded_options, target_room)
     return with_options(rows, [encoded_options] * len(rows))
+
+
+def _with_row_options(
+    rows: TokenisedRows,
+    row_options: Sequence[Sequence[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    room: int,
+    *,
+    special: bool,
+) -> TokenisedRows:
+    flat = [option for options in row_options for option in options]
+    tokens = iter(option_tokens(flat, tokenizer, special=special) if flat else [])
+    own = [[next(tokens) for _ in options] for options in row_options]
+    for number, (options, encoded) in enumerate(zip(row_options, own, strict=True), 1):
+        check_options(options, encoded, room, f"row {number}, ")
+    return with_options(rows, own, row_options)
 
 
 def option_tokens(

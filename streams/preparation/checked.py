@@ -19,6 +19,7 @@ from continual_petl.streams.preparation.label_lists import (
     encode_multilabel,
     encode_tags,
     label_lists,
+    option_lists,
     tag_lists,
     word_lists,
 )
@@ -67,6 +68,8 @@ class Checked:
     """A key for every row's inputs, without the label or target; equal keys mean equal inputs."""
     chat: ChatSpec | None = None
     """How conversations become text; ``inputs`` are then lists of messages, and ``answers`` the messages after them."""
+    options: list[tuple[str, ...]] | None = None
+    """The options of every row, if each row has its own."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -85,6 +88,7 @@ class Checked:
             names=[self.names[row] for row in rows],
             keys=[self.keys[row] for row in rows],
             chat=self.chat,
+            options=None if self.options is None else [self.options[row] for row in rows],
         )
 
     def encode(
@@ -94,7 +98,7 @@ class Checked:
         images: ImageProcessing | None,
         cache: CacheFiles | None = None,
         *,
-        options: bool = True,
+        scored: bool = True,
     ) -> TokenisedRows:
         """Encode the rows.
 
@@ -103,7 +107,8 @@ class Checked:
             max_length: maximum tokens per row.
             images: the preprocessing of the backbone, for images.
             cache: where token ids of large splits are cached.
-            options: whether the options of the task are encoded with each row; rows to train on need only their targets.
+            scored: whether predictions for the rows will be scored, which takes the options of the task, or the sources that
+                texts are generated from; rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.
@@ -123,7 +128,8 @@ class Checked:
                 max_target_length=self.task.max_target_length,
                 images=images,
                 chat=chat,
-                options=self.task.options if options else None,
+                options=self.task.options if scored else None,
+                row_options=self.options if scored else None,
                 where=str(self.where),
                 cache=cache,
             )
@@ -131,10 +137,16 @@ class Checked:
             # Messages about a row begin with its task and split; those about a setting or an image do not.
             text = str(error)
             raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
+        if self.options is not None:
+            places = [options.index(answer) for options, answer in zip(self.options, self.answers, strict=True)]
+            return replace(rows, labels=np.array(places, dtype=np.int64))
         if self.task.options is not None:
             return replace(rows, labels=self._chosen(self.task.options))
         if self.task.kind == "causal-lm" and len(rows):
             _check_answers_fit(self.task, rows, max_length)
+        if rows.texts is not None and scored:
+            sources = self.inputs if chat is None else (messages[-1]["content"] for messages in self.inputs)
+            return replace(rows, texts=rows.texts._replace(sources=tuple(sources)))
         return rows
 
     def _chosen(self, options: tuple[str, ...]) -> NDArray[np.int64]:
@@ -210,6 +222,7 @@ def check_split(
     answers: Any
     names: list[Any]
     chat = spec.resolved_chat(task)
+    options: list[tuple[str, ...]] | None = None
     match task.kind:
         case "causal-lm" if chat is not None:
             inputs, answers = _conversations(task, chat, rows)
@@ -231,7 +244,9 @@ def check_split(
         if chat is None:
             check_texts(where, column, answers := rows.answers)
         names = answers
-        _check_among(task.options, where, column, names)
+        if rows.options is not None:
+            options = option_lists(where, str(task.columns.options), rows.options)
+        _check_among(task.options, options, where, column, names)
     elif labels is None:
         answers = regression_targets(where, column, rows.answers)
         names = [repr(value) for value in answers.tolist()]
@@ -251,9 +266,17 @@ def check_split(
             answers = encode_labels(where, column, named, labels, positions=positions)
         names = [labels[number] for number in answers.tolist()]
     if task.kind != "image-classification":
-        keys = [json.dumps(row) for row in zip(inputs, rows.pairs or [None] * len(rows), strict=True)]
+        keys = [json.dumps(row) for row in zip(inputs, rows.pairs or options or [None] * len(rows), strict=True)]
     return Checked(
-        task=task, where=where, inputs=inputs, pairs=rows.pairs, answers=answers, names=names, keys=keys, chat=chat
+        task=task,
+        where=where,
+        inputs=inputs,
+        pairs=rows.pairs,
+        answers=answers,
+        names=names,
+        keys=keys,
+        chat=chat,
+        options=options,
     )
 
 
@@ -271,8 +294,22 @@ def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[lis
     return check_conversations(rows.where, column, parts, chat.system)
 
 
-def _check_among(options: tuple[str, ...] | None, where: Where, column: str, targets: list[str]) -> None:
-    """Check that every target is one of the options of a task, if it has some."""
+def _check_among(
+    options: tuple[str, ...] | None,
+    row_options: list[tuple[str, ...]] | None,
+    where: Where,
+    column: str,
+    targets: list[str],
+) -> None:
+    """Check that every target is one of the options of the task, or of its row, if there are some."""
+    if row_options is not None:
+        wrong = [
+            Fault(row=row, what=f"{show(text)} is not among {known_names([*map(show, own)])}")
+            for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
+            if text not in own
+        ]
+        rule = "Every target is one of the options of its row, letter by letter: repair or remove these rows."
+        raise_faults(where, column, wrong, rule)
     if options is None:
         return
     known = set(options)

@@ -104,7 +104,7 @@ def prepare_task(
     labels, splits, notices, remarks = _read(spec, task, test)
     cache = usual_cache()
     tokenised = {
-        name: split.encode(tokenizer, max_length, images, cache, options=name != "train")
+        name: split.encode(tokenizer, max_length, images, cache, scored=name != "train")
         for name, split in splits.items()
     }
     notices += _cuts(task, tokenised, max_length)

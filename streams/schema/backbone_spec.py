@@ -28,9 +28,10 @@ class BackboneSpec(FrozenModel):
     run, the one its first task used; a named kernel is used for both."""
     remote_code: Bool = False
     """Whether to execute Python code included with the model. It can do anything that you can: read it first."""
-    quantize: Literal["int8", "nf4"] | None = None
+    quantize: Literal["int8", "nf4", "int4"] | None = None
     """Keep the weights of the backbone's linear layers as 8-bit integers (int8) or 4-bit codes (nf4), a quarter or an eighth
-    of their size in fp32 (needs the extra quantize); banks are not quantised. null means as in the checkpoint."""
+    of their size in fp32, or as 4-bit integers in a byte each (int4). Needs the extra quantize; banks are not quantised. null
+    means as in the checkpoint."""
 
     @model_validator(mode="before")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
+from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_TEXT, Text
 
 _PATTERN = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?$"
@@ -58,7 +59,7 @@ def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 _LabelName = Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)]
 _LabelNames = Annotated[tuple[_LabelName, ...], AfterValidator(_distinct)]
-Options: TypeAlias = Annotated[tuple[_LabelName, ...], Field(max_length=1000), AfterValidator(_options)]
+Options: TypeAlias = Annotated[tuple[_LabelName, ...], Field(max_length=MAX_OPTIONS), AfterValidator(_options)]
 """The texts that a generative task chooses from."""
 Normalise = Literal["none", "tokens", "characters"]
 Labels: TypeAlias = Annotated[

@@ -18,12 +18,12 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "regression": ("text", "text_pair", "label"),
     "multilabel": ("text", "text_pair", "label"),
     "token-classification": ("tokens", "tags"),
-    "seq2seq": ("source", "target"),
-    "causal-lm": ("source", "target"),
+    "seq2seq": ("source", "options", "target"),
+    "causal-lm": ("source", "options", "target"),
     "image-classification": ("image", "label"),
 }
-"""The keys of ``columns`` that each kind reads: the input (and the second text), then the label or target. A causal-lm may
-have ``messages`` instead."""
+"""The keys of ``columns`` that each kind reads: the input (and the second text, or the options), then the label or target. A
+causal-lm may have ``messages`` instead."""
 
 ALL = frozenset(METRICS)
 POOLED: frozenset[Kind] = ALL - GENERATIVE - {"token-classification"}
@@ -51,6 +51,9 @@ class ColumnsSpec(FrozenModel):
     """The column with the input text (seq2seq, causal-lm), or with the messages of a prompt, if the task has chat."""
     target: Text = "target"
     """The column with the output text (seq2seq, causal-lm), or with the messages of an answer, if the task has chat."""
+    options: Text | None = None
+    """The column with the list of texts to choose from in each row (seq2seq, causal-lm), in place of the task's options; in
+    CSV, a JSON list."""
     messages: Text | None = None
     """The column with conversations (causal-lm), in place of source and target: lists of {role, content}, or of {from, value}
     as in ShareGPT; in CSV, JSON lists."""
@@ -66,7 +69,7 @@ class ColumnsSpec(FrozenModel):
         """Return the keys that a task of ``kind`` reads, with the column names; the last is the label or target."""
         if kind == "causal-lm" and self.messages is not None:
             return {"messages": self.messages}
-        return {key: getattr(self, key) for key in COLUMNS[kind]}
+        return {key: getattr(self, key) for key in COLUMNS[kind] if key != "options" or self.options is not None}
 
 
 def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
@@ -100,9 +103,14 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
         chats = kind == "causal-lm" and tree["columns"].get("messages") is not None
         kept = ("messages",) if chats else COLUMNS[kind]
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
-    if tree.get("chat") is None:
-        tree.pop("chat", None)  # streams without it are written as before
-    for key in ("options", "normalise") if tree.get("options") is None else ("generation",):
+    for key in ("chat", "remote_code"):
+        if not tree.get(key):
+            tree.pop(key, None)  # streams without it are written as before
+    own = "columns" in tree and tree["columns"].get("options") is not None
+    if "columns" in tree and not own:
+        tree["columns"].pop("options", None)
+    unused = {"options"} if tree.get("options") is None else set()
+    for key in unused | ({"normalise"} if unused and not own else {"generation"}):
         tree.pop(key, None)
     return tree
 

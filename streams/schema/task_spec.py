@@ -10,6 +10,8 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, metrics_of
+from continual_petl.heads.kinds import Options as OptionsFrom
+from continual_petl.heads.metric_code import is_own
 from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
@@ -28,11 +30,17 @@ from continual_petl.streams.schema.of_kind import (
     without_idle_options,
 )
 from continual_petl.streams.schema.split_spec import SplitSpec
-from continual_petl.streams.schema.training_spec import Count, Float, TrainingOverride
+from continual_petl.streams.schema.training_spec import Bool, Count, Float, TrainingOverride
 
 _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
 Routing = Literal["full", "small", "off"]
+
+
+def _options(given: dict[str, Any]) -> OptionsFrom | None:
+    """Return where the options of a task are from, given the keys that are valid."""
+    columns = given.get("columns")
+    return "task" if given.get("options") is not None else "row" if columns is not None and columns.options else None
 
 
 class TaskSpec(FrozenModel):
@@ -56,7 +64,8 @@ class TaskSpec(FrozenModel):
     image-classification)"""
     options: Options | None = None
     """Choose one of these texts, by likelihood, instead of generating text: every target is one of them, and the prediction
-    is the option with the highest log-probability after the source. (causal-lm, seq2seq)"""
+    is the option with the highest log-probability after the source. columns.options gives each row its own. (causal-lm,
+    seq2seq)"""
     normalise: Normalise = "none"
     """With options, what the log-probability of an option is divided by: nothing, its number of tokens, or its number of
     characters, so that long options are not at a disadvantage."""
@@ -66,7 +75,10 @@ class TaskSpec(FrozenModel):
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
     """The metric that R holds and that select: best compares. null means the default of the kind: accuracy, spearman,
-    micro_f1, entity_f1 or rougeL; with options, accuracy."""
+    micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own (predictions,
+    references) -> float, which remote_code has to allow."""
+    remote_code: Bool = False
+    """Whether to import the module of the function that metric names. It can do anything that you can: read it first."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
@@ -121,12 +133,16 @@ class TaskSpec(FrozenModel):
     def _options_fit_kind(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if value is not None and info.data.get("kind", "causal-lm") not in GENERATIVE:
             raise ValueError(only_for(GENERATIVE, info.data["kind"]))
+        if value is not None and "columns" in info.data and info.data["columns"].options is not None:
+            raise ValueError("columns.options gives each row its own options: remove one of the two")
         return value
 
     @field_validator("normalise", "generation")
     @classmethod
     def _used_with_or_without_options(cls, value: _V, info: ValidationInfo) -> _V:
-        if "options" in info.data and (info.data["options"] is None) == (info.field_name == "normalise"):
+        if {"options", "columns"} <= info.data.keys() and (_options(info.data) is None) == (
+            info.field_name == "normalise"
+        ):
             if info.field_name == "normalise":
                 raise ValueError("has no effect without options: remove it, or list the texts to choose from")
             raise ValueError("has no effect with options, since no text is generated: remove one of the two")
@@ -202,19 +218,41 @@ class TaskSpec(FrozenModel):
     @classmethod
     def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
         kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
-        options = info.data.get("options") is not None
-        known = {kind: metrics_of(kind, options=options) for kind in kinds}
+        options = _options(info.data)
+        known = {kind: metrics_of(kind, options) for kind in kinds}
+        if (
+            value is not None
+            and options != "row"
+            and is_own(value)
+            and all(part.isidentifier() for part in value.split("."))
+        ):
+            return value
         if value is not None and not any(value in metrics for metrics in known.values()):
-            which = " with options" if options else ""
+            which = "" if options is None else " with options" if options == "task" else " with columns.options"
             allowed = "; ".join(f"allowed for kind {kind}{which}: {', '.join(own)}" for kind, own in known.items())
-            raise ValueError(f"got {value!r}; {allowed}")
+            own = "" if options == "row" else "; or a function of your own: package.module.name"
+            raise ValueError(f"got {value!r}; {allowed}{own}")
+        return value
+
+    @field_validator("remote_code")
+    @classmethod
+    def _code_is_used(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and "metric" in info.data and not is_own(info.data["metric"] or ""):
+            raise ValueError(
+                "has no effect without a metric of your own, such as metric: package.module.name: remove it"
+            )
         return value
 
     @property
     def resolved_metric(self) -> str:
         """The metric that is reported: the given one, or the default of the kind."""
-        default = metrics_of(self.kind, options=self.options is not None)[0]
+        default = metrics_of(self.kind, self.options_from)[0]
         return default if self.metric is None else self.metric
+
+    @property
+    def options_from(self) -> OptionsFrom | None:
+        """Where the options are from; None if the task has none."""
+        return _options({"options": self.options, "columns": self.columns})
 
     @property
     def reads_chats(self) -> bool:

@@ -76,6 +76,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -
     usual = ColumnsSpec(
         text_pair=None if columns.text_pair is None else "text_pair",
         messages=None if columns.messages is None else "messages",
+        options=None if columns.options is None else "options",
     ).read_by(kind)
     made: Mapping[str, str] = data.templates or {}
 

@@ -31,6 +31,8 @@ class SplitRows:
     """The classes in order, if the data set declares them."""
     labels_file: str | None = None
     """A JSON file next to a local copy that lists the classes in order, in place of the task's ``labels``."""
+    options: list[Any] | None = None
+    """``columns.options`` of every row, if each row has its own."""
     unread: tuple[str, ...] = ()
     """Columns that hold running text and are not used by the task."""
 
@@ -73,7 +75,7 @@ def pick(
     inputs, answers = table[str(names[0])], table[str(names[-1])]
     if class_names is not None:
         answers = [_named(answer, class_names) for answer in answers]
-    pair = columns.get("text_pair")
+    pair, options = columns.get("text_pair"), columns.get("options")
     used = {*names, *(templates or ())}
     for template in (templates or {}).values():
         used.update(part for field in template_fields(template) for part in (field, field.partition(".")[0]))
@@ -84,6 +86,7 @@ def pick(
         answers=answers,
         class_names=class_names,
         labels_file=labels_file,
+        options=None if options is None else table[options],
         unread=tuple(name for name, values in table.items() if name not in used and is_prose(values)),
     )
 

@@ -20,6 +20,8 @@ from continual_petl.backbones.quantised import Quantize, quantisation, quantised
 from continual_petl.banks.attach import run
 from continual_petl.banks.merge import merged
 from continual_petl.digests import same_bits
+from continual_petl.engine.sharded import shard
+from continual_petl.store.verify.backbone_check import check_backbone
 from tests.desk import bank_digests
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
@@ -34,10 +36,11 @@ LINEAR = [family for family in FAMILIES if family != "gpt2"]
 @pytest.fixture(autouse=True)
 def _fits_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantised, "_SCALERS", 2)
+    monkeypatch.setattr(quantised, "_GROUP", 8)
 
 
 @here
-@pytest.mark.parametrize("quantize", ["int8", "nf4"])
+@pytest.mark.parametrize("quantize", ["int8", "nf4", "int4"])
 @pytest.mark.parametrize("family", walk(LINEAR))
 def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     backbone_folder: Folder, family: str, quantize: Quantize
@@ -59,9 +62,11 @@ def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     # A step of an 8-bit integer is a 127th of a row's largest weight; 4 bits have 16 steps.
     assert (states[0] - states[2]).norm() < (0.05 if quantize == "int8" else 0.4) * states[2].norm()
     weight: Any = first.model.get_parameter(sorted(names)[0])
-    codes = weight.qdata if quantize == "int8" else weight.quantized_data
+    codes = weight.quantized_data if quantize == "nf4" else weight.qdata
     codes.view(-1)[0] += 1
     assert first.changed() == sorted(names)[:1]
+    (finding,) = check_backbone(first)
+    assert (finding.tensor, finding.position) == (sorted(names)[0], None)
 
 
 @here
@@ -70,6 +75,7 @@ def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     [
         ("bert", "classification", "fp32", "int8"),
         ("llama", "causal-lm", "bf16", "nf4"),
+        ("llama", "causal-lm", "bf16", "int4"),
         pytest.param("t5", "seq2seq", "fp32", "nf4", marks=pytest.mark.slow),
         pytest.param("llama", "causal-lm", "bf16", "int8", marks=pytest.mark.slow),
     ],
@@ -132,7 +138,7 @@ def test_banks_that_need_the_weights_are_refused(
 
 
 @here
-@pytest.mark.parametrize("quantize", ["int8", "nf4"])
+@pytest.mark.parametrize("quantize", ["int8", "nf4", "int4"])
 @pytest.mark.parametrize("preset", ["bitfit", "layernorm", "prefix", "prompt", "ia3"])
 def test_banks_beside_the_weights_are_learned(backbone_folder: Folder, preset: str, quantize: Quantize) -> None:
     backbone = load_backbone(str(backbone_folder()), quantize=quantize)
@@ -164,12 +170,48 @@ def test_a_model_without_linear_layers_is_refused(backbone_folder: Folder) -> No
 
 
 @here
-def test_sizes_that_do_not_divide_are_refused(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantised, "_SCALERS", 256)
+@pytest.mark.parametrize(
+    ("quantize", "size", "message"),
+    [
+        ("nf4", 256, r"as nf4: the number of weights .* must be a multiple of 16,384\. Write quantize"),
+        ("int4", 24, r"as int4: the number of inputs .* must be a multiple of 24\. Write quantize"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(
+    backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, quantize: Quantize, size: int, message: str
+) -> None:
+    monkeypatch.setattr(quantised, "_SCALERS", size)
+    monkeypatch.setattr(quantised, "_GROUP", size)
+    with pytest.raises(InputError, match=f"cannot be quantised {message}"):
+        load_backbone(str(backbone_folder()), quantize=quantize)
+
+
+@here
+def test_int4_has_sixteen_values_with_a_scale_per_group(
+    backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantised, "_GROUP", 16)
+    folder = str(backbone_folder())
+    model, plain = load_backbone(folder, quantize="int4").model, load_backbone(folder).model
+    for name in quantised_names(model):
+        weight: Any = model.get_parameter(name)
+        groups = plain.get_parameter(name).unflatten(1, (-1, 16))
+        assert weight.scale.shape == groups.shape[:2]
+        assert -8 <= int(weight.qdata.min()) <= int(weight.qdata.max()) <= 7
+        # Symmetric: 15 steps span twice the largest absolute value of a group, and rounding takes half a step.
+        step = groups.abs().amax(-1, keepdim=True) / 7.5
+        found = weight.dequantize().unflatten(1, (-1, 16))
+        assert bool(((found - groups).abs() <= step * 0.500001).all())
+
+
+@here
+def test_dividing_a_quantised_backbone_among_processes_is_refused(backbone_folder: Folder) -> None:
+    backbone = load_backbone(str(backbone_folder()), quantize="int8")
+    bank = make_bank(backbone.model, "lora")
     with pytest.raises(
-        InputError, match=r"cannot be quantised as nf4: .* must be a multiple of 16,384\. Write quantize"
+        InputError, match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide codes"
     ):
-        load_backbone(str(backbone_folder()), quantize="nf4")
+        shard(backbone, bank, "cpu", 2)
 
 
 def test_without_torchao_the_error_names_the_command(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

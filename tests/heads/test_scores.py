@@ -130,7 +130,7 @@ def test_every_metric_of_the_schema_exists(kind: Any) -> None:
     values: dict[str, Any] = {}
     for metric in chosen or [None]:
         scores = make_scores(kind, None if kind in GENERATIVE else ABC, metric)
-        scores.update(*examples.get(kind, (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))))
+        scores.update(*examples.get(kind, (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))), sources=["g a b"])
         values |= scores.compute()
     assert set(values) == set(METRICS[kind])
     assert all(float(value) == pytest.approx(1, abs=1e-5) for value in values.values())

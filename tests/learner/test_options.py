@@ -69,6 +69,20 @@ def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., P
             ]
             # The head rounds the float64 logits to float32.
             torch.testing.assert_close(found.double(), torch.tensor(expected).double(), atol=2e-5, rtol=1e-6)
+        # Rows with options of their own: the same ones, and fewer.
+        places = [[0, 1, 2], [2, 0], [1, 2], [1, 0, 2]]
+        row_options = [[OPTIONS[place] for place in own] for own in places]
+        own_rows = encode_rows(kind, SOURCES, tokenizer=tokenizer, max_length=40, row_options=row_options).take(
+            range(4)
+        )
+        own_plan = plan.model_copy(update={"labels": None})
+        for batch in EvaluationLoader(own_rows, 3, 0, kind=kind):
+            with torch.no_grad():
+                found = option_scores(backbone, bank, own_plan, batch)
+            for row, scores in zip(batch["index"].tolist(), found, strict=True):
+                expected_row = [sum(alone[row][place]) / lengths[place] for place in places[row]]
+                expected_row += [-torch.inf] * (len(scores) - len(expected_row))
+                torch.testing.assert_close(scores.double(), torch.tensor(expected_row).double(), atol=2e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

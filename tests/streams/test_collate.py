@@ -13,7 +13,7 @@ from torch import Tensor
 
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
+from continual_petl.streams.encoding.rows import IGNORED, Texts, TokenisedRows, offsets_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAD = 7  # also the id of real tokens: only the mask says what is padding
@@ -38,7 +38,7 @@ def _rows(kind: Kind, lengths: list[int], seed: int, *, answered: bool = True) -
     elif answered:
         target_offsets = offsets_of(rng.integers(1, 6, size=number).tolist())
         more |= {"target_ids": rng.integers(5, 9, size=target_offsets[-1]).astype(np.int32)}
-        more |= {"target_offsets": target_offsets, "references": ("x",) * number}
+        more |= {"target_offsets": target_offsets, "texts": Texts(("x",) * number)}
     if image:
         more["pixels"] = rng.normal(size=(number, 3, 2, 2)).astype(np.float32)
     token_types = None if image or kind in ("seq2seq", "causal-lm") else rng.integers(0, 2, len(ids)).astype(np.int8)

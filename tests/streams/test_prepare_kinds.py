@@ -56,7 +56,7 @@ def test_every_kind_can_be_prepared(tokenizer: PreTrainedTokenizerFast, kind: Ki
     data = _prepare(tokenizer, kind, {"train": rows, "test": rows_of(kind, 6, seed=1)})
     assert (data.labels is not None) == (kind in LABELLED)
     assert (data.train.pixels is not None) == (kind == "image-classification")
-    assert (data.train.references is not None) == (kind in GENERATIVE)
+    assert (data.train.texts is not None) == (kind in GENERATIVE)
     assert (data.train.first_piece is not None) == (kind == "token-classification")
     assert len(data.train) + len(data.validation) == 30
     assert data.test is not None
@@ -106,7 +106,11 @@ def test_rows_that_are_taken_give_the_same_batch(tokenizer: PreTrainedTokenizerF
         found = collate(part, np.arange(len(numbers)), 0, kind, train=train)
         assert expected.keys() == found.keys()
         assert all(torch.equal(expected[name], found[name]) for name in expected if name != "index")
-    assert part.references == (None if whole.references is None else tuple(whole.references[n] for n in numbers))
+    assert part.texts == (None if whole.texts is None else whole.texts.take(numbers))
+    if kind in GENERATIVE:
+        assert (whole.texts and whole.texts.sources) is None
+        assert data.validation.texts is not None
+        assert set(data.validation.texts.sources or ()) == {row["source"] for row in rows_of(kind, 4)}
     assert len(whole.take([])) == 0
 
 

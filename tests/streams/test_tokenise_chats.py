@@ -134,7 +134,7 @@ def test_prediction_is_given_what_training_puts_before_the_answer(messages: list
     assert CHAT_TOKENIZER.decode(rows.ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
     assert np.array_equal(rows.ids, encoded(messages, chat_of()).ids)
     assert rows.target_ids is None
-    assert rows.references is None
+    assert rows.texts is None
 
 
 LLAMA_3 = (
@@ -240,7 +240,7 @@ def test_the_end_of_a_single_long_message_is_cut() -> None:
     assert CHAT_TOKENIZER.decode(rows.ids).endswith("zy<|im_end|>\n<|im_start|>assistant\n")
     target = encoded([user("a"), assistant("zy" * 40)], chat_of(), 100, max_target_length=20)
     assert (target.num_targets_truncated, target.target_lengths.tolist()) == (1, [20])
-    assert target.references == ("zy" * 40,)
+    assert target.texts == (("zy" * 40,), None)
 
 
 def test_a_system_prompt_that_leaves_no_room_is_refused() -> None:

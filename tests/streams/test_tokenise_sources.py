@@ -60,7 +60,7 @@ def test_causal_lm_target_follows_the_source_directly(
     rows = tokenise_sources(["w0", "w1 w2"], ["w3", "w4 w5"], _tokenizer(template), 16, kind="causal-lm")
     assert _sources(rows) == sources
     assert _targets(rows) == targets
-    assert rows.references == ("w3", "w4 w5")
+    assert rows.texts == (("w3", "w4 w5"), None)
     assert rows.target_lengths.tolist() == [2, 3]
 
 
@@ -85,7 +85,7 @@ def test_missing_end_token_is_not_invented() -> None:
 
 def test_prediction_rows_have_no_targets() -> None:
     rows = tokenise_sources(["w0"], None, _tokenizer("both"), 16, kind="causal-lm")
-    assert (rows.target_ids, rows.references, rows.target_lengths.tolist()) == (None, None, [0])
+    assert (rows.target_ids, rows.texts, rows.target_lengths.tolist()) == (None, None, [0])
     assert rows.row(0).target_ids is None
 
 

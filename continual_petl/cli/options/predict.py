@@ -16,8 +16,9 @@ records also have task (empty if unknown), task_probability and runners_up; the 
 A row has the form that the task was learned on: a text; two texts separated by a tab (pairs); words separated by spaces
 (token-classification); the path of an image. Paths are relative to the working directory. In a file, a row is in the columns
 that the task was learned from (its `columns` in the stream.yaml of RUN), or in the standard ones: text, text_pair, source
-(seq2seq, causal-lm), tokens or image. If a file has both, the task's own columns are read; other columns are allowed. In
-.jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
+(seq2seq, causal-lm; with options, if each row has its own), tokens or image. If a file has both, the task's own columns are
+read; other columns are allowed. In .jsonl and .parquet tokens may be a list of words, and options are a list of texts; in
+.csv and .tsv they are JSON lists.
 
 Predictions, one line per row: a label and its probability; a number; all labels that apply, with their probabilities,
 or (none) (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6

@@ -137,6 +137,10 @@ def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBa
     manifest = session.store.manifest(task)
     if split not in manifest.scores:
         raise InputError(f"task {task!r}: it has no {split} split; its certificate covers {', '.join(manifest.scores)}")
+    try:
+        session.load_metric(task)
+    except InputError as error:
+        raise InputError(f"task {task!r}: {error}") from error
     held = session.models.held(task, as_committed=True)
     if not modified_layers(held.bank):
         has = "; ".join(("its head", *remaining_parts(held.bank)))

@@ -45,6 +45,10 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
                 for place, text in zip(places, texts, strict=True)
             )
         )
+    if plan.options_from == "row":
+        return Samples(
+            texts=()
+        )  # places among the options of each row say nothing, and the options are text from the data
     num_labels = len(plan.labels or ())
     if plan.kind == "token-classification":
         labels = labels_of_words(rows)
@@ -85,7 +89,7 @@ def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:
 
 
 def _reference(rows: TokenisedRows, place: int) -> str | None:
-    return None if rows.references is None else clipped(rows.references[place])
+    return None if rows.texts is None else clipped(rows.texts.references[place])
 
 
 def clipped(text: str) -> str:

@@ -77,16 +77,25 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     name: SplitName = manifest.counted_split
     if isinstance(split, str):
         return RowsCheck(unreachable=split, split=name)
-    models = session.models
+    models, certified = session.models, manifest.scores[name]
+    unscored: tuple[Finding, ...] = ()
+    try:
+        session.load_metric(task)
+    except InputError as error:
+        # All predictions and the other scores are compared, nevertheless.
+        unscored = (Finding(message=f"task {task!r}: {error}", unchecked="score"),)
+        others = {key: value for key, value in certified.scores.items() if key != manifest.metric}
+        certified = certified.model_copy(update={"scores": others})
     with predicting(models, task, as_committed=True) as (learner, backbone):
-        found = evaluate(learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder)
+        found = evaluate(
+            learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder, own_metric=not unscored
+        )
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    certified = manifest.scores[name]
     differs = manifest.environment.differences(now)
     if found == certified or (differs and _close(found.scores, certified.scores)):
-        return RowsCheck(split=name)
+        return RowsCheck(unscored, split=name)
     metric = manifest.metric
-    cause = "how it is measured: the Trainer's arguments, the library that computes the scores"
+    cause = "how it is measured: the Trainer's arguments, the library or the function that computes the scores"
     message = (
         f"task {task!r}: its {name} rows now score {found.scores}, but {certified.scores} were certified"
         if found.scores != certified.scores

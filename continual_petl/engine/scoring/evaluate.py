@@ -53,7 +53,8 @@ def outputs_of(
     """Return the active bank's output for each row, in the order of the rows.
 
     Returns:
-        Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids.
+        Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids; if each
+        row has its own options, their scores, then -inf up to the largest number of options in any batch.
     """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
@@ -69,6 +70,8 @@ def outputs_of(
     for outputs, index in batches:
         for row, number in zip(outputs if isinstance(outputs, list) else outputs.cpu(), index.tolist(), strict=True):
             found[number] = row if rows.first_piece is None else row[places_of_words(rows, number)]
+    if rows.option_texts is not None:
+        return list(pad_sequence(found, batch_first=True, padding_value=-torch.inf))
     return found
 
 
@@ -85,7 +88,13 @@ def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[
 
 
 def evaluate(
-    learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
+    learner: ContinualLearner,
+    rows: TokenisedRows,
+    pad_token_id: int,
+    arguments: Mapping[str, Any],
+    folder: str,
+    *,
+    own_metric: bool = True,
 ) -> SplitScores:
     """Score the active bank on a split.
 
@@ -95,16 +104,18 @@ def evaluate(
         pad_token_id: padding token of the backbone's tokenizer.
         arguments: the stream's ``trainer`` settings.
         folder: Lightning's root folder; nothing is written there.
+        own_metric: whether a metric of the user's own is computed, too.
     """
-    return score(learner, rows, outputs_of(learner, rows, pad_token_id, arguments, folder))
+    found = outputs_of(learner, rows, pad_token_id, arguments, folder)
+    return score(learner, rows, found, own_metric=own_metric)
 
 
-def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> SplitScores:
-    """Score the active bank's outputs for the rows of a split; see `outputs_of`."""
+def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
+    """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     bank, plan = learner.active_bank, learner.plan
-    scores = make_scores(plan.kind, plan.labels, plan.metric)
+    scores = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code if own_metric else None)
     if plan.generation is not None:
-        count(scores, bank, found, None, rows.references, learner.tokenizer, plan.generation.stop)
+        count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})
     elif plan.kind == "token-classification":
         count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)

@@ -18,7 +18,7 @@ from continual_petl.engine.scoring.certified_rows import certified_rows
 from continual_petl.engine.scoring.evaluate import labels_of_words, outputs_of, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
-from continual_petl.heads.words import Answer, answers
+from continual_petl.heads.words import Answer, answers, choices
 from continual_petl.learner.answer import head_of
 from continual_petl.report.misread import MisreadRow, MisreadRows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
@@ -60,7 +60,10 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
         outputs_NC = torch.stack(found).cpu()
         errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
-        predicted = answers(manifest.kind, manifest.labels, outputs_NC[order[:limit]])
+        if rows.option_texts is None:
+            predicted = answers(manifest.kind, manifest.labels, outputs_NC[order[:limit]])
+        else:
+            predicted = choices([rows.option_texts[n] for n in order[:limit]], outputs_NC[order[:limit]])
         places = {n: _row(checked, n, answer) for n, answer in zip(order, predicted, strict=False)}
         all_wrong = len(order)
     columns = [*checked.task.columns.read_by(manifest.kind).values()][:-1]
@@ -120,8 +123,10 @@ def _wrong_tags(
 
 
 def _given(checked: Checked, number: int) -> tuple[str, ...]:
-    pair = () if checked.pairs is None else (checked.pairs[number],)
-    return tuple(clipped(_shown(value)) for value in (checked.inputs[number], *pair))
+    more = () if checked.pairs is None else (checked.pairs[number],)
+    if checked.options is not None:
+        more = (" | ".join(checked.options[number]),)
+    return tuple(clipped(_shown(value)) for value in (checked.inputs[number], *more))
 
 
 def _shown(value: Any) -> str:

@@ -200,6 +200,10 @@ def _measure(session: Session, task: str, digest: str) -> float | None:
         raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
     if split.digest != digest:
         raise _NotMeasurable("its rows are not those it was learned with")
+    try:
+        session.load_metric(task)
+    except InputError as error:
+        raise _NotMeasurable(str(error)) from error
     with predicting(session.models, task) as (learner, _):
         found = evaluate(learner, split.rows, session.models.pad_token_id, session.spec.trainer, session.folder)
     return found.scores.get(session.store.manifest(task).metric)

@@ -95,8 +95,8 @@ def _rows(session: Session, manifest: Manifest) -> RoutedRows | None:
             return None
         chosen = checked.take(np.asarray(drawn_rows(len(checked), manifest.seed), dtype=np.int64))
         rows: list[Row] = chosen.inputs
-        if chosen.pairs is not None:
-            rows = list(zip(chosen.inputs, chosen.pairs, strict=True))
+        if (beside := chosen.pairs or chosen.options) is not None:
+            rows = list(zip(chosen.inputs, beside, strict=True))
         kept[task] = RoutedRows(session, manifest, rows, chosen.names)
         while len(kept) > _MAX_KEPT:
             kept.popitem(last=False)

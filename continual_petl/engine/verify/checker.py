@@ -147,7 +147,7 @@ class Checker:
                 check = replace(check, how=f"{check.how}, {recheck.split} rows", findings=recheck.findings)
             else:
                 how = f"{check.how}; {recheck.split} rows not available"
-                check = replace(check, how=how, findings=(Finding(message=recheck.unreachable, unchecked=True),))
+                check = replace(check, how=how, findings=(Finding(message=recheck.unreachable, unchecked="rows"),))
         return check
 
     def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:

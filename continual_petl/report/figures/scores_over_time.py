@@ -15,7 +15,7 @@ from continual_petl.report.run_facts import RunFacts
 
 MAX_LINES = 40
 """Maximum number of tasks with a line each; beyond that, the spread of the changes is drawn."""
-MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "rows not checked": ""}
+MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "rows not checked": "", "score not checked": ""}
 """Mark after a task's name: whether its bank is bit for bit the certified one."""
 _SYMBOLS = {"measured": "circle", "certified": "diamond-open"}
 

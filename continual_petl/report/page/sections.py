@@ -19,7 +19,7 @@ TOGETHER = 50
 """Number of tasks of a long run whose details share a file."""
 MAX_CURVES = 20
 """Maximum number of half-learned tasks whose curves are shown; the verdict has the progress of each."""
-_MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "CHANGED": "bad"}
+_MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "score not checked": "warn", "CHANGED": "bad"}
 
 
 def sections(facts: RunFacts) -> list[Section]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.stored_tensor import StoredTensor
@@ -31,8 +31,8 @@ class Finding:
     certified: float | None = None
     cause: str | None = None
     """The likely cause."""
-    unchecked: bool | None = None
-    """True if something could not be checked, which does not indicate a change."""
+    unchecked: Literal["rows", "score"] | None = None
+    """What could not be checked, which does not indicate a change: the predictions for rows, or only their score."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values, leaving out unknown ones."""
@@ -81,10 +81,14 @@ class TaskCheck:
 
     @property
     def verdict(self) -> str:
-        """``unchanged``; ``rows not checked`` if rows to be predicted again are missing; otherwise ``CHANGED``."""
+        """``unchanged``; ``rows not checked`` or ``score not checked`` if only that could not be done; otherwise ``CHANGED``.
+
+        Rows to be predicted again may be missing, and the code of the task's own metric may be missing or differ.
+        """
         if self.ok:
             return "unchanged"
-        return "rows not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"
+        unchecked = {finding.unchecked for finding in self.findings}
+        return "CHANGED" if None in unchecked else "rows not checked" if "rows" in unchecked else "score not checked"
 
 
 class Damaged(StoreError):

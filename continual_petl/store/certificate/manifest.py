@@ -15,6 +15,7 @@ from pydantic import (
 
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, metrics_of
+from continual_petl.heads.metric_code import is_own
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.certificate.origin import Origin
@@ -25,7 +26,7 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise")
+_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code")
 """Keys that are left out where they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
@@ -87,7 +88,7 @@ class Manifest(PlanFields):
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
         has_options = self.normalise is not None
-        labelled = self.kind in LABELLED or has_options
+        labelled = self.kind in LABELLED or self.options_from == "task"
         if labelled != (self.labels is not None) or (labelled and not self.labels):
             raise ValueError(f"labels: a task of kind {self.kind} {'needs' if labelled else 'has no'} labels")
         if has_options and self.kind not in GENERATIVE:
@@ -100,7 +101,12 @@ class Manifest(PlanFields):
             )
         if self.chat is not None and self.kind != "causal-lm":
             raise ValueError(f"chat: only a causal-lm has it; kind is {self.kind}")
-        if self.metric not in (allowed := metrics_of(self.kind, options=has_options)):
+        if is_own(self.metric) != (self.metric_code is not None):
+            raise ValueError(
+                f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; only a function has code"
+            )
+        allowed = metrics_of(self.kind, self.options_from)
+        if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
             raise ValueError(f"metric: got {self.metric!r}; allowed for kind {self.kind}: {', '.join(allowed)}")
         unmeasured = self.origin is not None and not self.scores and not self.data
         if not unmeasured and ("validation" not in self.scores or not self.scores.keys() <= self.data.keys()):

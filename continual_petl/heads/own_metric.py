@@ -1,0 +1,90 @@
+"""A score computed by a function of the user's own, which is given the predictions and references of a split all at once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import IGNORED, Kind
+from continual_petl.heads.metric_code import FORM, function_of
+
+
+class OwnMetric(Metric):
+    """Calls a function with two lists, predictions and references, in the form that `Run.predict` returns predictions.
+
+    Args:
+        kind: kind of the task.
+        labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
+        name: the dotted name of the function.
+        code: the digest of its module's file.
+
+    Raises:
+        InputError: if the user has not allowed the code.
+    """
+
+    rows: list[Tensor]
+
+    def __init__(self, kind: Kind, labels: Sequence[str] | None, name: str, code: str) -> None:
+        super().__init__()
+        self.kind, self.labels, self.name = kind, labels, name
+        self.function = function_of(name, code)
+        # Processes that share a fit exchange tensors, so rows are kept as lines of JSON.
+        self.add_state("rows", [], dist_reduce_fx="cat")
+
+    def update(self, preds: Any, target: Any) -> None:
+        """Add the rows of a batch: texts, or what `Head.predictions` returns and the labels."""
+        pairs = zip(*self._in_words(preds, target), strict=True)
+        lines = "".join(f"{json.dumps(pair)}\n" for pair in pairs).encode("ascii")
+        self.rows.append(torch.frombuffer(bytearray(lines), dtype=torch.uint8).to(self.device))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the score by its name, a float64 scalar.
+
+        Raises:
+            InputError: if the function fails, or returns no finite number.
+        """
+        lines = dim_zero_cat(self.rows).cpu().numpy().tobytes().splitlines()
+        predictions, references = ([*column] for column in zip(*map(json.loads, lines), strict=True))
+        try:
+            value = self.function(predictions, references)
+        except (Exception, SystemExit) as error:  # it can raise anything
+            raise InputError(
+                f"metric {self.name!r}: it failed on {len(predictions)} rows: {type(error).__name__}: {error}"
+            ) from error
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise InputError(
+                f"metric {self.name!r}: it returned {value!r:.80} for {len(predictions)} rows, which is not a finite number; "
+                f"a metric is {FORM}, and higher is better."
+            )
+        return {self.name: torch.tensor(float(value), dtype=torch.float64)}
+
+    def _in_words(self, preds: Any, target: Any) -> tuple[list[Any], list[Any]]:
+        if not isinstance(preds, Tensor):
+            return list(preds), list(target)
+        if self.labels is None:
+            return preds.flatten().tolist(), target.flatten().tolist()
+        labels = self.labels
+        if self.kind == "multilabel":
+            return [*map(self._present, preds)], [*map(self._present, target)]
+        if self.kind == "token-classification":
+            words = [row != IGNORED for row in target]
+            return tuple(  # type: ignore[return-value]
+                [[labels[tag] for tag in row[own].tolist()] for row, own in zip(rows, words, strict=True)]
+                for rows in (preds, target)
+            )
+        return [labels[place] for place in preds.tolist()], [labels[place] for place in target.tolist()]
+
+    def _present(self, row: Tensor) -> list[str]:
+        assert self.labels is not None
+        return [self.labels[place] for place in row.nonzero().flatten().tolist()]

@@ -1,0 +1,205 @@
+"""Tasks whose rows have their own options: from the column to the certificate, and predictions in every way."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from continual_petl import InputError, Run, learn
+from continual_petl.cli.main import main
+from continual_petl.heads.words import Answer
+from continual_petl.serve import ServeSettings, make_app
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.task_spec import TaskSpec
+from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.chats import chat_backbone, user
+from tests.streams_in_code import stream, task, task_of_kind
+
+
+def rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return rows with two or three options, of which the first word of the source is right."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        words = [f"w{number}" for number in draw.sample(range(20, 80), k=5)]
+        options = draw.sample([words[0], f"{words[3]} {words[4]}", words[4]][: draw.choice((2, 3))], k=2)
+        options = list(dict.fromkeys([*options, words[0]]))
+        found.append({"source": " ".join(words[:3]), "choices": options, "target": words[0]})
+    return found
+
+
+def choice(name: str = "choice", **more: Any) -> dict[str, Any]:
+    """Return a task whose rows have their own options."""
+    data = {"train": rows(16, 1), "validation": rows(5, 2), "test": rows(9, 3)}
+    own = {"columns": {"options": "choices"}, "max_target_length": 8}
+    return {"name": name, "kind": "causal-lm", "data": data, **own, **more}
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    backbone = chat_backbone(tmp_path_factory.mktemp("backbones") / "llama")
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    tasks = [
+        choice(normalise="characters"),
+        choice("talk", chat={}, probe="validation"),
+        task("topics", num_rows=16),
+        task_of_kind("causal-lm", "texts", num_rows=16, max_target_length=8),
+    ]
+    given = {"name": str(backbone), "max_length": 40}
+    learn(stream(backbone, tasks, backbone=given, training={"epochs": 1}), folder)
+    return folder
+
+
+def pairs() -> list[Any]:
+    return [(row["source"], row["choices"]) for row in rows(9, 3)]
+
+
+def test_the_certificate_holds_no_options(learned: Path) -> None:
+    run = Run(learned)
+    for check in run.verify(data=True):
+        assert check.problems == ()
+        assert check.how == "digests and probe, bit for bit, test rows"
+    manifest = run.store.manifest("choice")
+    assert (manifest.labels, manifest.options_from, manifest.normalise) == (None, "row", "characters")
+    assert (manifest.metric, set(manifest.scores["test"].scores)) == ("accuracy", {"accuracy"})
+    assert manifest.plan().options_from == "row"
+    first = load_stream(learned / "stream.yaml").tasks[0]
+    assert (first.columns.options, first.options_from, first.resolved_metric) == ("choices", "row", "accuracy")
+    tree = manifest.model_dump(mode="json") | {"metric": "macro_f1"}
+    with pytest.raises(ValidationError, match="got 'macro_f1'; allowed for kind causal-lm: accuracy"):
+        Manifest.model_validate(tree)
+
+
+def test_scores_are_those_of_the_predictions(learned: Path) -> None:
+    run = Run(learned)
+    for name in ("choice", "talk"):
+        found = run.predict(pairs(), task=name)
+        right = sum(answer.value == row["target"] for answer, row in zip(found, rows(9, 3), strict=True))
+        assert run.store.manifest(name).score == pytest.approx(right / 9)
+        for answer, (_, options) in zip(found, pairs(), strict=True):
+            assert answer.probabilities is not None
+            assert [*answer.probabilities] == options
+            assert answer.value == max(answer.probabilities, key=answer.probabilities.__getitem__)
+            assert sum(answer.probabilities.values()) == pytest.approx(1)
+        misread = run.misread(name)
+        assert (misread.why_none, misread.num_misread) == (None, 9 - right)
+        assert all(" | " in row.given[1] for row in misread.rows)
+
+
+def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
+    run = Run(learned)
+    given: list[Any] = [pairs()[0], "w32 w33", "w34 w35", ([user("w36 w37")], ["w1", "w2"])]
+    names = ["choice", "topics", "texts", "talk"]
+    for row, name, answer in zip(given, names, run.predict(given, names), strict=True):
+        assert run.predict([row], task=name) == [answer]
+        assert isinstance(run.predict(row, task=name), Answer)
+    with pytest.raises(InputError, match="task 'choice' chooses among its options, and generates no text"):
+        run.stream(pairs()[0], "choice")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("w1 w2", r"row 1 is 'w1 w2'; each row of this task is a pair of a source and a list of options"),
+        (("w1", ["w2"]), "row 1, options: it has 1 option; a row needs 2 to 1,000 different texts"),
+        (("w1", ["w2", "w2"]), "row 1, options: 'w2' is among the options twice"),
+        (("w1", ["w2", " "]), "row 1, options: option 2 is ' '"),
+        (("w1", ["w2", "w3 " * 9]), r"row 1, options: 'w3 .* has 10 tokens with its end token"),
+    ],
+)
+def test_rows_that_cannot_be_predicted_are_refused(learned: Path, row: Any, message: str) -> None:
+    for name in ("choice", "talk"):
+        with pytest.raises(InputError, match=message):
+            Run(learned).predict([row], task=name)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_predict_reads_the_options_of_a_file(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    file = tmp_path / f"rows.{form}"
+    if form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows(9, 3)))
+    else:
+        cells = [(row["source"], json.dumps(row["choices"]).replace('"', '""')) for row in rows(9, 3)]
+        file.write_text("source,choices\n" + "".join(f'{source},"{options}"\n' for source, options in cells))
+    for name in ("choice", "talk"):
+        assert main(["predict", str(learned), "--task", name, "--json", "--input", str(file)]) == 0
+        records = json.loads(capsys.readouterr().out)
+        assert [record["options"] for record in records] == [options for _, options in pairs()]
+        assert [record["answer"] for record in records] == [
+            answer.value for answer in Run(learned).predict(pairs(), task=name)
+        ]
+    assert main(["predict", str(learned), "--task", "choice", "w1 w2"]) == 2
+    assert "in this task each row has its own options, so give --input" in capsys.readouterr().err
+    file.write_text(file.read_text().replace('"w', '"", "w', 1) if form == "jsonl" else "source,choices\nw1,w2\n")
+    assert main(["predict", str(learned), "--task", "choice", "--input", str(file)]) == 2
+    assert ":2" in (shown := capsys.readouterr().err) or ":1" in shown
+
+
+def test_endpoint_takes_options_beside_the_source(learned: Path) -> None:
+    inputs = [{"source": source, "options": options} for source, options in pairs()]
+    with TestClient(make_app(learned, ServeSettings(max_rows=100)), base_url="http://127.0.0.1") as client:
+        found = client.post("/v1/predict", json={"inputs": inputs, "task": "choice"}).json()
+        answers = Run(learned).predict(pairs(), task="choice")
+        assert [record["answer"] for record in found["predictions"]] == [answer.value for answer in answers]
+        for row, message in (
+            ({"source": "w1"}, "it has no options; each row must be an object with the keys source and options"),
+            ({"source": "w1", "options": "w2"}, "options: it is not a list of texts"),
+            ({"source": "w1", "options": ["w2", 3]}, "options: one of them is not a text"),
+            ({"source": "w1", "options": ["w2", "w2"]}, "'w2' is among the options twice"),
+        ):
+            refused = client.post("/v1/predict", json={"inputs": [row], "task": "choice"})
+            assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.json()
+    with TestClient(make_app(learned, ServeSettings(max_rows=9)), base_url="http://127.0.0.1") as client:
+        refused = client.post("/v1/predict", json={"inputs": inputs, "task": "choice"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_many_rows")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (None, "row 5: missing"),
+        ("w1", "row 5: 'w1' is not a list"),
+        ([], "row 5: it has 0 options"),
+        (["w1"], "row 5: it has 1 option. Every row needs a list of 2 to 1,000 different texts"),
+        ([f"w{n}" for n in range(1001)], "row 5: it has 1,001 options"),
+        (["w1", 2], "row 5: option 2 is 2"),
+        (["w1", " "], "row 5: option 2 is ' '"),
+        (["w1", "w1"], "row 5: 'w1' is among the options twice"),
+        (["w1", "w2"], "column 'target': 1 row cannot be used: row 5: 'w.*' is not among 'w1', 'w2'"),
+    ],
+)
+def test_rows_without_usable_options_are_refused(tmp_path: Path, cell: Any, message: str) -> None:
+    wrong = choice()
+    wrong["data"]["train"][4]["choices"] = cell
+    spec = stream(tmp_path, [wrong]).spec
+    with pytest.raises(InputError, match=message):
+        check_data(spec, spec.tasks[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"options": ["w1", "w2"]}, "columns.options gives each row its own options: remove one of the two"),
+        ({"metric": "macro_f1"}, "allowed for kind causal-lm with columns.options: accuracy \\["),
+        (
+            {"metric": "own.metric", "remote_code": True},
+            "allowed for kind causal-lm with columns.options: accuracy \\[",
+        ),
+        ({"generation": {"max_new_tokens": 4}}, "has no effect with options, since no text is generated"),
+        ({"columns": {"messages": "m", "options": "choices"}}, "is not read if messages is given"),
+        ({"columns": {"options": "target"}}, "source, options and target must be three different columns"),
+        ({"kind": "classification"}, "is not read by a classification"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TaskSpec.model_validate(choice() | more)

@@ -1,0 +1,143 @@
+"""A metric of the user's own is imported only with permission, is refused with a reason, and is called with predictions."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl.digests import file_digest
+from continual_petl.errors import InputError
+from continual_petl.heads import metric_code
+from continual_petl.heads.kinds import IGNORED
+from continual_petl.heads.metric_code import code_problem, function_of, load_metric
+from continual_petl.heads.scores import make_scores
+
+CODE = """
+from json import dumps
+from math import nan
+seen = []
+number = 1
+def share(predictions, references):
+    seen.append((predictions, references))
+    return sum(map(bool, map(list.__eq__, [predictions], [references]))) / 1
+def undefined(predictions, references): return nan
+def text(predictions, references): return "0.5"
+def broken(predictions, references): raise KeyError("x")
+class Kind: pass
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a package whose __init__ leaves a trace when it is executed."""
+    monkeypatch.setattr(metric_code, "_loaded", {})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "own_scores"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'trace')!r}).write_text('executed')\n"
+    )
+    (folder / "good.py").write_text(CODE)
+    (folder / "bad.py").write_text("1 / 0\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_scores"]:
+        monkeypatch.delitem(sys.modules, name)
+    return folder
+
+
+def test_code_is_identified_without_executing_it(package: Path) -> None:
+    digest = file_digest(package / "good.py")
+    assert code_problem("own_scores.good.share", digest) is None
+    assert "its SHA-256 is" in str(code_problem("own_scores.good.share", "0" * 64))
+    assert "there is no module 'own_scores.none'" in str(code_problem("own_scores.none.share", digest))
+    with pytest.raises(InputError, match=r"good\.py is not the code that the score was certified with"):
+        load_metric("own_scores.good.share", "0" * 64)
+    with pytest.raises(InputError, match="has not been imported here, since that needs your permission"):
+        function_of("own_scores.good.share", digest)
+    assert not (package.parent / "trace").exists()
+    assert load_metric("own_scores.good.share") == digest
+    assert (package.parent / "trace").exists()
+    with pytest.raises(InputError, match="needs your permission"):
+        function_of("own_scores.good.share", "0" * 64)
+    assert function_of("own_scores.good.share", digest)([], []) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("no_such_package.f", "there is no module 'no_such_package': install its package, or add the folder"),
+        ("own_scores.good.more.f", "own_scores.good is a module, not a package, so it has no module 'more'"),
+        ("own_scores.bad.f", "module own_scores.bad cannot be imported: ZeroDivisionError: division by zero"),
+        ("own_scores.good.shar", r"has no 'shar' (did you mean 'share'?); name a function (predictions, references)"),
+        ("own_scores.good.number", "it is not a function but int; name a function"),
+        ("own_scores.good.Kind", "it is a class; name a function"),
+        ("own_scores.good.dumps", "is defined in module json, whose code .* write metric: json.dumps"),
+        ("sys.exit", "module sys has no file, so a certificate cannot identify its code"),
+    ],
+)
+def test_what_is_no_function_is_refused(package: Path, metric: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"metric {metric!r}: .*{message if '.*' in message else re.escape(message)}"):
+        load_metric(metric)
+
+
+def test_code_that_has_changed_since_it_was_imported_is_refused(package: Path) -> None:
+    load_metric("own_scores.good.share")
+    (package / "good.py").write_text(CODE + "\n")
+    with pytest.raises(InputError, match=r"good\.py has changed since it was imported: start Python again"):
+        load_metric("own_scores.good.share")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("undefined", "it returned nan for 2 rows, which is not a finite number"),
+        ("text", "it returned '0.5' for 2 rows, which is not a finite number"),
+        ("broken", "it failed on 2 rows: KeyError: 'x'"),
+    ],
+)
+def test_results_that_are_no_finite_numbers_are_refused(package: Path, name: str, message: str) -> None:
+    metric = f"own_scores.good.{name}"
+    scores = make_scores("causal-lm", None, metric, load_metric(metric))
+    scores.update(["a", "b"], ["a", "c"])
+    with pytest.raises(InputError, match=rf"^metric '{metric}': {re.escape(message)}"):
+        scores.compute()
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "predictions", "targets", "expected"),
+    [
+        ("causal-lm", None, ["a\n", "\u00e4"], ["b", "c"], (["a\n", "\u00e4"], ["b", "c"])),
+        ("causal-lm", ("x", "y"), torch.tensor([1, 0]), torch.tensor([0, 0]), (["y", "x"], ["x", "x"])),
+        ("classification", ("x", "y"), torch.tensor([1, 0]), torch.tensor([0, 0]), (["y", "x"], ["x", "x"])),
+        ("regression", None, torch.tensor([0.5, 1]), torch.tensor([2.0, 3]), ([0.5, 1.0], [2.0, 3.0])),
+        (
+            "multilabel",
+            ("x", "y"),
+            torch.tensor([[True, True], [False, False]]),
+            torch.tensor([[0.0, 1], [1, 0]]),
+            ([["x", "y"], []], [["y"], ["x"]]),
+        ),
+        (
+            "token-classification",
+            ("O", "B-A"),
+            torch.tensor([[0, 1, 1], [1, 1, 0]]),
+            torch.tensor([[IGNORED, 0, 1], [1, IGNORED, IGNORED]]),
+            ([["B-A", "B-A"], ["B-A"]], [["O", "B-A"], ["B-A"]]),
+        ),
+    ],
+)
+def test_the_function_is_given_predictions_in_words(
+    package: Path, kind: Any, labels: Any, predictions: Any, targets: Any, expected: Any
+) -> None:
+    metric = "own_scores.good.share"
+    digest = load_metric(metric)
+    scores = make_scores(kind, labels, metric, digest)
+    for row in range(2):
+        scores.update(predictions[row : row + 1], targets[row : row + 1])
+    assert metric in scores.compute()
+    assert sys.modules["own_scores.good"].seen == [expected]
+    assert set(scores) - set(make_scores(kind, labels, metric)) == {"own"}
