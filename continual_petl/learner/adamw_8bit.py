@@ -41,10 +41,10 @@ def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining
     class AdamW8bit(base):  # type: ignore[misc, valid-type]
         """See the module."""
 
-        @torch.compiler.set_stance("force_eager")
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             """Do one step, without compiling it."""
-            return super().step(closure)
+            with torch.compiler.set_stance("force_eager"):  # type: ignore[no-untyped-call]
+                return super().step(closure)
 
         def state_dict(self) -> dict[str, Any]:
             """Return the state with each 8-bit moment as a mapping of plain tensors."""
