@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ def peft_card(subject: Subject, auto: str, config: Mapping[str, Any], *, with_he
     text = f"""An adapter of [peft](https://huggingface.co/docs/peft) ({form}) for a task of kind {kind}, exported by
 continual-petl. On the rows in the task's certificate, its outputs match those of the certified bank within 1e-5 in float32.
 """
+    text += _in_vllm(config) if kind == "causal-lm" and form == "LORA" else ""
     text += _labels_and_code(subject, _code(subject, auto, config, with_head))
     return new_card(base_model(subject.backbone.name), "peft", ("peft", "continual-learning"), subject.plan.name, text)
 
@@ -87,6 +89,20 @@ def _counted_tokens(plan: TaskPlan) -> str:
     return """
 For `repetition_penalty` and `no_repeat_ngram_size`, `generate` also counts the tokens of the source; continual-petl counts
 only those of the generated text, so its texts can differ.
+"""
+
+
+def _in_vllm(config: Mapping[str, Any]) -> str:
+    """Return a note if vLLM does not load a LoRA adapter, or computes something else (vllm/lora/peft_helper.py)."""
+    if refused := [name for name, key in (("DoRA", "use_dora"), ("modules_to_save",) * 2) if config.get(key)]:
+        return f"\nvLLM does not load it ({', '.join(refused)}): use peft, as below.\n"
+    ranks, alphas = config["rank_pattern"], config["alpha_pattern"]
+    factors = {alphas.get(name, config["lora_alpha"]) / ranks.get(name, config["r"]) for name in {*ranks, *alphas}}
+    if all(math.isclose(factor, config["lora_alpha"] / config["r"]) for factor in factors):
+        return ""
+    return """
+Its modules have different factors (`alpha_pattern`). vLLM ignores `alpha_pattern`, and so would compute something else: use
+peft, as below, or learn the task with the same `scale` for all modifications.
 """
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from continual_petl.learner.adamw_8bit import NAME, make_adamw_8bit
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 
@@ -26,6 +27,9 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
         bank: the bank; only its parameters that are not frozen are trained.
         training: the optimizer and its settings.
         fused: whether to use the fused step where torch supports it: float32 on one CPU or GPU.
+
+    Raises:
+        InputError: if the optimizer needs a package that is not installed.
     """
     trainable = [parameter for parameter in bank.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
@@ -34,6 +38,8 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
         {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    if training.optimizer == NAME:
+        return make_adamw_8bit(groups, training)
     # None lets torch choose between its other two implementations.
     kernel = True if fused and _can_fuse(trainable) else None
     if training.optimizer == "sgd":

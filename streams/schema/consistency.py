@@ -21,8 +21,9 @@ _TRAINER_KEYS = {
     "gradient_clip_val": "training.gradient_clip",
 }
 """Arguments of Lightning's Trainer that the stream file sets with a different key."""
-_KNOWN = ("adamw", "adam", "sgd")
-_OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
+_ADAMS = ("adamw", "adamw_8bit", "adam")
+_KNOWN = (*_ADAMS, "sgd")
+_OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": _ADAMS, "eps": _ADAMS}
 
 _ITSELF = "a task cannot start from its own bank: name an earlier task, or remove start_from"
 _READS_ITSELF = "a task cannot read its own bank: name earlier tasks only"

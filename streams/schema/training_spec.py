@@ -78,16 +78,17 @@ class TrainingSpec(FrozenModel):
     learning_rate: Rate | None = None
     """Peak learning rate of the schedule; null means the default of the bank's preset, see
     `continual_petl.banks.config.recipes`."""
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """The optimizer; each task gets a new one, with only the parameters of its bank."""
+    optimizer: Literal["adamw", "adamw_8bit", "adam", "sgd"] = "adamw"
+    """The optimizer; each task gets a new one, with only the parameters of its bank. adamw_8bit keeps the moments of matrices
+    of 4,096 values or more in 8 bits, and needs the extra `quantize`."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.01
-    """Weight decay (decoupled in adamw, L2 in adam and sgd)."""
+    """Weight decay (decoupled in adamw and adamw_8bit, L2 in adam and sgd)."""
     momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd."""
     betas: tuple[Annotated[Float, Field(ge=0, lt=1)], Annotated[Float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    """The two betas of adamw and adam."""
+    """The two betas of adamw, adamw_8bit and adam."""
     eps: Annotated[Float, Field(gt=0)] = 1e-8
-    """The epsilon of adamw and adam."""
+    """The epsilon of adamw, adamw_8bit and adam."""
     schedule: Literal["linear", "constant"] = "linear"
     """The learning rate after the warm-up: decrease linearly to zero, or stay constant."""
     warmup: Annotated[Float, Field(ge=0, le=1)] = 0.1

@@ -43,7 +43,7 @@ def test_stream_file_keys_have_a_row() -> None:
     "row",
     [
         "| `batch_size` | whole number (at least 1) | `32` | Rows per batch on one device, before `accumulate`; ",
-        "| `weight_decay` | number (at least 0) | `0.01` | Weight decay (decoupled in adamw, L2 in adam and sgd). |",
+        "| `weight_decay` | number (at least 0) | `0.01` | Weight decay (decoupled in adamw and adamw_8bit, L2 in adam and ",
         "| `epochs` | whole number (at least 1), or `null` | `null` | Passes over the training split; null means ",
         "| `betas` | list of number (at least 0, below 1) and number (at least 0, below 1) | `[0.9, 0.999]` |",
         "| `evaluate` | `auto`, `all`, `sample`, `certified` | `auto` |",

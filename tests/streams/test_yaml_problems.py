@@ -69,7 +69,7 @@ EXPECTED = [
     (4, "bank.rank", "got 0; allowed: a whole number of at least 1"),
     (4, "bank.foo", "unknown key 'foo'; allowed here: preset, modifications"),
     (6, "training.epochs", "got 1.5; allowed: a whole number of at least 1"),
-    (7, "training.optimizer", "got 'AdamW2' (did you mean 'adamw'?); allowed: adamw, adam, sgd"),
+    (7, "training.optimizer", "got 'AdamW2' (did you mean 'adamw'?); allowed: adamw, adamw_8bit, adam, sgd"),
     (8, "training.betas.1", "is missing: add it; allowed: a number of at least 0 and below 1"),
     (9, "training.epocs", "unknown key 'epocs' (did you mean 'epochs'?)"),
     (10, "training.gradient_clip", "got 'big'; allowed: a number above 0 or null"),

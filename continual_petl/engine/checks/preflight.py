@@ -21,6 +21,7 @@ from continual_petl.engine.checks.warm_start import check_copies, check_parent
 from continual_petl.engine.session import Session, other_seeds
 from continual_petl.engine.trainers import check_trainer_arguments, num_processes
 from continual_petl.errors import InputError, about
+from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files.reading import refuse_link
@@ -194,6 +195,8 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
         )
     # Labels are not known yet; their number only determines the head's width.
     plan = session.plan(task, None)
+    with about("training", "optimizer"):
+        check_8bit(plan.training)
     with about("bank"):
         check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)
