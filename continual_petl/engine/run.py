@@ -304,7 +304,7 @@ class Run(Sharing):
         *,
         progress: OnProgress | None = None,
     ) -> Ablation:
-        """Score a task's bank without its modifications in spans of layers, and without training (Houlsby et al. 2019, 3.6).
+        """Score a task's bank with its modifications removed in spans of layers; nothing is trained (Houlsby et al. 2019, 3.6).
 
         Args:
             task: a learned task; its rows have to be available.
@@ -319,7 +319,7 @@ class Run(Sharing):
         Example::
 
             found = run.ablate("agnews")
-            found.full, found[0, 3].relative  # the full bank's score; the loss without layers 0 to 3
+            found.full, found[0, 3].relative  # the score; its relative change with layers 0 to 3 off
             found.figure()
         """
         self.check_learned(task)

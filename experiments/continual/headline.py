@@ -24,7 +24,7 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
         # A fine-tuned body replaces the backbone; everything else needs it in addition.
         stored = size.share + (0 if method.family is FULL else 1)
         rows.append(f"| {method.name} | {shown(means['ACC'])} | {forgetting} | {stored:.3f}x |")
-        # These rates were not chosen on validation rows, so each has its own row.
+        # These learning rates were not chosen on validation rows, so each has its own row.
         for at in lower_rates.lower(stream, scale, book) if method is SEQUENTIAL else ():
             rows.append(f"| {method.name}, rate {at.rate:g} | {at.acc:.1f} | {at.forgetting:.1f} | {stored:.3f}x |")
     orders = {order for order, _ in stream.runs(scale)}
@@ -36,7 +36,7 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
         f"{stream.limits['train']} training rows each, {seeds}. ACC is the mean accuracy on all tasks after the last one; "
         f"forgetting is the drop of a task's score from its best, averaged over all tasks but the last; both are in points, "
         f"with standard errors over seeds ({crossed}: one seed per order, so over orders too). Learning rates were chosen on "
-        f"validation rows of tasks learned alone ({own:g} for fine-tuning); fine-tuning forgets less at lower rates, which "
+        f"validation rows of tasks learned alone ({own:g} for fine-tuning); fine-tuning forgets less at lower ones, which "
         f"are listed separately, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is in "
         "units of one backbone; a fine-tuned body replaces the backbone, without its pooler."
     )

@@ -21,7 +21,7 @@ from experiments.studies.trial import Trial
 
 @dataclass(frozen=True)
 class AtRate:
-    """Scores of sequential fine-tuning at a rate, in points; means over orders, with one seed."""
+    """Scores of sequential fine-tuning at a learning rate, in points; means over orders, with one seed."""
 
     rate: float
     acc: float
@@ -30,7 +30,7 @@ class AtRate:
 
 
 def trials_at(rate: float, stream: Stream, scale: Scale, book: Book) -> list[Trial]:
-    """Return a trial for each order, with the first seed; an empty list if the method's rate is not known yet."""
+    """Return a trial for each order, with the first seed; an empty list if the method's learning rate is not known yet."""
     seed = scale.seeds[0]
     orders = dict.fromkeys(order for order, _ in stream.runs(scale, SEQUENTIAL))
     found = [SEQUENTIAL.trial(stream, scale, book, order, seed, rate) for order in orders]
@@ -38,13 +38,13 @@ def trials_at(rate: float, stream: Stream, scale: Scale, book: Book) -> list[Tri
 
 
 def trials(stream: Stream, scale: Scale, book: Book) -> list[Trial]:
-    """Return the trials at all rates; at the method's chosen rate, they are the method's trials."""
+    """Return the trials at all learning rates; at the method's chosen rate, they are the method's trials."""
     rates = scale.some(SEQUENTIAL.family.rates)
     return [trial for rate in rates for trial in trials_at(rate, stream, scale, book)]
 
 
 def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
-    """Return the results for each rate at which all orders were run, the lowest rate first."""
+    """Return the results for each learning rate at which all orders were run, the lowest rate first."""
     rows = []
     for rate in sorted(scale.some(SEQUENTIAL.family.rates)):
         outcomes = [book.outcome(trial) for trial in trials_at(rate, stream, scale, book)]
@@ -61,25 +61,27 @@ def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
 
 
 def section(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return a paragraph and a table; an empty string if no rate is complete."""
+    """Return a paragraph and a table; an empty string if no learning rate is complete."""
     rows = [
         [f"{row.rate:g}", f"{row.acc:.1f}", f"{row.forgetting:.1f}", f"{row.learning_accuracy:.1f}"]
         for row in found(stream, scale, book)
     ]
     if not rows:
         return ""
-    said = "Sequential fine-tuning at each of these rates, as means over orders with the first seed; no rate is tuned:"
+    said = (
+        "Sequential fine-tuning at each of these learning rates: means over orders with the first seed; none is tuned."
+    )
     return f"{said}\n\n{grid(['rate', 'ACC', 'forgetting', 'learning accuracy'], rows)}"
 
 
 def lower(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
-    """Return the results at the rates below the method's chosen rate."""
+    """Return the results at the learning rates below the method's chosen rate."""
     own = SEQUENTIAL.family.rate(scale, book)
     return [row for row in found(stream, scale, book) if own is not None and row.rate < own]
 
 
 def sentence(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return the sentence for RESULTS.md: ACC and forgetting at the rates below the method's chosen rate."""
+    """Return the sentence for RESULTS.md: ACC and forgetting at the learning rates below the method's chosen rate."""
     rows = lower(stream, scale, book)
     if not rows:
         return ""

@@ -36,7 +36,7 @@ class Family:
     epochs: int
 
     def alone(self, scale: Scale) -> list[list[Trial]]:
-        """Return, for every rate, the trials of the tasks that choose among the rates."""
+        """Return, for every learning rate, the trials of the tasks that choose among the rates."""
         return [
             [
                 limited(
@@ -50,13 +50,13 @@ class Family:
         ]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the rate with the best mean validation score, the lower one in a tie; None if a score is missing."""
+        """Return the learning rate with the best mean validation score, in a tie the lower one; None if one is missing."""
         if any(book.outcome(trial) is None for trials in self.alone(scale) for trial in trials):
             return None
         found = []
         for trials in self.alone(scale):
             scores = [score for trial in trials if (score := book.score(trial, "validation")) is not None]
-            # A rate at which a task diverges is not eligible.
+            # A learning rate at which a task diverges is not eligible.
             if len(scores) == len(trials):
                 found.append((sum(scores) / len(scores), -float(trials[0].training["learning_rate"])))
         return -max(found)[1] if found else None
@@ -98,7 +98,7 @@ class Method:
     def trial(
         self, stream: Stream, scale: Scale, book: Book, order: Order, seed: int, rate: float | None = None
     ) -> Trial | None:
-        """Return the trial for an order and a seed; None if the rate of its family is not known yet.
+        """Return the trial for an order and a seed; None if the learning rate of its family is not known yet.
 
         Args:
             stream: the stream to learn.
@@ -190,12 +190,12 @@ class Stream:
         return first if method.way == "joint" else [*first, (self.orders[1], scale.seeds[0])]
 
     def trials(self, method: Method, scale: Scale, book: Book) -> list[Trial]:
-        """Return a method's trials; an empty list if its rate is not known yet."""
+        """Return a method's trials; an empty list if its learning rate is not known yet."""
         found = [method.trial(self, scale, book, order, seed) for order, seed in self.learned(method, scale)]
         return [trial for trial in found if trial is not None]
 
     def plan(self, scale: Scale, book: Book) -> Iterator[list[Trial]]:
-        """Choose rates, then learn the streams; the methods behind the claim of no forgetting come first."""
+        """Choose learning rates, then learn the streams; the methods behind the claim of no forgetting come first."""
         yield [trial for family in FAMILIES for trials in family.alone(scale) for trial in trials]
         for methods in ((BANKS[0], SEQUENTIAL), METHODS):
             yield [trial for method in methods for trial in self.trials(method, scale, book)]

@@ -141,7 +141,7 @@ class OneModel:
             loss = part.head.loss(self.outputs(part, batch), batch["labels"]) * (len(batch["labels"]) / rows)
             if not loss.isfinite():
                 raise DivergedError(
-                    f"task {part.plan.name!r}: learning diverged: the loss is not finite; lower the rate"
+                    f"task {part.plan.name!r}: learning diverged: the loss is not finite; lower the learning rate"
                 )
             torch.autograd.backward(loss)
         if training.gradient_clip is not None:

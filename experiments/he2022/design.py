@@ -72,7 +72,7 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds; trials shared with the methods study are taken from its ledger."""
+    """Choose learning rates, then learn with all seeds; trials shared with the methods study are taken from its ledger."""
     rows = _needed(scale)
     yield stages(rows, scale, book)[0]
     yield stages(rows, scale, book)[1]

@@ -52,7 +52,7 @@ def _sized(of_size: Spec | None) -> Spec:
 
 @functools.cache
 def methods() -> dict[str, tuple[Spec, tuple[float, float], Texts]]:
-    """Return every method's bank and rates, and the row of the paper with the nearest size."""
+    """Return every method's bank and learning rates, and the row of the paper with the nearest size."""
     sizes = {
         "prefix": preset("prefix_flat", "length"),
         "SA ffn": written("ffn", "sequential"),
@@ -84,14 +84,14 @@ def names(scale: Scale) -> tuple[str, ...]:
 
 
 def grid(scale: Scale, name: str, task: str) -> list[Trial]:
-    """Return the trials that choose a method's rate; the best of them is also a final trial."""
+    """Return the trials that choose a method's learning rate; the best of them is also a final trial."""
     bank, rates, _ = methods()[name]
     return [trial(scale, task, bank, rate, scale.seeds[0]) for rate in rates]
 
 
 def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
-    """Return the final trials, one per seed; an empty list while the rate is not known."""
-    # If no prediction has a correct 4-gram, BLEU is 0 for both rates, so single words decide between them.
+    """Return the final trials, one per seed; an empty list while the learning rate is not known."""
+    # If no prediction has a correct 4-gram, BLEU is 0 for both learning rates, so single words decide between them.
     scores = [
         [_score(book, each, task, metric, "validation") for metric in (TASK_METRICS[task], "rouge1")]
         for each in grid(scale, name, task)
@@ -99,7 +99,7 @@ def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
     if any(book.outcome(each) is None for each in grid(scale, name, task)):
         return []
     bank, rates, _ = methods()[name]
-    # A rate at which learning diverged has no scores.
+    # A learning rate at which learning diverged has no scores.
     known = [number for number, pair in enumerate(scores) if None not in pair]
     if not known:
         return []
@@ -108,7 +108,7 @@ def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates with the first seed, which completes a study of one seed; then add the other seeds one by one."""
+    """Choose learning rates with the first seed, which completes a study of one seed; then add seeds one by one."""
     yield [each for task in TASKS for name in names(scale) for each in grid(scale, name, task)]
     for number in range(1, scale.num_seeds):
         yield [trials[number] for task in TASKS for name in names(scale) if (trials := final(scale, book, name, task))]

@@ -40,12 +40,12 @@ def longer(row: Row) -> Method:
 
 
 def final(row: Row, scale: Scale, book: Book) -> list[Trial]:
-    """Return the final trials, one per seed; an empty list while the rate is not known."""
+    """Return the final trials, one per seed; an empty list while the learning rate is not known."""
     return longer(row).repeated(scale, book, TASK, train=TRAIN)
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose a rate for each row, then learn with all seeds."""
+    """Choose a learning rate for each row, then learn with all seeds."""
     rows = rows_of(scale)
     yield [trial for row in rows for trial in longer(row).grid(scale, TASK, scale.seeds[0], TRAIN)]
     yield [trial for row in rows for trial in final(row, scale, book)]
@@ -76,7 +76,8 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
 
 _INTRO = f"""Accuracy on MRPC's test rows, in points: mean and standard error over seeds; the best of each column is bold.
 {TRAIN:,} training rows as in the methods study; each row's learning rate is chosen from the same two, on MRPC's validation
-rows with the first seed. The gain of the last epoch is on validation rows; the rate decays to zero by then."""
+rows with the first seed. The gain of the last epoch is on validation rows; the learning rate has decayed to zero by
+its end."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
@@ -101,7 +102,7 @@ def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
     scores = ours.score(scale, book, TASK), theirs.score(scale, book, TASK)
     if scores[0] is None or scores[1] is None:
         return ""
-    return f"with three epochs, at the rate of SST-2: {shown(scores[0])} against {shown(scores[1])}"
+    return f"with three epochs, at the learning rate of SST-2: {shown(scores[0])} against {shown(scores[1])}"
 
 
 STUDY = Study(

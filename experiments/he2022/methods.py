@@ -40,7 +40,7 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds."""
+    """Choose learning rates, then learn with all seeds."""
     rows = rows_of(scale)
     yield stages(rows, scale, book)[0]
     yield stages(rows, scale, book)[1]

@@ -61,7 +61,7 @@ def presets(scale: Scale) -> tuple[str, ...]:
 
 
 def grids(scale: Scale, preset: str) -> list[list[Trial]]:
-    """Return the trials that choose a preset's rate, task by task."""
+    """Return the trials that choose a preset's learning rate, task by task."""
     seed = scale.seeds[0]
     if preset in OF_MANY_TASKS:
         method = OF_MANY_TASKS[preset]
@@ -77,7 +77,7 @@ def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
 
 
 def scores(scale: Scale, book: Book, preset: str) -> dict[float, float | None]:
-    """Return the mean validation score over tasks for every rate, using the best bank tried at that rate.
+    """Return the mean validation score over tasks for every learning rate, using the best bank tried at that rate.
 
     Returns:
         Scores on a 0-100 scale, None for a rate at which a task diverged; empty while any trial is missing.
@@ -99,7 +99,7 @@ def scores(scale: Scale, book: Book, preset: str) -> dict[float, float | None]:
 
 
 def chosen(scale: Scale, book: Book, preset: str) -> float | None:
-    """Return the rate with the best score, the lower one in a tie; None if there are no scores."""
+    """Return the learning rate with the best score, the lower one in a tie; None if there are no scores."""
     known = [(score, -rate) for rate, score in scores(scale, book, preset).items() if score is not None]
     return -max(known)[1] if known else None
 
@@ -121,8 +121,8 @@ def body(scale: Scale, book: Book) -> str:
 
 _INTRO = """The default learning rate and epochs of each preset, and the validation score of each learning rate that was
 tried, in points, as a mean over tasks: with a single task, a difference of a point or two is not meaningful. Epochs are
-those of `houlsby2019/compare` for tasks of a few thousand rows, and were not tuned; rates on a single task were tried with
-3."""
+those of `houlsby2019/compare` for tasks of a few thousand rows, and were not tuned; learning rates on a single task were
+tried with 3."""
 
 
 STUDY = Study(

@@ -33,17 +33,17 @@ class Row:
     name: str
     bank: Spec
     method: Method
-    """The method with which the rate is chosen; its bank may have a different size."""
+    """The method with which the learning rate is chosen; its bank may have a different size."""
     budget: float | None = None
     """Target share of the backbone; None if the bank's size is fixed."""
     model: Model = "minilm"
 
     def choosing(self, scale: Scale) -> list[Trial]:
-        """Return the trials from which the rate is chosen."""
+        """Return the trials from which the learning rate is chosen."""
         return self.method.grid(scale, CHOOSER, scale.seeds[0], TRAIN)
 
     def final(self, scale: Scale, book: Book, task: str) -> list[Trial]:
-        """Return the final trials, one per seed; an empty list until the rate has been chosen."""
+        """Return the final trials, one per seed; an empty list until the learning rate has been chosen."""
         number = self.method.chosen(scale, book, task, CHOOSER, TRAIN)
         if number is None:
             return []
@@ -51,7 +51,7 @@ class Row:
         return [same_rate.grid(scale, task, seed, TRAIN)[number] for seed in scale.seeds]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the rate that was chosen; None if none has been chosen yet."""
+        """Return the learning rate that was chosen; None if none has been chosen yet."""
         trials = self.final(scale, book, CHOOSER)
         return float(trials[0].training["learning_rate"]) if trials else None
 
@@ -77,15 +77,16 @@ def mean_score(rows: Sequence[Row], scale: Scale, book: Book, tasks: Iterable[st
 
 GAPS = (
     "notes give the difference on each task, and the gain of the first of the two in the last epoch on validation rows; "
-    f"rates were chosen on {CHOOSER}"
+    f"learning rates were chosen on {CHOOSER}"
 )
 
 
 def gap_by_task(ours: Sequence[Row], theirs: Sequence[Row], scale: Scale, book: Book) -> str:
     """Describe the differences between rows on each task, and the gain in the last epoch.
 
-    The rate of a row is chosen on one of the tasks, and all rows have the same number of epochs, so a row may fall behind
-    because its rate was chosen on another task, or because it has not converged. Empty while trials are missing.
+    The learning rate of a row is chosen on one of the tasks, and all rows have the same number of epochs, so a row may
+    fall behind because its rate was chosen on another task, or because it has not converged. Empty while trials are
+    missing.
     """
     said = []
     for task in TASKS:
@@ -107,7 +108,7 @@ def last_epoch(book: Book, trials: Sequence[Trial], task: str) -> float | None:
 
 
 def stages(rows: Sequence[Row], scale: Scale, book: Book) -> list[list[Trial]]:
-    """Return the trials that choose rates; then, as far as rates are known, the final trials."""
+    """Return the trials that choose learning rates; then, as far as rates are known, the final trials."""
     return [
         [trial for row in rows for trial in row.choosing(scale)],
         [trial for task in TASKS for row in rows for trial in row.final(scale, book, task)],

@@ -44,7 +44,7 @@ def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], firs
     Args:
         name: name of the method.
         of_size: returns the bank of a given size.
-        rates: the rates from which one is chosen.
+        rates: the learning rates from which one is chosen.
         first: the budget at which the rate is chosen.
         budgets: budgets of the rows.
     """

@@ -25,7 +25,7 @@ SHORT = ("trec", "sst2", "cola", "rte", "mrpc", "stsb")
 ELEVEN = (*LONG, *SHORT)
 EIGHT = (*SHORT, "agnews", "dbpedia")
 LIKE = {"amazon": "yelp", "dbpedia": "agnews", "yahoo": "agnews"}
-"""For some tasks, another task whose validation rows choose their rate."""
+"""For some tasks, another task whose validation rows choose their learning rate."""
 SIZE = 22
 """Bottleneck size: the largest for which a bank, LayerNorms included, is at most 2.1 % of the encoder's layers."""
 BANK: dict[str, Any] = {"preset": "houlsby", "bottleneck": SIZE}
@@ -52,12 +52,12 @@ def tasks_of(method: Method, scale: Scale) -> tuple[str, ...]:
 
 
 def choosers(scale: Scale) -> tuple[str, ...]:
-    """Return the tasks, of the eleven, whose validation rows are used to choose rates."""
+    """Return the tasks, of the eleven, whose validation rows are used to choose learning rates."""
     return tuple(dict.fromkeys(LIKE.get(task, task) for task in scale.some(ELEVEN)))
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds; the two methods of the paper's main claim come first."""
+    """Choose learning rates, then learn with all seeds; the two methods of the paper's main claim come first."""
     for methods in (MAIN, OTHERS):
         pairs = [(method, task) for method in methods for task in tasks_of(method, scale)]
         choosing = dict.fromkeys((method.name, LIKE.get(task, task)) for method, task in pairs)

@@ -51,7 +51,7 @@ def final(scale: Scale, book: Book, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates with few epochs, then between few and more, then learn with all seeds."""
+    """Choose learning rates with few epochs, then between few and more, then learn with all seeds."""
     tasks, seed = choosers(scale), scale.seeds[0]
     yield [trial for method in (FULL, *BANKS) for task in tasks for trial in method.grid(scale, task, seed)]
     yield [trial for task in tasks for trial in pair(scale, book, task) or ()]

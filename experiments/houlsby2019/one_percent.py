@@ -29,7 +29,7 @@ NARROW = replace(HOULSBY, name=f"adapters and LayerNorms, size {BANK['bottleneck
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds."""
+    """Choose learning rates, then learn with all seeds."""
     tasks = scale.some(ELEVEN)
     yield [trial for task in compare.choosers(scale) for trial in NARROW.grid(scale, task, scale.seeds[0])]
     yield [trial for task in tasks for trial in compare.final(NARROW, scale, book, task)]
@@ -46,7 +46,7 @@ def share(method: Method, scale: Scale, book: Book) -> float | None:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return the scores, and the rates that were chosen."""
+    """Return the scores, and the learning rates that were chosen."""
     tasks = scale.some(ELEVEN)
     header = ["", "of the layers", *tasks, f"mean of {len(tasks)}"]
     scores = grid(header, [_row(method, scale, book) for method in (FULL, HOULSBY, NARROW)])

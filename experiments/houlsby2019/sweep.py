@@ -100,7 +100,7 @@ def _grid(trials: list[dict[str, Any]]) -> str:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that the rate matters more than the size, as the paper's single size for all tasks suggests."""
+    """Check that the learning rate matters more than the size, as the paper's single size for all tasks suggests."""
     rows = []
     for task in TASKS:
         outcome = book.outcome(_trial(scale, task)) or {}

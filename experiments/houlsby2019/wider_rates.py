@@ -28,11 +28,11 @@ BEYOND: dict[str, tuple[float, float]] = {
     HOULSBY.name: (1.7e-4, 1.2e-2),
     NARROW.name: (1.7e-4, 1.2e-2),
 }
-"""For each method, the rates below and above its three rates."""
+"""For each method, the learning rates below and above its three rates."""
 
 
 def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
-    """Return the method, with a fourth rate if the lowest or highest of its three was chosen on the task."""
+    """Return the method, with a fourth learning rate if the lowest or highest of its three was chosen on the task."""
     number = method.chosen(scale, book, task)
     below, above = BEYOND[method.name]
     if number == 0:
@@ -43,7 +43,7 @@ def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
 
 
 def final(method: Method, scale: Scale, book: Book, task: str) -> list[Trial]:
-    """Return the final trials, one per seed; an empty list while the rate is not known."""
+    """Return the final trials, one per seed; an empty list while the learning rate is not known."""
     like = LIKE.get(task, task)
     if method.chosen(scale, book, like) is None:
         return []
@@ -51,7 +51,7 @@ def final(method: Method, scale: Scale, book: Book, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose from three rates, then from four if needed, then learn with all seeds."""
+    """Choose from three learning rates, then from four if needed, then learn with all seeds."""
     pairs, seed = [(method, task) for method in METHODS for task in choosers(scale)], scale.seeds[0]
     yield [trial for method, task in pairs for trial in method.grid(scale, task, seed)]
     yield [trial for method, task in pairs for trial in widened(method, scale, book, task).grid(scale, task, seed)]
@@ -64,7 +64,7 @@ def mean_score(method: Method, scale: Scale, book: Book) -> Mean | None:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return the chosen rates and their scores."""
+    """Return the chosen learning rates and their scores."""
     tasks = scale.some(ELEVEN)
     rates = [[m.name, *(_rate(m, scale, book, task) for task in choosers(scale))] for m in METHODS]
     scores = [
@@ -105,8 +105,8 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
             continue
         found.append(
             Claim(
-                claim=f"With one more rate if the lowest or highest was chosen, adapters of {size:.2f} % are within {WITHIN} "
-                "points of full fine-tuning",
+                claim=f"With one more learning rate if the lowest or highest was chosen, adapters of {size:.2f} % are within "
+                f"{WITHIN} points of full fine-tuning",
                 found=f"{shown(ours, 2)} against {shown(full, 2)}",
                 holds=full.value - ours.value <= WITHIN,
                 why=claims.by_means(ours, full, -WITHIN),

@@ -22,7 +22,7 @@ class Method:
 
     name: str
     banks: tuple[str | dict[str, Any], ...]
-    """Banks to choose from, together with the rate; usually there is only one."""
+    """Banks to choose from, together with the learning rate; usually there is only one."""
     rates: tuple[float, ...]
     epochs: dict[str, int]
     """Epochs by task; the empty name holds the default."""
@@ -30,7 +30,7 @@ class Method:
     """Further keys of ``training``."""
 
     def grid(self, scale: Scale, task: str, seed: int, train: int | None = None) -> list[Trial]:
-        """Return a trial for every bank and rate."""
+        """Return a trial for every bank and learning rate."""
         rates, banks = scale.some(self.rates, 2), scale.some(self.banks, 2)
         epochs = self.epochs.get(task, self.epochs.get("", 1))
         return [

@@ -87,7 +87,7 @@ class Packed:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digits that change with the lengths of windows, their room, the batch size, the budget and the seed."""
+        """Hex digits that change with the lengths of windows, their capacity, the batch size, the budget and the seed."""
         return f"{self._order.fingerprint}-{self.room}"
 
 

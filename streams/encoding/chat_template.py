@@ -202,7 +202,7 @@ def _read(path: str) -> str:
     if not is_template(text):
         raise InputError(
             f"chat.template: {path!r:.200} is not a UTF-8 file of at most {MAX_TEMPLATE:,} characters with a Jinja "
-            "template "
-            "({{ ... }} or {% ... %}); give the path of one, relative to the folder of the stream file, or the template."
+            "template ({{ ... }} or {% ... %}); give the path of one, relative to the folder of the stream file, or the "
+            "template."
         )
     return text

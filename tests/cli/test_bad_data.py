@@ -88,7 +88,7 @@ CASES = [
         ["task 'other', split test (FOLDER/data/other/test.jsonl): it has 0 rows but needs at least 1"],
         files={"data/other/test.jsonl": ""},
     ),
-    Case("empty table", ["split train (FOLDER/data/other/train.csv): has 0 rows, needs"], files=table()),
+    Case("empty table", ["split train (FOLDER/data/other/train.csv): it has 0 rows but needs"], files=table()),
     Case(
         "empty text",
         [f"{IN} 'text': 1 row cannot be used: row 2: empty. Every row needs a text"],

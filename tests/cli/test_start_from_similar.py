@@ -74,7 +74,7 @@ def test_learn_starts_from_named_tasks(bench: Bench, value: str, parents: list[s
     ("value", "said"),
     [
         ("singel", "there is no task 'singel' (did you mean 'single'?)"),
-        ("single,single", "--start-from: got ['single', 'single']; allowed: different names of tasks"),
+        ("single,single", "--start-from: got ['single', 'single']; allowed: names of distinct tasks"),
         ("third", "a bank can only start from the bank of an earlier task"),
     ],
 )

@@ -138,7 +138,7 @@ def test_rows_count_once_per_option_at_the_endpoint(learned: Path) -> None:
         body = {"inputs": ["w20 w30"] * 2, "task": "choice"}
         found = client.post("/v1/predict", json=body)
         assert (found.status_code, found.json()["error"]["code"]) == (413, "too_many_rows")
-        assert "2 rows, which are 6 with each row once per option" in found.json()["error"]["message"]
+        assert "2 rows, which count as 6, each row once per option of its task" in found.json()["error"]["message"]
         assert client.post("/v1/predict", json=body | {"inputs": ["w20 w30"]}).status_code == 200
 
 

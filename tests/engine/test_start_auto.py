@@ -239,8 +239,8 @@ def test_sigterm_while_a_short_fit_is_being_started_stops_cleanly(
 REFUSED: dict[str, tuple[Any, str]] = {
     "one name in a list": (["one"], "a list of 1 tasks; allowed: one name, or a list of 2 to 8"),
     "too many": ([f"t{n}" for n in range(9)], "a list of 9 tasks"),
-    "a name twice": (["one", "one"], "allowed: different names of tasks"),
-    "auto in a list": (["auto", "one"], "allowed: different names of tasks"),
+    "a name twice": (["one", "one"], "allowed: names of distinct tasks"),
+    "auto in a list": (["auto", "one"], "allowed: names of distinct tasks"),
     "unknown": (["one", "tow"], "there is no task 'tow' (did you mean 'two'?)"),
     "itself": (["one", "new"], "cannot start from its own bank"),
     "another shape": (["one", "three"], "has a different bank"),

@@ -55,7 +55,7 @@ def test_page_shows_the_scores_of_three_epochs() -> None:
     for line in fill(methods.STUDY, SMALL, _score).lines.values():
         book.add(line)
     for row in longer.STUDY.reproduces(SMALL, book):
-        assert row.why.startswith("with three epochs, at the rate of SST-2: ")
+        assert row.why.startswith("with three epochs, at the learning rate of SST-2: ")
 
 
 @pytest.mark.parametrize("stages", [0, 1, 99])

@@ -47,7 +47,7 @@ def _two_or_more(value: Any) -> Any:
     if not 2 <= len(value) <= MAX_AVERAGED:
         raise ValueError(f"got a list of {len(value)} tasks; allowed: one name, or a list of 2 to {MAX_AVERAGED} names")
     if AUTO in value or len(set(map(str, value))) < len(value):
-        raise ValueError(f"got {list(value)}; allowed: different names of tasks")
+        raise ValueError(f"got {list(value)}; allowed: names of distinct tasks; {AUTO} has to stand alone")
     return tuple(value)
 
 
