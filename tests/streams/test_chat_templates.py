@@ -138,7 +138,10 @@ TALK = {"name": "talk", "kind": "causal-lm", "data": "talk.jsonl", "columns": {"
     ("more", "what"),
     [
         ({"kind": "seq2seq", "columns": {}, "chat": {}}, "has no effect on a seq2seq"),
-        ({"kind": "seq2seq", "columns": {"messages": "m"}}, "is not read by a seq2seq, which reads source, options, target"),
+        (
+            {"kind": "seq2seq", "columns": {"messages": "m"}},
+            "is not read by a seq2seq, which reads source, options, target",
+        ),
         ({"columns": {"messages": "m", "source": "s"}}, "is not read if messages is given: remove it"),
         (
             {"columns": {"text": "m"}},

@@ -103,7 +103,10 @@ def test_mistakes_are_reported_at_their_keys(tmp_path: Path) -> None:
     with pytest.raises(StreamFileError) as raised:
         load_stream(tmp_path / "s.yaml")
     text, weights, other = raised.value.problems
-    assert "s.yaml:9: key tasks.0.columns.text (task a): is not read by a seq2seq, which reads source, options, target" in text
+    assert (
+        "s.yaml:9: key tasks.0.columns.text (task a): is not read by a seq2seq, which reads source, options, target"
+        in text
+    )
     assert "s.yaml:12: key tasks.0.training.class_weights (task a): has no effect on a seq2seq" in weights
     assert "key tasks.1.training.class_weights (task b): got 'balancd' (did you mean 'balanced'?)" in other
 
