@@ -141,8 +141,10 @@ class Run(Sharing):
 
     def _check_unverified(self) -> None:
         """Replay the probes of a downloaded run, once; raise `StoreError` if anything differs."""
-        if not self._verified and (problems := problems_of(self.verify())):
-            raise StoreError(refusal(str(self.address), problems))
+        if not self._verified:
+            checks = self.verify()
+            if not self._verified:
+                raise StoreError(refusal(str(self.address), problems_of(checks)))
 
     def _opened(self) -> Session:
         if self._session is None:

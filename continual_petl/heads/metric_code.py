@@ -27,7 +27,8 @@ _loaded: dict[str, tuple[Function, str]] = {}
 
 def is_own(metric: str) -> bool:
     """Return whether a metric is named by the dotted name of a function."""
-    return "." in metric
+    parts = metric.split(".")
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
 def load_metric(metric: str, digest: str | None = None) -> str:

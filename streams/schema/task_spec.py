@@ -220,12 +220,7 @@ class TaskSpec(FrozenModel):
         kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
         options = _options(info.data)
         known = {kind: metrics_of(kind, options) for kind in kinds}
-        if (
-            value is not None
-            and options != "row"
-            and is_own(value)
-            and all(part.isidentifier() for part in value.split("."))
-        ):
+        if value is not None and options != "row" and is_own(value):
             return value
         if value is not None and not any(value in metrics for metrics in known.values()):
             which = "" if options is None else " with options" if options == "task" else " with columns.options"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from continual_petl import InputError, Run, learn
+from continual_petl import InputError, NoForgetting, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.digests import file_digest
+from continual_petl.errors import ForgettingError
 from continual_petl.heads import metric_code
 from continual_petl.streams.schema.task_spec import TaskSpec
 from tests.streams_in_code import stream, task
@@ -82,7 +84,7 @@ def test_own_metric_from_stream_to_verification(
     assert all(check.ok for check in Run(folder, remote_code=True).verify(data=True))
     assert trace.exists()
 
-    # Other code, and none.
+    # Other code, and none: nothing is forgotten, and a downloaded run still predicts.
     module.write_text(module.read_text() + "\n")
     for arguments in ([], ["--digests"], ["--data", "--remote-code"]):
         assert main(["verify", str(folder), *arguments]) == 1
@@ -91,7 +93,14 @@ def test_own_metric_from_stream_to_verification(
         assert "score not checked" in shown
     module.unlink()
     assert [check.verdict for check in Run(folder).verify(probe=False)] == ["score not checked", "unchanged"]
-    assert "there is no module 'own_scores_of_yes'" in Run(folder).verify("one")[0].problems[0]
+    downloaded = Run(folder)
+    downloaded._verified = False
+    assert [answer.value for answer in downloaded.predict(given, "one")] == found
+    (check,) = downloaded.verify("one")
+    assert "there is no module 'own_scores_of_yes'" in check.problems[0]
+    NoForgetting._raise_if(check.findings)
+    with pytest.raises(ForgettingError):
+        NoForgetting._raise_if([replace(check.findings[0], unchecked=None)])
 
 
 def test_without_permission_or_function_nothing_is_learned(

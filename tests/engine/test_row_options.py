@@ -20,6 +20,7 @@ from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.task_spec import TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.chats import chat_backbone, user
+from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 
 
@@ -47,7 +48,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backbone = chat_backbone(tmp_path_factory.mktemp("backbones") / "llama")
     folder = tmp_path_factory.mktemp("runs") / "run"
     tasks = [
-        choice(normalise="characters"),
+        choice(normalise="characters", bank=small("lora")),
         choice("talk", chat={}, probe="validation"),
         task("topics", num_rows=16),
         task_of_kind("causal-lm", "texts", num_rows=16, max_target_length=8),
@@ -75,6 +76,12 @@ def test_the_certificate_holds_no_options(learned: Path) -> None:
     tree = manifest.model_dump(mode="json") | {"metric": "macro_f1"}
     with pytest.raises(ValidationError, match="got 'macro_f1'; allowed for kind causal-lm: accuracy"):
         Manifest.model_validate(tree)
+
+
+def test_an_exported_checkpoint_says_how_to_choose(learned: Path, tmp_path: Path) -> None:
+    Run(learned).export("choice", "merged", tmp_path / "merged")
+    card = (tmp_path / "merged" / "README.md").read_text("utf-8")
+    assert "divided by its number of characters. Each row has its own options." in card
 
 
 def test_scores_are_those_of_the_predictions(learned: Path) -> None:

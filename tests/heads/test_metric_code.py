@@ -15,6 +15,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads import metric_code
 from continual_petl.heads.kinds import IGNORED
 from continual_petl.heads.metric_code import code_problem, function_of, load_metric
+from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.scores import make_scores
 
 CODE = """
@@ -141,3 +142,15 @@ def test_the_function_is_given_predictions_in_words(
     assert metric in scores.compute()
     assert sys.modules["own_scores.good"].seen == [expected]
     assert set(scores) - set(make_scores(kind, labels, metric)) == {"own"}
+
+
+def test_rows_of_several_processes_are_joined(package: Path) -> None:
+    metric = "own_scores.good.share"
+    parts = [OwnMetric("causal-lm", None, metric, load_metric(metric)) for _ in range(2)]
+    for part, texts in zip(parts, (["a"], ["b\n", "c"]), strict=True):
+        for text in texts:
+            part.update([text], [text])
+    both = [torch.cat(part.rows) for part in parts]
+    parts[0]._sync_dist(lambda rows, group: both)
+    assert float(parts[0].compute()[metric]) == 1
+    assert sys.modules["own_scores.good"].seen == [(["a", "b\n", "c"], ["a", "b\n", "c"])]
