@@ -43,7 +43,7 @@ def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining
 
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             """Do one step, without compiling it."""
-            with torch.compiler.set_stance("force_eager"):  # type: ignore[no-untyped-call]
+            with torch.compiler.set_stance("force_eager"):
                 return super().step(closure)
 
         def state_dict(self) -> dict[str, Any]:

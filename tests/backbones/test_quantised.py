@@ -195,7 +195,7 @@ def test_int4_has_sixteen_values_with_a_scale_per_group(
     model, plain = load_backbone(folder, quantize="int4").model, load_backbone(folder).model
     for name in quantised_names(model):
         weight: Any = model.get_parameter(name)
-        groups = plain.get_parameter(name).unflatten(1, (-1, 16))
+        groups: Any = plain.get_parameter(name).reshape(weight.shape[0], -1, 16)
         assert weight.scale.shape == groups.shape[:2]
         assert -8 <= int(weight.qdata.min()) <= int(weight.qdata.max()) <= 7
         # Symmetric: 15 steps span twice the largest absolute value of a group, and rounding takes half a step.
@@ -209,7 +209,7 @@ def test_dividing_a_quantised_backbone_among_processes_is_refused(backbone_folde
     backbone = load_backbone(str(backbone_folder()), quantize="int8")
     bank = make_bank(backbone.model, "lora")
     with pytest.raises(
-        InputError, match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide codes"
+        InputError, match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide quantised"
     ):
         shard(backbone, bank, "cpu", 2)
 

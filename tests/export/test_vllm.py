@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from continual_petl.export.peft_files import write_peft
+from continual_petl.export.peft.files import write_peft
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
 from tests.small import small
 
@@ -63,7 +63,8 @@ def difference(folder: Path, choice: Any, to: Path) -> float:
     subject = subject_of(folder, "causal-lm", choice)
     to.mkdir(exist_ok=True)
     write_peft(subject, to)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    model.eval()
     for module, delta in read_as_vllm(to).items():
         weight = model.get_submodule(module).weight
         assert weight.shape == delta.shape
