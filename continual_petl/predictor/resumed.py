@@ -66,7 +66,6 @@ def resumed(
     """
     if (
         below is None
-        or any(each.manifest.environment.attention != backbone.attention for each in held)
         or any(each.plan.kind in GENERATIVE or lowest_layer(each.bank) < below.layer for each in held)
         or not can_cut(backbone, below.layer, batch)
     ):

@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from continual_petl.backbones.attention_switch import attending
+from continual_petl.banks.attach import turn_of
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE
@@ -43,7 +45,7 @@ class Route:
 
 
 Encoding = tuple[object, ...]
-"""Equal for tasks that encode a row in the same way and use the backbone in the same precision."""
+"""Equal for tasks that encode a row in the same way and use the backbone in the same precision, with the same attention."""
 States = Mapping[Encoding, Mapping[int, Array]]
 """The features that the router reads from each row, ``(F,)``, by encoding and row index; rows that no task takes are left
 out."""
@@ -102,9 +104,11 @@ class TaskFinder:
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
                 own = None if below is None else Below(layer=below[encoding].layer)
-                states_NF = row_states(
-                    backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
-                )
+                # As when the task's sums were computed; other threads wait, as for a prediction.
+                with turn_of(backbone.model), attending(backbone, manifest.environment.attention):
+                    states_NF = row_states(
+                        backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
+                    )
                 found[encoding] = dict(zip(indices, states_NF, strict=True))
                 if below is not None and own is not None:
                     below[encoding].states.update({indices[position]: own.states[position] for position in own.states})
@@ -193,5 +197,5 @@ def _encoding(manifest: Manifest) -> Encoding:
     own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
     kind = manifest.kind if own else "text"
     chat = None if manifest.chat is None else (manifest.chat.digest, manifest.chat.system)
-    pair = manifest.pair or manifest.options_from == "row"
-    return kind, pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision, chat
+    pair, made = manifest.pair or manifest.options_from == "row", manifest.environment
+    return kind, pair, manifest.max_length, manifest.max_target_length, made.precision, made.attention, chat

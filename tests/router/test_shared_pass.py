@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from continual_petl import Run, learn
@@ -122,3 +123,18 @@ def test_states_of_rows_that_are_now_encoded_differently_are_not_used(backbone_f
     cut = Below(layer=below.layer, states={row: states[:-1] * 0 for row, states in below.states.items()})
     found = Predictor(models).resume(texts, dict.fromkeys(range(len(texts)), "low"), cut)
     assert [found[row] for row in range(len(texts))] == run.predict(texts, "low")
+
+
+def test_rows_are_read_with_the_attention_of_the_certificates(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks, texts = [labelled_task("low"), labelled_task("high")], _texts("low")
+    for number, attention in ((1, "sdpa"), (2, "eager")):
+        backbone = {"name": str(backbone_folder()), "attention": attention}
+        given = stream(backbone_folder(), tasks[:number], routing="full", backbone=backbone, training={"epochs": 1})
+        learn(given, tmp_path / "run", progress=False)
+        models = Run(tmp_path / "run").session.models
+        found = task_finder(models).states(models, texts)
+        assert len(found) == number
+        if number == 1:
+            ((encoding, before),) = found.items()
+    assert models.backbone("fp32").attention == "eager"
+    assert all(np.array_equal(found[encoding][index], state) for index, state in before.items())
