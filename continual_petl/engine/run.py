@@ -289,7 +289,7 @@ class Run(Sharing):
         *,
         progress: OnProgress | None = None,
     ) -> Ablation:
-        """Score a task's bank with its modifications removed in spans of layers; nothing is trained (Houlsby et al. 2019, 3.6).
+        """Score a task's bank with modifications removed in spans of layers; nothing is trained (Houlsby et al. 2019, 3.6).
 
         Args:
             task: a learned task; its rows have to be available.
