@@ -86,6 +86,6 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
     if total > MAX_BYTES or len(kept) > MAX_FILES:
         raise StoreError(
             f"{where}: {len(kept):,} files of {megabytes(total)} in all are more than is downloaded automatically "
-            f"({MAX_FILES:,} files, {megabytes(MAX_BYTES)}). Download it yourself with `hf download`, and give the folder."
+            f"({MAX_FILES:,} files, {megabytes(MAX_BYTES)}). Download the run with `hf download` and give its folder."
         )
     return kept

@@ -26,7 +26,9 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
         rows.append(f"| {method.name} | {shown(means['ACC'])} | {forgetting} | {stored:.3f}x |")
         # These learning rates were not chosen on validation rows, so each has its own row.
         for at in lower_rates.lower(stream, scale, book) if method is SEQUENTIAL else ():
-            rows.append(f"| {method.name}, rate {at.rate:g} | {at.acc:.1f} | {at.forgetting:.1f} | {stored:.3f}x |")
+            rows.append(
+                f"| {method.name}, learning rate {at.rate:g} | {at.acc:.1f} | {at.forgetting:.1f} | {stored:.3f}x |"
+            )
     orders = {order for order, _ in stream.runs(scale)}
     tasks = sorted(stream.some(scale, stream.orders[0]))
     own, seeds = SEQUENTIAL.family.rate(scale, book), counted(len(scale.seeds), "seed")
