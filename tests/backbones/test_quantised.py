@@ -195,12 +195,12 @@ def test_int4_has_sixteen_values_with_a_scale_per_group(
     model, plain = load_backbone(folder, quantize="int4").model, load_backbone(folder).model
     for name in quantised_names(model):
         weight: Any = model.get_parameter(name)
-        groups = plain.get_parameter(name).unflatten(1, (-1, 16))
-        assert weight.scale.shape == groups.shape[:2]
+        groups = plain.get_parameter(name).view(*weight.scale.shape, 16)
+        assert weight.scale.shape[1] * 16 == weight.shape[1]
         assert -8 <= int(weight.qdata.min()) <= int(weight.qdata.max()) <= 7
         # Symmetric: 15 steps span twice the largest absolute value of a group, and rounding takes half a step.
         step = groups.abs().amax(-1, keepdim=True) / 7.5
-        found = weight.dequantize().unflatten(1, (-1, 16))
+        found = weight.dequantize().view_as(groups)
         assert bool(((found - groups).abs() <= step * 0.500001).all())
 
 
