@@ -75,7 +75,7 @@ def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     [
         ("bert", "classification", "fp32", "int8"),
         ("llama", "causal-lm", "bf16", "nf4"),
-        ("llama", "causal-lm", "bf16", "int4"),
+        pytest.param("llama", "causal-lm", "bf16", "int4", marks=pytest.mark.slow),
         pytest.param("t5", "seq2seq", "fp32", "nf4", marks=pytest.mark.slow),
         pytest.param("llama", "causal-lm", "bf16", "int8", marks=pytest.mark.slow),
     ],
