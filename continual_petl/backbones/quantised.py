@@ -51,8 +51,8 @@ def quantisation(name: str, quantize: Quantize) -> TorchAoConfig:
     if quantize == "int8":
         return TorchAoConfig(Int8WeightOnlyConfig())
     if quantize == "int4":
-        codes = torch.int4  # type: ignore[attr-defined]
-        return TorchAoConfig(IntxWeightOnlyConfig(weight_dtype=codes, granularity=PerGroup(_GROUP)))
+        int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
+        return TorchAoConfig(IntxWeightOnlyConfig(weight_dtype=int4, granularity=PerGroup(_GROUP)))
     nf4 = NF4WeightOnlyConfig()
     nf4.scaler_block_size = _SCALERS
     return TorchAoConfig(nf4)

@@ -15,10 +15,10 @@ from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.streams.preparation.label_lists import as_list, options_fault
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
 from continual_petl.streams.sources.records import format_of, read_records
+from continual_petl.streams.sources.row_options import options_fault, options_of
 from continual_petl.streams.sources.text_file import TextFile, check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
@@ -204,7 +204,7 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
 def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
     if task.manifest.options_from == "row":
         value = record[names[-1]]
-        options = as_list(value) if in_table or not isinstance(value, str) else None
+        options = options_of(value) if in_table or not isinstance(value, str) else None
         if options_fault(value, options) is not None:
             raise task.unusable(where, names[-1], value)
         return _source(record, where, task, names[:-1], in_table=in_table), options

@@ -18,8 +18,8 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.preparation.label_lists import options_fault
 from continual_petl.streams.sources.conversations import Message, conversation, messages_of
+from continual_petl.streams.sources.row_options import options_fault
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from continual_petl.streams.preparation.label_lists import (
     encode_multilabel,
     encode_tags,
     label_lists,
-    option_lists,
     tag_lists,
     word_lists,
 )
@@ -42,6 +41,7 @@ from continual_petl.streams.sources.checks import (
     show,
 )
 from continual_petl.streams.sources.conversations import RULE, check_conversations, from_cell, is_message
+from continual_petl.streams.sources.row_options import option_lists
 from continual_petl.streams.sources.split_rows import SplitRows
 
 if TYPE_CHECKING:

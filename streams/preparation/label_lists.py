@@ -1,4 +1,4 @@
-"""Lists in the rows of a task: labels, any number (multilabel) or one per word (tags), and options to choose from.
+"""Labels of tasks with several labels per row: any number (multilabel), or one per word (tags).
 
 A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists, so it holds them as JSON.
 """
@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import counted
-from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.streams.preparation.labels import label_index, label_name, unknown_rule
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
@@ -51,41 +49,6 @@ def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[st
         where, column, faults, 'Every row needs a list of words, such as ["Ada", "slept"]; repair or remove these rows.'
     )
     return rows
-
-
-def option_lists(where: Where, column: str, values: Sequence[Any]) -> list[tuple[str, ...]]:
-    """Return the options of every row.
-
-    Raises:
-        InputError: naming the rows that are not lists of 2 to 1,000 different texts.
-    """
-    rows: list[tuple[str, ...]] = []
-    faults = []
-    for row, value in enumerate(values):
-        options = as_list(value)
-        if (what := options_fault(value, options)) is not None:
-            faults.append(Fault(row=row, what=what))
-        rows.append(tuple(options or ()))
-    rule = f'Every row needs a list of 2 to {MAX_OPTIONS:,} different texts, such as ["yes", "no"]; repair or remove'
-    raise_faults(where, column, faults, f"{rule} these rows.")
-    return rows
-
-
-def options_fault(value: Any, options: list[Any] | None) -> str | None:
-    """Return what is wrong with the options of a row, or None.
-
-    Args:
-        value: as given.
-        options: as a list; None if it is none.
-    """
-    if options is None:
-        return "missing" if value is None else f"{show(value)} is not a list"
-    if not 2 <= len(options) <= MAX_OPTIONS:
-        return f"it has {counted(len(options), 'option')}"
-    for number, option in enumerate(options, 1):
-        if not isinstance(option, str) or not option.strip():
-            return f"option {number} is {show(option)}"
-    return next((f"{show(text)} is among the options twice" for text, n in Counter(options).items() if n > 1), None)
 
 
 def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:

@@ -75,7 +75,7 @@ def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     [
         ("bert", "classification", "fp32", "int8"),
         ("llama", "causal-lm", "bf16", "nf4"),
-        ("llama", "causal-lm", "bf16", "int4"),
+        pytest.param("llama", "causal-lm", "bf16", "int4", marks=pytest.mark.slow),
         pytest.param("t5", "seq2seq", "fp32", "nf4", marks=pytest.mark.slow),
         pytest.param("llama", "causal-lm", "bf16", "int8", marks=pytest.mark.slow),
     ],
@@ -195,12 +195,12 @@ def test_int4_has_sixteen_values_with_a_scale_per_group(
     model, plain = load_backbone(folder, quantize="int4").model, load_backbone(folder).model
     for name in quantised_names(model):
         weight: Any = model.get_parameter(name)
-        groups: Any = plain.get_parameter(name).reshape(weight.shape[0], -1, 16)
-        assert weight.scale.shape == groups.shape[:2]
+        groups = plain.get_parameter(name).view(*weight.scale.shape, 16)
+        assert weight.scale.shape[1] * 16 == weight.shape[1]
         assert -8 <= int(weight.qdata.min()) <= int(weight.qdata.max()) <= 7
         # Symmetric: 15 steps span twice the largest absolute value of a group, and rounding takes half a step.
         step = groups.abs().amax(-1, keepdim=True) / 7.5
-        found = weight.dequantize().unflatten(1, (-1, 16))
+        found = weight.dequantize().view_as(groups)
         assert bool(((found - groups).abs() <= step * 0.500001).all())
 
 
@@ -209,7 +209,7 @@ def test_dividing_a_quantised_backbone_among_processes_is_refused(backbone_folde
     backbone = load_backbone(str(backbone_folder()), quantize="int8")
     bank = make_bank(backbone.model, "lora")
     with pytest.raises(
-        InputError, match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide quantised"
+        InputError, match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide codes"
     ):
         shard(backbone, bank, "cpu", 2)
 
