@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -27,8 +28,8 @@ from continual_petl.errors import StoreError
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.middleware import BodyLimit, Observed, UniqueKeysRoute, problem_response
-from continual_petl.serve.problems import Problem, timed_out
+from continual_petl.serve.middleware import BodyLimit, Observed, UniqueKeysRoute, as_problem, problem_response
+from continual_petl.serve.problems import Problem, Unreadable, timed_out
 from continual_petl.serve.rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.serve.streaming import Pieces, event, streamed
@@ -107,16 +108,16 @@ class _Endpoint:
 
     def add_to(self, app: FastAPI) -> None:
         """Add paths, error handlers and limits to an application."""
-        app.add_exception_handler(Problem, lambda request, error: problem_response(_as_problem(error)))
-        app.add_exception_handler(RequestValidationError, lambda request, error: problem_response(_as_problem(error)))
-        app.add_exception_handler(HTTPException, lambda request, error: problem_response(_as_problem(error)))
-        app.add_exception_handler(Exception, lambda request, error: problem_response(_as_problem(error)))
+        app.add_exception_handler(Problem, lambda request, error: problem_response(as_problem(error)))
+        app.add_exception_handler(RequestValidationError, lambda request, error: problem_response(as_problem(error)))
+        app.add_exception_handler(HTTPException, lambda request, error: problem_response(as_problem(error)))
+        app.add_exception_handler(Exception, lambda request, error: problem_response(as_problem(error)))
         # The middleware that is added last is the outermost.
         app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes)
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=self._settings.hosts, www_redirect=False)
         app.add_middleware(Observed, metrics=self._metrics)
         app.router.route_class = UniqueKeysRoute
-        allowed = [Depends(self._allowed())]
+        allowed = [] if self._token is None else [Depends(_allowed(self._token))]
         app.post("/v1/predict", dependencies=allowed, response_model=None, summary="Predict rows")(self._predict)
         app.get("/v1/tasks", dependencies=allowed, response_model=None, summary="All learned tasks")(self._tasks)
         app.get("/v1/tasks/{task}", dependencies=allowed, response_model=None, summary="One task")(self._task)
@@ -125,25 +126,11 @@ class _Endpoint:
         app.get("/health/ready", response_model=None, summary="Whether the endpoint is ready to predict")(self._ready)
         app.get("/", include_in_schema=False, response_class=HTMLResponse)(_page)
 
-    def _allowed(self) -> Callable[..., Any]:
-        wanted = self._token
-
-        async def allowed(
-            given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-        ) -> None:
-            if wanted is None:
-                return
-            token = "" if given is None else given.credentials
-            if not secrets.compare_digest(token.encode(), wanted.encode()):
-                raise Problem(401, "no_token", "send the endpoint's token in the header Authorization: Bearer TOKEN")
-
-        return allowed
-
     async def _predict(self, body: PredictRequest, request: Request) -> Response:
         log: dict[str, object] = request.scope["state"]["log"]
         if self._why_not_ready:
             raise Problem(503, "not_ready", f"the endpoint is not ready: {self._why_not_ready}", retry_after=5)
-        asked = asked_of(body, self._catalog, self._settings)
+        asked = await self._read(lambda: asked_of(body, self._catalog, self._settings))
         log |= {"rows": len(asked.rows), "tasks": sorted({task or "(find)" for task in asked.tasks})[:20]}
         if body.stream:
             return await streamed(self._events(asked, request))
@@ -174,7 +161,7 @@ class _Endpoint:
         except Exception as error:
             if not begun:
                 raise
-            yield event(_as_problem(error).to_json(), "error")
+            yield event(as_problem(error).to_json(), "error")
         finally:
             pieces.gone = True  # stops the generation
             answer.cancel()
@@ -194,12 +181,28 @@ class _Endpoint:
             answer.cancel()
             gone.cancel()
 
+    async def _read(self, read: Callable[[], _T]) -> _T:
+        """Return the result of a function that reads the catalog; a task may have been forgotten a moment ago."""
+        try:
+            return read()
+        except Unreadable:
+            await asyncio.to_thread(self._catalog.look)
+            return read()
+
     async def _tasks(self) -> Response:
-        catalog = self._catalog
-        return _json({"tasks": [catalog.entry(task) for task in catalog.seals]})
+        catalog, found = self._catalog, []
+
+        def entry(task: str) -> dict[str, Any] | None:
+            return catalog.entry(task) if task in catalog.seals else None
+
+        for task in list(catalog.seals):
+            found.append(await self._read(partial(entry, task)))
+            # Reading all certificates takes a while, and other requests have their turn in between.
+            await asyncio.sleep(0)
+        return _json({"tasks": list(filter(None, found))})
 
     async def _task(self, task: str) -> Response:
-        manifest, entry = self._catalog.manifest(task), self._catalog.entry(task)
+        manifest, entry = await self._read(lambda: (self._catalog.manifest(task), self._catalog.entry(task)))
         return _json(entry | {"certificate": manifest.model_dump(mode="json", exclude={"tensors"})})
 
     async def _counted(self) -> Response:
@@ -214,6 +217,17 @@ class _Endpoint:
         return _json(body if why is None else body | {"why_not": why}, 200 if why is None else 503)
 
 
+def _allowed(wanted: str) -> Callable[..., Any]:
+    async def allowed(
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
+    ) -> None:
+        token = "" if given is None else given.credentials
+        if not secrets.compare_digest(token.encode(), wanted.encode()):
+            raise Problem(401, "no_token", "send the endpoint's token in the header Authorization: Bearer TOKEN")
+
+    return allowed
+
+
 def _json(value: Any, status: int = 200) -> Response:
     return Response(to_json(value, inf_nan_mode="null"), status, media_type="application/json")
 
@@ -225,24 +239,3 @@ async def _gone(request: Request) -> None:
 
 async def _page() -> HTMLResponse:
     return HTMLResponse(files("continual_petl.serve.pages").joinpath("index.html").read_text("utf-8"))
-
-
-def _as_problem(error: Exception) -> Problem:
-    """Return what a client may learn about an error: neither paths nor tracebacks."""
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        if isinstance(error.body, bytes):
-            return Problem(
-                422, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
-            )
-        place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may contain")
-    if isinstance(error, HTTPException):
-        if isinstance(error.__cause__, Problem):
-            return error.__cause__  # raised while the body was read
-        codes = {404: "unknown_path", 405: "wrong_method"}
-        return Problem(error.status_code, codes.get(error.status_code, "bad_request"), str(error.detail))
-    _log.error("a request failed", exc_info=error)
-    return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")

@@ -8,7 +8,7 @@ from typing import Any
 
 from continual_petl.errors import StoreError, known_names
 from continual_petl.report.inventory import entry_of
-from continual_petl.serve.problems import Problem
+from continual_petl.serve.problems import Problem, Unreadable
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
@@ -33,6 +33,7 @@ class Catalog:
         self._live = Store(Path(folder), max_manifests=_MAX_MANIFESTS)
         self._stamp: object = None
         self._looking = threading.Lock()
+        self._manifests: dict[str, Manifest] = {}
         self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
         self.store = self._live
         """The run folder as it was at the last look."""
@@ -55,26 +56,38 @@ class Catalog:
             if not self._live.stream_file.is_file():  # for instance, the disk is no longer mounted
                 raise StoreError(f"{self._live.folder}: the run is no longer there")
             self._live.check_complete()
-            store = self._live.snapshot()
+            store = self.store.snapshot()  # with the manifests that have been read since the last look
             seals = {link.task: link.seal for link in store.links()}
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
+            kept = self._manifests.copy().items()
+            self._manifests = {task: found for task, found in kept if found.seal == seals.get(task)}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
             self.store, self._stamp = store, stamp
             return True
+
+    def changed(self) -> bool:
+        """Return whether banks were added, replaced or removed since the last look."""
+        return self._live.stamp() != self._stamp
 
     def manifest(self, task: str) -> Manifest:
         """Return a learned task's manifest.
 
         Raises:
             Problem: if the task was forgotten (410), or has not been learned (404).
+            Unreadable: if it cannot be read; it may have been forgotten since the last look.
         """
-        if task in self.seals:
+        seal, found = self.seals.get(task), self._manifests.get(task)
+        if found is not None and found.seal == seal:
+            return found
+        if seal is not None:
             try:
-                return self.store.manifest(task)
+                found = self.store.manifest(task)
             except StoreError as error:
-                self.look()  # it may have been forgotten a moment ago
-                if task in self.seals:
-                    raise Problem(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log") from error
+                raise Unreadable(task) from error
+            while len(self._manifests) >= _MAX_MANIFESTS:
+                del self._manifests[next(iter(self._manifests))]
+            self._manifests[task] = found
+            return found
         if task in self.forgotten:
             raise Problem(
                 410, "forgotten", f"task {task!r} was forgotten on purpose: no bank predicts its rows any more"
@@ -88,10 +101,14 @@ class Catalog:
         Raises:
             Problem: see `manifest`.
         """
-        manifest = self.manifest(task)
         seal, entry = self._entries.get(task, ("", {}))
-        if seal != manifest.seal:
-            entry = entry_of(self.store, task) | {
+        if seal != self.seals.get(task):
+            manifest = self.manifest(task)
+            try:
+                known = entry_of(self.store, task)
+            except StoreError as error:
+                raise Unreadable(task) from error
+            entry = known | {
                 "labels": None if manifest.labels is None else list(manifest.labels),
                 "pair": manifest.pair,
                 "routing": ROUTER in manifest.files,

@@ -121,13 +121,14 @@ class Lane(Generic[_J, _T]):
             self._full.set()
         try:
             return [await each.answer for each in waiting]
-        finally:
+        except BaseException:
             for each in waiting:
                 if not each.answer.done():
                     each.answer.cancel()
                 elif not each.answer.cancelled():
                     each.answer.exception()  # marks it as retrieved: only the first problem is reported
             self._drop_cancelled()
+            raise
 
     def _drop_cancelled(self) -> None:
         kept = [each for each in self._queue if not each.answer.cancelled()]

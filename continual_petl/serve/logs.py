@@ -1,9 +1,16 @@
-"""The log of an endpoint: one JSON object per line on standard error. Texts are left out unless requested."""
+"""The log of an endpoint: one JSON object per line on standard error. Texts are left out unless requested.
+
+Lines are written by a thread of their own. If standard error is a pipe that nobody reads, the lines that do not fit into
+memory are dropped and counted; answers never wait for the log.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +18,11 @@ from continual_petl.errors import printable
 
 EXTRA = "request"
 """Attribute of a log record that holds the fields of a request."""
+LOGGER = "continual_petl.serve"
+_MAX_BYTES = 2**20
+"""Maximum size of the waiting lines."""
+_LAST_WAIT_S = 2.0
+"""How long the end of the process waits for the last lines to be written."""
 
 
 class JsonLines(logging.Formatter):
@@ -26,6 +38,74 @@ class JsonLines(logging.Formatter):
         return json.dumps({key: printable(value) if isinstance(value, str) else value for key, value in fields.items()})
 
 
+class NeverWaits(logging.Handler):
+    """A handler whose caller never waits: a thread writes the lines, and lines beyond a limit are dropped.
+
+    Args:
+        descriptor: file descriptor to write to.
+        max_bytes: maximum size of the waiting lines.
+    """
+
+    def __init__(self, descriptor: int = 2, max_bytes: int = _MAX_BYTES) -> None:
+        super().__init__()
+        self._descriptor, self._max_bytes = descriptor, max_bytes
+        self._lines: list[bytes] = []
+        self._num_bytes = 0
+        self.num_dropped = 0
+        """Number of lines that were dropped."""
+        self._closed = False
+        self._changed = threading.Condition()
+        # A daemon, since the process must be able to end while nobody reads.
+        self._thread = threading.Thread(target=self._work, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on a line, or drop it if too many are waiting."""
+        line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
+        with self._changed:
+            if self._lines and self._num_bytes + len(line) > self._max_bytes:
+                self.num_dropped += 1
+                return
+            self._lines.append(line)
+            self._num_bytes += len(line)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Wait for a moment until all lines are written."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(_LAST_WAIT_S)
+        super().close()
+
+    def _work(self) -> None:
+        reported = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._closed)
+                lines, self._lines, self._num_bytes = self._lines, [], 0
+                dropped, reported = self.num_dropped - reported, self.num_dropped
+            if dropped:
+                what = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough"
+                lines.append(
+                    (self.format(logging.makeLogRecord({"levelname": "WARNING", "msg": what})) + "\n").encode()
+                )
+            if not lines:
+                return
+            with suppress(OSError):  # nobody can be told
+                self._write(b"".join(lines))
+
+    def _write(self, content: bytes) -> None:
+        # Not through sys.stderr: Python would wait for its lock at the end of the process.
+        while content:
+            content = content[os.write(self._descriptor, content) :]
+
+
+def num_dropped() -> int:
+    """Return the number of lines that the handlers of the endpoint's log have dropped."""
+    return sum(each.num_dropped for each in logging.getLogger(LOGGER).handlers if isinstance(each, NeverWaits))
+
+
 def log_config() -> dict[str, Any]:
     """Return the configuration of `logging` for this package and uvicorn."""
     loggers = {"handlers": ["stderr"], "level": "INFO", "propagate": False}
@@ -33,6 +113,6 @@ def log_config() -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"json": {"()": JsonLines}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
-        "loggers": {"continual_petl.serve": loggers, "uvicorn": loggers},
+        "handlers": {"stderr": {"()": NeverWaits, "formatter": "json"}},
+        "loggers": {LOGGER: loggers, "uvicorn": loggers},
     }

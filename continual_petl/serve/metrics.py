@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine
+from continual_petl.serve.logs import num_dropped
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -59,3 +60,4 @@ class _State(Collector):
         yield GaugeMetricFamily("continual_petl_banks_in_memory", "Banks in memory", banks)
         yield GaugeMetricFamily("continual_petl_bank_bytes_in_memory", "Bytes of the banks in memory", size)
         yield GaugeMetricFamily("continual_petl_tasks", "Learned tasks", len(self._catalog.seals))
+        yield CounterMetricFamily("continual_petl_dropped_log_lines", "Lines that the log has dropped", num_dropped())

@@ -1,4 +1,4 @@
-"""Middleware around every request: limits on its body, one log line, and its metrics."""
+"""What surrounds every request: limits on its body, one log line, its metrics, and the response if it fails."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from continual_petl.serve.logs import EXTRA
@@ -130,3 +132,24 @@ class Observed:
 def problem_response(problem: Problem) -> Response:
     """Return the response to a request that gets no predictions."""
     return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")
+
+
+def as_problem(error: Exception) -> Problem:
+    """Return what a client may learn about an error: neither paths nor tracebacks."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        if isinstance(error.body, bytes):
+            return Problem(
+                422, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
+            )
+        place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+        return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may contain")
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, Problem):
+            return error.__cause__  # raised while the body was read
+        codes = {404: "unknown_path", 405: "wrong_method"}
+        return Problem(error.status_code, codes.get(error.status_code, "bad_request"), str(error.detail))
+    _log.error("a request failed", exc_info=error)
+    return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")

@@ -40,6 +40,17 @@ class Problem(Exception):
         return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
 
 
+class Unreadable(Problem):
+    """A task cannot be read at the moment; after another look at the run folder, it may turn out to be forgotten.
+
+    Args:
+        task: its name.
+    """
+
+    def __init__(self, task: str) -> None:
+        super().__init__(503, "unreadable", f"task {task!r} cannot be read: see the endpoint's log", retry_after=1)
+
+
 def _again(status: int, code: str, message: str, row: int | None, retry_after: int | None) -> Problem:
     return Problem(status, code, message, row=row, retry_after=retry_after)
 

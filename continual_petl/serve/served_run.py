@@ -24,7 +24,7 @@ from continual_petl.predictor.streamed import generation_of
 from continual_petl.predictor.task_finder import Route
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.found_tasks import FoundTasks, find_tasks
-from continual_petl.serve.problems import Problem, unusable
+from continual_petl.serve.problems import Problem, Unreadable, unusable
 from continual_petl.serve.rows import Asked
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.serve.verified import VerifiedTasks
@@ -103,6 +103,8 @@ class ServedRun:
         except (Problem, InputError, StoreError) as error:
             if len(jobs) > 1:
                 return [outcomes for job in jobs for outcomes in self.answer([job])]
+            if isinstance(error, Unreadable | StoreError) and jobs[0].put is None and self._catalog.changed():
+                return self.answer(jobs)  # a bank was forgotten or replaced meanwhile
             return [self._first_bad_row(jobs[0], error) if isinstance(error, InputError) else self._problem(error)]
 
     def _streamed(self, job: Asked, put: Put) -> Outcomes:

@@ -183,7 +183,8 @@ class Store(BankFolders):
         """Return the store as it is now, for callers that read it several times while a run may continue."""
         taken = Store(self.folder, max_manifests=self._max_manifests)
         taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
-        taken._in_use = self._in_use.copy()
+        # Not with `copy`, which fails if another thread reads a manifest meanwhile.
+        taken._in_use.update({found.task: found for reference in self._in_use.valuerefs() if (found := reference())})
         taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
         taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
         return taken

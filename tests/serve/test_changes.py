@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,11 @@ from starlette.testclient import TestClient
 
 from continual_petl import InputError, Run, StoreError, forget, learn
 from continual_petl.serve import ServeSettings, make_app
-from continual_petl.serve.verified import REFUSED_S
+from continual_petl.serve.catalog import Catalog
+from continual_petl.serve.problems import Problem
+from continual_petl.serve.rows import Asked
+from continual_petl.serve.served_run import ServedRun
+from continual_petl.serve.verified import REFUSED_S, VerifiedTasks
 from continual_petl.store.model_cache import ModelCache
 from tests.serve.conftest import TASKS, TRAINING, Open
 from tests.small import small
@@ -56,6 +61,57 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
     assert _ask(client, "first")[0] == 200
     response = client.post("/v1/predict", json={"inputs": ["w1"], "unknown": "nearest"})
     assert response.json()["predictions"][0]["task"] != "second"
+
+
+def test_forgotten_task_is_gone_before_the_next_look(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is read again in a thread, since that takes a while with many tasks."""
+    looked: list[threading.Thread] = []
+    look = Catalog.look
+
+    def watched(catalog: Catalog) -> bool:
+        looked.append(threading.current_thread())
+        return look(catalog)
+
+    monkeypatch.setattr(Catalog, "look", watched)
+    with TestClient(make_app(own, ServeSettings(watch_s=1000)), base_url="http://127.0.0.1") as client:
+        assert _ask(client, "second")[0] == 200
+        looked.clear()
+        assert client.portal is not None
+        loop = client.portal.call(threading.current_thread)
+        forget(own, "second")
+        assert _ask(client, "second") == (410, "forgotten")
+        assert client.get("/v1/tasks/second").status_code == 410
+        assert "second" not in [each["task"] for each in client.get("/v1/tasks").json()["tasks"]]
+    assert looked
+    assert loop not in looked
+
+
+def test_task_that_is_forgotten_while_it_predicts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ServedRun(own, ServeSettings(), generates=False)
+    jobs = [Asked(["w1 w20"], [name], "reject", [1]) for name in ("first", "second")]
+    assert all(isinstance(found, list) for found in run.answer(jobs))
+    check = VerifiedTasks.check
+
+    def forgotten(verified: VerifiedTasks, tasks: list[str]) -> None:
+        if "second" in Run(own).store.tasks:
+            forget(own, "second")
+        check(verified, tasks)
+
+    monkeypatch.setattr(VerifiedTasks, "check", forgotten)
+    first, second = run.answer(jobs)
+    assert isinstance(first, list)
+    assert isinstance(second, Problem)
+    assert second.status == 410
+    assert run.num_held[0] == 1, "a forgotten bank must not stay in memory"
+
+
+def test_look_keeps_what_was_read(own: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog(own)
+    before = {name: catalog.manifest(name) for name in catalog.seals}
+    learn(stream(backbone_folder(), [*TASKS, task("later", num_rows=24)], training=TRAINING), own)
+    assert catalog.look()
+    monkeypatch.setattr("continual_petl.store.folder.bank_folders.read_manifest", None)
+    assert all(catalog.manifest(name) is manifest for name, manifest in before.items())
 
 
 def test_replaced_task_answers_with_its_new_bank(own: Path, opened: Open, backbone_folder: Folder) -> None:

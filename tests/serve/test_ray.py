@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
+import time
+import uuid
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from continual_petl import Run
-from continual_petl.serve import ServeSettings, make_app
+from continual_petl.serve import Client, ServeSettings, make_app
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
 from continual_petl.serve.ray_engine import RayEngine
 from continual_petl.serve.rows import Asked
 from tests.ray_cluster import UNTIDY, needs_ray, two_workers
+from tests.serve.test_server import served
 
 
 def test_streaming_is_refused(learned: Path) -> None:
@@ -38,3 +43,46 @@ def test_replicas_answer_as_this_process_does(learned: Path, run: Run) -> None:
             bad = client.post("/v1/predict", json={"inputs": [["w"] * 200], "task": "tags"})
             assert (bad.status_code, bad.json()["error"]["code"]) == (422, "bad_row")
             assert 'continual_petl_rows_total{lane="ray"} 20.0' in client.get("/metrics").text
+
+
+def _processes_with(mark: str) -> list[str]:
+    """Return the command lines of the processes whose environment contains a text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+@pytest.mark.slow
+@needs_ray
+def test_sigterm_answers_what_was_accepted_and_leaves_no_process(
+    learned: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("CONTINUAL_PETL_TEST", mark)  # Ray's processes inherit it
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    texts = [f"w{one} w{two} w1" for one in range(10, 20) for two in range(20, 60)]
+    wanted = [answer.value for answer in run.predict(texts, "first")]
+    with served(learned, "--engine", "ray", "--window-ms", "500") as (process, address), Client(address) as client:
+        assert client.predict(texts[0], "first")["answer"] == wanted[0]
+        assert any("raylet" in line for line in _processes_with(mark))
+        found: list[str] = []
+        asking = threading.Thread(
+            target=lambda: found.extend(record["answer"] for record in client.predict(texts, "first"))
+        )
+        asking.start()
+        with Client(address) as watching:
+            while asking.is_alive() and 'waiting_rows{lane="ray"} 0.0' in watching._http.get("/metrics").text:
+                pass
+        process.send_signal(signal.SIGTERM)
+        asking.join(60)
+        assert found == wanted
+        assert process.wait(60) == 0
+    deadline = time.monotonic() + 60
+    while left := _processes_with(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)

@@ -20,7 +20,8 @@ from continual_petl.serve import Client
 
 
 @contextmanager
-def _served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start the command, and yield its process and its address."""
     command = [sys.executable, "-m", "continual_petl", "serve", str(folder), "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -37,7 +38,7 @@ def _served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
 def test_stop_answers_what_was_accepted(learned: Path, run: Run, number: int) -> None:
     texts = [f"w{one} w{two} w1" for one in range(10, 20) for two in range(20, 60)]
     wanted = [answer.value for answer in run.predict(texts, "first")]
-    with _served(learned, "--window-ms", "500") as (process, address), Client(address) as client:
+    with served(learned, "--window-ms", "500") as (process, address), Client(address) as client:
         assert client.predict(texts[0], "first")["answer"] == wanted[0]
         found: list[str] = []
         asking = threading.Thread(
@@ -58,7 +59,7 @@ def test_stop_answers_what_was_accepted(learned: Path, run: Run, number: int) ->
 
 @pytest.mark.slow
 def test_client_that_never_ends_its_request_does_not_keep_the_process(learned: Path) -> None:
-    with _served(learned, "--timeout", "0.5") as (process, address):
+    with served(learned, "--timeout", "0.5") as (process, address):
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -66,6 +67,16 @@ def test_client_that_never_ends_its_request_does_not_keep_the_process(learned: P
                 assert client.predict("w1 w2", "first")
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_log_that_nobody_reads_stops_no_answer(learned: Path) -> None:
+    with served(learned) as (process, address), Client(address) as client:
+        for _ in range(2_000):  # of these lines, a pipe holds a few hundred
+            assert client._http.get("/health/live").json() == {"live": True}
+        assert client.predict("w1 w2", "first")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(
