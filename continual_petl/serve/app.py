@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -190,8 +191,12 @@ class _Endpoint:
 
     async def _tasks(self) -> Response:
         catalog, found = self._catalog, []
+
+        def entry(task: str) -> dict[str, Any] | None:
+            return catalog.entry(task) if task in catalog.seals else None
+
         for task in list(catalog.seals):
-            found.append(await self._read(lambda task=task: catalog.entry(task) if task in catalog.seals else None))
+            found.append(await self._read(partial(entry, task)))
             await asyncio.sleep(
                 0
             )  # reading the certificates of all tasks takes a while; other requests go on meanwhile

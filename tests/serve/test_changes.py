@@ -66,7 +66,12 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
 def test_forgotten_task_is_gone_before_the_next_look(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is read again in a thread, since that takes a while with many tasks."""
     looked, look = [], Catalog.look
-    monkeypatch.setattr(Catalog, "look", lambda catalog: looked.append(threading.current_thread()) or look(catalog))
+
+    def noted(catalog: Catalog) -> bool:
+        looked.append(threading.current_thread())
+        return look(catalog)
+
+    monkeypatch.setattr(Catalog, "look", noted)
     with TestClient(make_app(own, ServeSettings(watch_s=1000)), base_url="http://127.0.0.1") as client:
         assert _ask(client, "second")[0] == 200
         looked.clear()
