@@ -50,7 +50,8 @@ def _make(name: str, folder: Path, index: str | None) -> None:
     if not python.exists():
         print(f"creating {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True)
-    for packages, source in ((["torch"], index), ([name, "safetensors"], None)):
+    more = ["litserve"] if name == "peft" else []  # a server for the table `serve`
+    for packages, source in ((["torch"], index), ([name, "safetensors", *more], None)):
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
         command += ["--constraint", str(constraints(name)), *(["--index-url", source] if source else []), *packages]
         if subprocess.run(command, check=False).returncode:

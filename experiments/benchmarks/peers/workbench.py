@@ -26,7 +26,7 @@ from experiments.benchmarks.peers.rows import Rows, read_rows
 from experiments.benchmarks.peers.serve import Command
 from experiments.benchmarks.peers.setting import from_request
 
-PACKAGES = ("torch", "transformers", "peft", "adapters", "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "peft", "adapters", "litserve", "tokenizers", "numpy")
 
 
 class Workbench:

@@ -1,8 +1,9 @@
-"""Throughput and latency of an endpoint, compared with the same engine in this process and a typical endpoint around peft.
+"""Throughput and latency of an endpoint, compared with the same engine in this process and typical endpoints around peft.
 
 All banks are copies of one bank under different names; this changes neither the timings nor how much is read. Each request
-has one row, as is typical of a busy endpoint, unless stated otherwise. The load is generated on the same machine, so the
-client's work is included.
+has one row, as is typical of a busy endpoint, unless stated otherwise. Every candidate gets the rows in a new order in every
+round, so that no batch occurs twice: the engine keeps the stacked parameters of batches that do, which an endpoint's requests
+would rarely meet again. The load is generated on the same machine, so the client's work is included.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from time import perf_counter
 
@@ -27,6 +29,7 @@ from experiments.benchmarks.growing import WORDS, many_tasks
 from experiments.benchmarks.growth import fill
 from experiments.benchmarks.load import Answers, closed_loop, encoded, open_loop
 from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.peers.client import ROOT
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.task import give_tokenizer
 
@@ -50,21 +53,24 @@ def measure(bench: Bench) -> Measured:
     facts: dict[str, dict[str, dict[str, float]]] = {"latency": {}}
     ours = ["-m", "continual_petl", "serve", str(folder), "--port", "0", "--batch-rows", str(CONNECTIONS)]
     more = [str(peer_tasks), str(bench.options.length), str(bench.options.threads)]
-    peer = ["-m", "experiments.benchmarks.peers.peft_endpoint", _folder_of(run), *more]
-    with _served(ours, bench) as endpoint, _served(peer, bench) as peft:
+    few = _rows(bench, _uniform(peer_tasks, num_rows // 4))
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(_served(sys.executable, ours, bench))
         candidates = []
         for kind, draw in (("uniform", _uniform), ("zipf", _zipf)):
             for count in counts[kind == "zipf" :]:
                 rows, name = _rows(bench, draw(count, num_rows)), f"{counted(count, 'task')}, {kind}"
-                candidates.append(Candidate(f"in process, {name}", partial(_in_process, run, rows)))
-                candidates.append(Candidate(f"endpoint, {name}", partial(_over_http, endpoint, rows, 1)))
+                candidates.append(Candidate(f"in process, {name}", partial(_in_process, run, _reordered(rows))))
+                one = partial(_over_http, endpoint, _reordered(rows), 1)
+                candidates.append(Candidate(f"endpoint, {name}", one))
                 if kind == "uniform":
-                    eight = partial(_over_http, endpoint, rows, 8)
+                    eight = partial(_over_http, endpoint, _reordered(rows), 8)
                     candidates.append(Candidate(f"endpoint, {name}, 8 rows per request", eight))
-        few = _rows(bench, _uniform(peer_tasks, num_rows // 4))
-        candidates.append(
-            Candidate(f"peft behind FastAPI, {counted(peer_tasks, 'task')}, uniform", partial(_over_http, peft, few, 1))
-        )
+        for server, (python, module) in _peers(bench).items():
+            peer = ["-m", f"experiments.benchmarks.peers.{module}", _folder_of(run), *more]
+            theirs = partial(_over_http, stack.enter_context(_served(python, peer, bench)), _reordered(few), 1)
+            name = f"peft behind {server}, {counted(peer_tasks, 'task')}, uniform"
+            candidates.append(Candidate(name, theirs))
         samples = bench.alternate(candidates)
         for name, taken in samples.items():
             if name.startswith("endpoint") and name.endswith("uniform"):
@@ -73,23 +79,41 @@ def measure(bench: Bench) -> Measured:
     return Measured("seconds per row", samples, facts)
 
 
+def _peers(bench: Bench) -> dict[str, tuple[str, str]]:
+    """Return the interpreter and the module of each server around peft; LitServe is only in the environment of peft."""
+    found = {"FastAPI": (sys.executable, "peft_endpoint")}
+    if "peft" in bench.options.peers:
+        python = bench.options.pythons["peft"]
+        if subprocess.run([python, "-c", "import litserve"], stderr=subprocess.DEVNULL, check=False).returncode:
+            bench.tell(f"LitServe is left out: it is not installed for {python}")
+        else:
+            found["LitServe"] = (python, "litserve_endpoint")
+    return found
+
+
 def _folder_of(run: Run) -> str:
     return str(run.session.models.backbone("fp32").model.config.name_or_path)
 
 
 @contextmanager
-def _served(argv: Sequence[str], bench: Bench) -> Iterator[str]:
+def _served(python: str, argv: Sequence[str], bench: Bench) -> Iterator[str]:
     """Start an endpoint in a process of its own, and yield its address."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
-    command = [sys.executable, "-W", "ignore", *argv]
+    # Our command sets the wait policy itself; for the other servers, it is just as good.
+    more = {"OMP_NUM_THREADS": str(bench.options.threads), "OMP_WAIT_POLICY": "PASSIVE"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        [python, "-W", "ignore", *argv],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **more},
+        start_new_session=True,  # so that the processes it starts can be ended with it
     ) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().split(" at ")[1].split()[0]
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _uniform(count: int, num_rows: int) -> list[int]:
@@ -106,7 +130,15 @@ def _rows(bench: Bench, tasks: Sequence[int]) -> Rows:
     return [(f"t{task:04}", " ".join(draw.choices(WORDS.split(), k=k))) for task, k in zip(tasks, words, strict=True)]
 
 
-def _in_process(run: Run, rows: Rows) -> float:
+def _reordered(rows: Rows) -> Iterator[Rows]:
+    """Yield the rows again and again, each time in a new order; the orders are the same for all candidates."""
+    draw = random.Random(2)
+    while True:
+        yield draw.sample(rows, len(rows))
+
+
+def _in_process(run: Run, orders: Iterator[Rows]) -> float:
+    rows = next(orders)
     began = perf_counter()
     for start in range(0, len(rows), CONNECTIONS):
         part = rows[start : start + CONNECTIONS]
@@ -123,7 +155,8 @@ def _requests(url: str, rows: Rows, per_request: int) -> list[bytes]:
     return [encoded(url, "/v1/predict", json.dumps(body).encode()) for body in bodies]
 
 
-def _over_http(url: str, rows: Rows, per_request: int) -> float:
+def _over_http(url: str, orders: Iterator[Rows], per_request: int) -> float:
+    rows = next(orders)
     found = closed_loop(url, _requests(url, rows, per_request), max(1, 2 * CONNECTIONS // per_request))
     _check(found)
     return found.elapsed / len(rows)
@@ -155,9 +188,11 @@ def body(result: Result) -> str:
     many, few = max(uniform), min(uniform)
     ratio = medians[uniform[few]] / medians[uniform[many]]
     lines.append(f"* {many:,} tasks: {percent(ratio)} of the rows per second of one task; {_said(ratio, TARGET_MANY)}.")
-    peer = next(name for name in medians if name.startswith("peft"))
-    times = medians[peer] / medians[peer.replace("peft behind FastAPI", "endpoint")]
-    lines.append(f"* {factor(times)} the rows per second of {peer}; {_said(times, TARGET_PEER, factor)}.")
+    for name, taken in medians.items():
+        server, comma, load = name.partition(", ")
+        if server.startswith("peft"):
+            times = taken / medians[f"endpoint{comma}{load}"]
+            lines.append(f"* {factor(times)} the rows per second of {name}; {_said(times, TARGET_PEER, factor)}.")
     waits = [
         [name, number(own["per_second"]), *(number(1000 * own[share]) for share in ("p50", "p95", "p99"))]
         for name, own in latency.items()
