@@ -209,7 +209,8 @@ def test_dividing_a_quantised_backbone_among_processes_is_refused(backbone_folde
     backbone = load_backbone(str(backbone_folder()), quantize="int8")
     bank = make_bank(backbone.model, "lora")
     with pytest.raises(
-        InputError, match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide quantised"
+        InputError,
+        match=r"strategy: got fsdp2, but backbone .* is quantised \(int8\), and FSDP2 cannot divide quantised",
     ):
         shard(backbone, bank, "cpu", 2)
 
