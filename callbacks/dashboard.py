@@ -218,7 +218,7 @@ class Dashboard(StreamCallback):
         index = store.link(task).index
         missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
         history = None
-        with suppress(StoreError):  # damage is reported by the task's check
+        with suppress(StoreError):  # damage is reported when the task is verified, not here
             history = store.history(task) if missing else None
         for sink in missing:
 

@@ -79,7 +79,7 @@ class EventLines(StreamCallback):
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         if event.task == self._task and not self._num_scores:
             history = None
-            with suppress(StoreError):  # damage is reported by the task's check
+            with suppress(StoreError):  # damage is reported when the task is verified, not here
                 history = event.store.history(event.task)
             if history is not None:
                 self._epochs(event.task, list(history.curve.losses), list(history.curve.scores))

@@ -80,7 +80,7 @@ class WandbBoard:
 
 
 def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]]:
-    """Return R and growth: columns and rows, None for unknown values."""
+    """Return the tables ``R`` and ``growth``, each as (column names, rows); unknown values are None."""
     results = facts.results
     count = len(results.tasks)
     rows = []

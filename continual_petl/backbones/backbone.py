@@ -66,7 +66,7 @@ class Backbone:
 
     @property
     def num_layers(self) -> int:
-        """Number of transformer layers, of all stacks together."""
+        """Total number of transformer layers across all stacks."""
         return self.sites.num_layers
 
     @property

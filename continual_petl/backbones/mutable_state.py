@@ -47,7 +47,7 @@ def fixed_positions(model: nn.Module) -> int | None:
 
 
 def check_positions(where: str, asked: int, fixed: int | None, remedy: str) -> None:
-    """Raise `InputError` if rows could have more positions than the rotary tables stay constant for."""
+    """Raise `InputError` if rows could be so long that the rotary tables would be recomputed."""
     if fixed is not None and asked > fixed:
         raise InputError(
             f"{where}: rows may have {asked} positions, but its rotary tables (rope type dynamic or longrope of config.json) "

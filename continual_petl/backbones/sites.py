@@ -67,7 +67,7 @@ class Sites:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers of all stacks together."""
+        """Total number of layers across all stacks."""
         return len(self.layers)
 
     def into(self, layer: Layer) -> list[Projection]:

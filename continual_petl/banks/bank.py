@@ -122,10 +122,11 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Turn the trained form into the stored one: networks around prefixes and prompts, and masks, are folded away.
+        """Turn the trained form into the stored one.
 
-        Outputs in eval mode stay the same, except with diff-pruning, which keeps only the largest differences. Call it after
-        training; it replaces the parameters with new, frozen ones. A bank without such parts is not changed.
+        Masks, and the networks that produce prefixes and prompts, are replaced by their results. Outputs in eval mode
+        stay the same, except with diff-pruning, which keeps only the largest differences. Call it after training; it
+        replaces the parameters with new, frozen ones. A bank without such parts is not changed.
         """
         for modification, form, group in self._groups():
             form.fold(modification, self.sites, self.layers, group)

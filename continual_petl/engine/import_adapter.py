@@ -137,7 +137,7 @@ def _check_name(run: Run, task: str) -> None:
 def _entry(
     spec: StreamSpec, imported: Imported, name: str, data: Any, labels: Sequence[str] | None
 ) -> tuple[StreamSpec, TaskSpec]:
-    """Return the stream, which includes the new task if the task has data, and the task."""
+    """Return the stream (with the new task added if it has data) and the task."""
     head = imported.head
     if data is not None and head.kind in LABELLED and labels is None and head.labels is None:
         raise InputError(

@@ -281,7 +281,7 @@ class Run(Sharing):
 
             checks = verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress)
             return [self._with_metric(check) for check in checks]
-        from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
+        from continual_petl.engine.verify.whole_run import verify_run  # imports torch, which takes seconds
 
         found = list(verify_run(self._opened(), task, data=data, limit=limit, jobs=jobs, progress=progress))
         if task is None and limit is None and not problems_of(found):

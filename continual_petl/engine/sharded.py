@@ -5,8 +5,8 @@ that it is computing. The bank, which is small compared with the backbone, is wh
 output head and vectors (norms and biases, of which a bank may have its own). Gradients of the bank are averaged by DDP, so
 that checkpoints, resuming and the bank are those of ``strategy: ddp``.
 
-Lightning's ``ModelParallelStrategy`` divides the trained parameters as well, and writes a folder of shards as checkpoint. A
-bank's modules act through hooks, outside the forward pass of any module that FSDP2 could gather them for.
+Lightning's ``ModelParallelStrategy`` divides the trained parameters as well, and writes its checkpoint as a folder of
+shards. A bank's modules act through hooks, outside the forward pass of any module that FSDP2 could gather them for.
 """
 
 from __future__ import annotations

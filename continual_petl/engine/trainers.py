@@ -171,8 +171,8 @@ def num_processes(spec: StreamSpec) -> int:
     limit = max(2, os.cpu_count() or 1)
     if strategy.root_device.type == "cpu" and trainer.world_size > limit:
         raise InputError(
-            f"trainer.devices: got {trainer.world_size}, and each needs a process with its own backbone, but this machine "
-            f"has {os.cpu_count()} cores: give at most {limit}, or write devices: 1."
+            f"trainer.devices: got {trainer.world_size}, but every device needs its own process and its own copy of "
+            f"the backbone, and this machine has {os.cpu_count()} cores: give at most {limit}, or write devices: 1."
         )
     return int(trainer.world_size)
 

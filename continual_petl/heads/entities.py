@@ -28,9 +28,9 @@ class Entity(NamedTuple):
 def entities(tags: Sequence[str]) -> set[Entity]:
     """Return the entities of one row of tags.
 
-    Tags follow IOB1, IOB2 or IOBES, with or without entity names (B, I, O), or are names without a prefix. An I- or E- tag
-    continues an entity if the previous tag is B- or I- with the same name; any other tag except O begins a new entity. A
-    tag without any of these prefixes is read as I-.
+    Tags follow IOB1, IOB2 or IOBES, with entity types (B-PER) or without (plain B, I, O), or are plain types without a
+    prefix. An I- or E- tag continues an entity if the previous tag is B- or I- with the same type; any other tag except
+    O begins a new entity. A tag without any of these prefixes is read as I-.
 
     Example:
         >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC"]))

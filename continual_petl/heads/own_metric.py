@@ -19,7 +19,9 @@ from continual_petl.heads.metric_code import FORM, function_of
 
 
 class OwnMetric(Metric):
-    """Calls a function with two lists, predictions and references, in the form that `Run.predict` returns predictions.
+    """Calls a function with two lists, predictions and references.
+
+    Both are in the form in which `Run.predict` returns predictions.
 
     Args:
         kind: kind of the task.

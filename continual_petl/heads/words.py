@@ -27,7 +27,8 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
     """Convert outputs of rows to predictions.
 
     Args:
-        kind: kind of the task, which does not generate text; for token-classification use `tags`.
+        kind: kind of the task. A generative kind is allowed only if the task has options; for token-classification, use
+            `tags`.
         labels: names in the order of the outputs; the options of a generative task.
         outputs_BC: one row of outputs per row of data.
     """

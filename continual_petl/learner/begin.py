@@ -77,7 +77,7 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
 
 
 def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] | None:
-    """Return the task and the bank in memory that a task's bank starts from."""
+    """Return the plan and the in-memory bank of the task that this task's bank starts from; None if it starts fresh."""
     name = plan.bank.start_from
     if name is None:
         return None

@@ -40,7 +40,7 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
     groups = [group for group in groups if group["params"]]
     if training.optimizer == NAME:
         return make_adamw_8bit(groups, training)
-    # None lets torch choose between its other two implementations.
+    # fused=None lets torch choose between foreach and the plain loop.
     kernel = True if fused and _can_fuse(trainable) else None
     if training.optimizer == "sgd":
         return SGD(groups, lr=training.learning_rate, momentum=training.momentum, fused=kernel)

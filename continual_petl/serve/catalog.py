@@ -56,7 +56,7 @@ class Catalog:
             if not self._live.stream_file.is_file():  # for instance, the disk is no longer mounted
                 raise StoreError(f"{self._live.folder}: the run is no longer there")
             self._live.check_complete()
-            store = self.store.snapshot()  # with the manifests that have been read since the last look
+            store = self.store.snapshot()  # the snapshot keeps the manifests that are already in memory
             seals = {link.task: link.seal for link in store.links()}
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
             kept = self._manifests.copy().items()

@@ -57,7 +57,7 @@ def find_tasks(
         rows: the rows of a batch.
         tasks: the task of each row, or None.
         batch_rows: rows per pass.
-        load: loads the backbone in the precisions of tasks.
+        load: loads the backbone in every precision that the given tasks need.
 
     Raises:
         Problem: if the run has no router.

@@ -41,7 +41,9 @@ class Problem(Exception):
 
 
 class Unreadable(Problem):
-    """A task cannot be read at the moment; after another look at the run folder, it may turn out to be forgotten.
+    """A task cannot be read right now.
+
+    It may have been forgotten in the meantime, which re-reading the run folder would show.
 
     Args:
         task: its name.

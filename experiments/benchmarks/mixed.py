@@ -76,7 +76,7 @@ def passes(
 ) -> dict[str, Pass]:
     """Return passes over one batch: the bare backbone, one task, and as many tasks as each of ``numbers`` says.
 
-    If there are more tasks than rows, passes cycle through all tasks.
+    If there are more tasks than rows, each call takes the next group of tasks in turn.
     """
     num_rows, stacks = len(batch["input_ids"]), Stacks()
     tasks = parts(backbone, choice, max(numbers))

@@ -15,7 +15,7 @@ from experiments.benchmarks.tables.growth import SHOWN, around
 from experiments.benchmarks.tables.step import best_peer
 
 RESULTS = Path(__file__).parent / "results"
-BEGIN, END = "<!-- begin of the benchmarks -->", "<!-- end of the benchmarks -->"
+BEGIN, END = "<!-- start of the benchmarks -->", "<!-- end of the benchmarks -->"
 
 
 def section(folder: Path = RESULTS) -> str:

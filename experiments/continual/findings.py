@@ -1,4 +1,4 @@
-"""The findings as sentences, computed from the numbers, whether or not a claim holds."""
+"""The findings as sentences generated from the results; a claim that does not hold is reported as such."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class Measures:
     def values(self, method: Method) -> dict[str, list[float | None]]:
         """Return the metrics by name, one value for each independent measurement.
 
-        The independent measurements are the seeds, each a mean over the orders learned with it: runs with the same seed
-        share rows, and the same banks in another order are not a second measurement.
+        There is one independent measurement per seed: the mean over all orders learned with it. Runs with the same seed
+        share rows, and learning the same banks in another order does not give a new measurement.
         """
         orders = list(dict.fromkeys(order for order, _ in self.stream.runs(self.scale)))
         runs = self.stream.runs(self.scale, method)

@@ -42,7 +42,10 @@ def takes_more(scale: Scale, book: Book, task: str) -> bool | None:
 
 
 def final(scale: Scale, book: Book, task: str) -> list[Trial]:
-    """Return the final trials of full copies, one per seed; an empty list while the choice is not known."""
+    """Return the final trials of full copies, one per seed.
+
+    The list is empty until the settings and the number of epochs have been chosen.
+    """
     like = LIKE.get(task, task)
     number, more = FULL.chosen(scale, book, like), takes_more(scale, book, like)
     if number is None or more is None:

@@ -51,7 +51,7 @@ def trials(scale: Scale, task: str, kind: str, bank: str | dict[str, Any]) -> li
 
 
 def robust(scale: Scale) -> dict[int, dict[str, list[Trial]]]:
-    """Return the trials of the three sizes, by task."""
+    """Return the trials for each bottleneck size in `ROBUST`, by size and then by task."""
     sizes = {m: {"preset": "houlsby", "bottleneck": m} for m in ROBUST}
     return {m: {task: trials(scale, task, "adapters", bank) for task in scale.some(EIGHT)} for m, bank in sizes.items()}
 

@@ -82,7 +82,7 @@ def _classes(found: dict[str, Any]) -> list[Row]:
 
 
 def _routing(text: str, reached: float, wanted: float, found: dict[str, Any]) -> Row:
-    """Return the row of a routing target; what limits it are the pairs of tasks that are confused most often."""
+    """Return the row for a routing target; its explanation names the pairs of tasks that are confused most often."""
     confused: Counter[tuple[str, str]] = Counter()
     for task in found["tasks"]:
         for other, count in task["chosen"].items():

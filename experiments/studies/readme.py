@@ -9,7 +9,7 @@ from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.study import Study
 
-BEGIN, END = "<!-- begin of the studies -->", "<!-- end of the studies -->"
+BEGIN, END = "<!-- start of the studies -->", "<!-- end of the studies -->"
 
 
 def section(studies: Sequence[Study], scale: Scale, book: Book) -> str:

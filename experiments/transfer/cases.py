@@ -11,7 +11,7 @@ from experiments.transfer.streams import Size
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One later task from one draw of rows."""
+    """Results for one later task, trained on one random draw of its rows."""
 
     task: str
     size: Size

@@ -85,7 +85,7 @@ def _escaped(letter: str) -> str:
 
 
 def _chat(guess: Guess, max_length: int) -> list[str]:
-    """Return the settings of a task of conversations."""
+    """Return the settings for a conversation task."""
     longest = _answer_length(guess)
     length = min(longest, max_length // 2)
     return [

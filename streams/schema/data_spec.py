@@ -141,7 +141,8 @@ class DataSpec(FrozenModel):
             keys = ("revision", "split", "data_files", "data_dir", "templates", "local")
             given = [key for key in keys if getattr(self, key) is not None]
             if given:
-                raise ValueError(f"{', '.join(given)} has no effect with path: embedded, so remove it")
+                has, it = ("has", "it") if len(given) == 1 else ("have", "them")
+                raise ValueError(f"{', '.join(given)} {has} no effect with path: embedded, so remove {it}")
             if self.name is None:
                 raise ValueError("path: embedded needs the name of the built-in data set under name")
         if self.path in READERS and self.data_files is None and self.data_dir is None:

@@ -150,7 +150,7 @@ def _message(value: Any, place: str) -> Message:
         known = ", ".join(ROLES if form[0] == "role" else (*_SHARE_GPT, *ROLES))
         raise ValueError(f"{place} has {form[0]} {show(role)}; expected one of: {known}")
     if not isinstance(content, str):
-        raise ValueError(f"{place} has a {form[1]} of type {type(content).__name__}, {show(content)}; expected text")
+        raise ValueError(f"{place}: {form[1]} is {show(content)}, of type {type(content).__name__}; expected text")
     if not content.strip():
         raise ValueError(f"{place} (role {role}) is empty")
     try:

@@ -53,7 +53,8 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
     """Return the file that names the classes of the copy at ``path``, if it has one and the kind has classes.
 
     Raises:
-        InputError: if the copy consists of files, not a folder, and a file of class names next to them may not be for them.
+        InputError: if the copy is a set of files rather than a folder, and it is unclear whether the class-name file
+            next to it belongs to it.
     """
     if kind not in LABELLED:
         return None

@@ -50,7 +50,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
             if column is None:
                 raise InputError(
                     f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Use "
-                    "the name of one of them."
+                    "one of these column names."
                 )
             columns[field] = _texts(where, field, column)
         num_rows = len(next(iter(columns.values())))

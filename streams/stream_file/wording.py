@@ -121,7 +121,7 @@ def _flow(value: Any, node: Schema) -> str:
 
 
 def show(value: Any) -> str:
-    """Format a value in a form that the user recognises, shortened."""
+    """Return a shortened form of a value that the user will still recognise."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

@@ -36,7 +36,7 @@ OF_THE_TRAINER = [
     Case("gpu", ["trainer: Lightning rejects {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
     Case(
         "devices",
-        ["trainer.devices: got 999, and each needs a process with its own backbone", "or write devices: 1"],
+        ["trainer.devices: got 999, but every device needs its own process", "or write devices: 1"],
         trainer("{accelerator: cpu, devices: 999}"),
     ),
     Case(

@@ -75,7 +75,7 @@ def test_json_roundtrips(full: float | None) -> None:
     ("edit", "says"),
     [
         ({"stacks": [2]}, r"stacks: \[2\] do not add up to 3 layers"),
-        ({"full": 0.7}, "full: 0.7 is not the accuracy among the scores"),
+        ({"full": 0.7}, r"full: 0.7 does not match scores\['accuracy'\] \(0.8\)"),
         ({"cells": [{"first": 2, "last": 1, "score": None, "relative": None, "scores": {}}]}, "2 to 1 are not a span"),
         ({"cells": [{"first": 0, "last": 3, "score": None, "relative": None, "scores": {}}]}, "0 to 3 are not a span"),
         ({"cells": [{"first": 0, "last": 1, "score": 0.4, "relative": -0.5, "scores": {}}]}, "not among the scores"),

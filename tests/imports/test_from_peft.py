@@ -150,7 +150,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"target_modules": "all-linear"}, "key target_modules: got 'all-linear'"),
     ({"target_modules": ["query"]}, "peft would not load the tensors of"),
     ({"modules_to_save": [], "target_modules": ["value"]}, "peft would not load the tensors of"),
-    ({"peft_type": "IA3"}, "is not of peft_type IA3|no tensor is of peft_type IA3"),
+    ({"peft_type": "IA3"}, "does not belong to peft_type IA3|no tensor belongs to peft_type IA3"),
 ]
 
 

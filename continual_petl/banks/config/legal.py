@@ -20,7 +20,10 @@ LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
-    """Return the legal rows that agree with a choice in the most dimensions, overall and among rows of its form."""
+    """Return the legal combinations closest to a choice.
+
+    These are the ones that match it in the most dimensions among all forms, and among combinations of the same form.
+    """
     choice = (form, modifies, insertion, composition)
     best = max(row.agrees(*choice) for row in LEGAL)
     best_of_form = max(row.agrees(*choice) for row in LEGAL if row.form == form)

@@ -129,7 +129,10 @@ class OnRows(Delta):
         self.modification, self._delta, self._layout = delta.modification, delta, layout
 
     def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
-        """Return this delta for a projection with this weight and bias, or biases ``(rows of the batch, 1, O)``."""
+        """Return this delta for a projection with the given weight and bias.
+
+        The bias may also be per row, with shape ``(rows of the batch, 1, O)``.
+        """
         if bias_O is not None and bias_O.ndim > 1:
             bias_O = bias_O[self._layout.rows]
         return OnRows(self._delta.on(weight_OI, bias_O), self._layout)

@@ -57,7 +57,7 @@ class Ablated(FrozenModel):
     split: Literal["validation", "test"]
     num_examples: Annotated[int, Field(strict=True, ge=0)]
     layers: Annotated[int, Field(strict=True, ge=1, lt=1000)]
-    """Number of layers of the backbone, all stacks together."""
+    """Total number of layers of the backbone across all stacks."""
     stacks: tuple[Layer, ...]
     """Number of layers in each stack: encoder and decoder, or the only one."""
     modified: tuple[Layer, ...]
@@ -78,7 +78,8 @@ class Ablated(FrozenModel):
         if sum(self.stacks) != self.layers:
             raise ValueError(f"stacks: {list(self.stacks)} do not add up to {self.layers} layers")
         if self.full != self.scores.get(self.metric):
-            raise ValueError(f"full: {self.full} is not the {self.metric} among the scores")
+            own = self.scores.get(self.metric)
+            raise ValueError(f"full: {self.full} does not match scores[{self.metric!r}] ({own})")
         spans = [(cell.first, cell.last) for cell in self.cells]
         if spans != sorted(set(spans)):
             raise ValueError("cells: not sorted by first and last layer, or not unique")

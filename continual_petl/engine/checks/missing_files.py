@@ -32,7 +32,7 @@ _KINDS = ("classification", "regression", "multilabel", "token-classification")
 
 
 def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
-    """If files of tasks are missing, report all problems with a stream's data and backbone without loading the model.
+    """If any task's files are missing, report all problems with a stream's data and backbone without loading the model.
 
     Args:
         spec: the stream.
@@ -54,7 +54,7 @@ def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec], learned_o
         learned_on: the name of the run's backbone; None before its first task.
     """
     if evaluated_by_label(spec.protocol):
-        return  # labels are compared across tasks by the checks of a whole session
+        return  # labels must be compared across tasks, which only the check of a whole session does
     try:
         check_available(spec.backbone.name, spec.backbone.revision)
     except MissingBackboneError as error:

@@ -57,7 +57,7 @@ def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:
 
 
 def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """Return a task's head in the format of `adapters`; None if none of its classes computes the same.
+    """Return a task's head in the format of `adapters`; None if no head class of `adapters` computes the same outputs.
 
     Args:
         subject: the task.

@@ -64,7 +64,7 @@ def read_hub_files(folder: str | Path) -> AdapterFiles:
 
 
 def _first(folder: Path, *names: str) -> Path | None:
-    """Return the first of some files that exists."""
+    """Return the first of the named files that exists; None if none does."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 

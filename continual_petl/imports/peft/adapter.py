@@ -52,8 +52,8 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
         head = find_head(files, found, copies, backbone, pooling)
         if copies:
             raise InputError(
-                f"adapter_model.safetensors: tensor {min(copies)[:200]!r} is not of peft_type {config.peft_type}; the file "
-                "is damaged, or for another method."
+                f"adapter_model.safetensors: tensor {min(copies)[:200]!r} does not belong to peft_type "
+                f"{config.peft_type}; the file is damaged, or was written for another method."
             )
         if head.module is not None and head.pooling == "last" and config.peft_type != "PREFIX_TUNING":
             raise InputError(
@@ -160,6 +160,7 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
     other = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]
     if other or not (changed or copies):
         raise InputError(
-            f"adapter_model.safetensors: {f'tensor {other[0][:200]!r} is not' if other else 'no tensor is'} of "
-            f"peft_type {config.peft_type}; the file is damaged, or for another method."
+            "adapter_model.safetensors: "
+            f"{f'tensor {other[0][:200]!r} does not belong' if other else 'no tensor belongs'} to peft_type "
+            f"{config.peft_type}; the file is damaged, or was written for another method."
         )

@@ -88,7 +88,7 @@ def _change(config: PeftConfig, parts: Parts, name: str, model: nn.Module, place
     if parts.keys() != expected or parts[A].ndim != 2 or parts[B].ndim != 2 or parts[A].shape[0] != parts[B].shape[1]:
         raise InputError(
             f"adapter_model.safetensors: module {name!r} has {', '.join(sorted(parts))}; expected matrices "
-            f"{', '.join(sorted(expected))} of one rank. The file is damaged, or for another method."
+            f"{', '.join(sorted(expected))} of one rank. The file is damaged, or was written for another method."
         )
     module = model.get_submodule(place.path)
     weight_OI = rows_of(module.get_parameter("weight"), module, None)

@@ -36,8 +36,9 @@ def table_of(tensors: dict[str, Tensor], config: PeftConfig) -> Tensor:
     length, stacks = config.num_virtual_tokens, config.num_transformer_submodules or 1
     if table is None or table.ndim != 2 or length is None:
         raise InputError(
-            f"adapter_model.safetensors: an adapter of type {config.peft_type} has one table {TABLE} and num_virtual_tokens; "
-            f"found {', '.join(sorted(tensors))[:200]}. The file is damaged, or for another method."
+            f"adapter_model.safetensors: an adapter of type {config.peft_type} needs exactly one table {TABLE} (and "
+            f"num_virtual_tokens in adapter_config.json); found {', '.join(sorted(tensors))[:200]}. The file is "
+            "damaged, or was written for another method."
         )
     if len(table) != length * (1 if config.peft_type == "PREFIX_TUNING" else stacks):
         raise InputError(
