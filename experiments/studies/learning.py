@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from continual_petl.engine.learn import learn
 from continual_petl.engine.run import Run
@@ -82,6 +84,7 @@ def summary(run: Run) -> dict[str, Any]:
             for row in run.growth
         },
         "backbone_parameters": _size(run),
+        "backbone_bytes": _num_bytes(run),
         "unchanged": all(check.ok for check in run.verify()),
         "arithmetic": first.environment.precision,
     }
@@ -91,6 +94,19 @@ def summary(run: Run) -> dict[str, Any]:
 def _size(run: Run) -> int | None:
     pin = run.store.pin()
     return None if pin is None else pin.num_parameters
+
+
+def _num_bytes(run: Run) -> int:
+    """Return the bytes of the backbone's parameters in memory; of quantised ones, those of codes and scales."""
+    model = run.session.models.backbone_of(run.store.tasks[0]).model
+    return sum(_storage(parameter) for parameter in model.parameters())
+
+
+def _storage(tensor: Tensor) -> int:
+    if not is_traceable_wrapper_subclass(tensor):
+        return tensor.numel() * tensor.element_size()
+    parts, _ = tensor.__tensor_flatten__()
+    return sum(_storage(getattr(tensor, part)) for part in parts)
 
 
 def forgetting_by_task(R: list[list[float]]) -> list[float] | None:

@@ -27,6 +27,7 @@ NAMES: tuple[str, ...] = (
     "he2022/longer",
     "he2022/generation",
     "he2022/recipes",
+    "he2022/quantised",
     "continual/classic5",
     "continual/long7",
 )

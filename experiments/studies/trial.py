@@ -59,6 +59,8 @@ class Trial(FrozenModel):
     limits: dict[str, int] = Field(default_factory=dict)
     """Maximum rows per split."""
     backbone: str = "minilm"
+    quantize: str | None = None
+    """Type of the codes of a quantised backbone, as in a stream file."""
     max_length: int = 64
     """Maximum tokens per row."""
     method: Method = "learn"
@@ -89,7 +91,8 @@ class Trial(FrozenModel):
             "name": f"trial-{self.key}",
             "seed": self.seed,
             "data_dir": str(data.resolve()),
-            "backbone": {"name": backbone or self.backbone, "max_length": self.max_length},
+            "backbone": {"name": backbone or self.backbone, "max_length": self.max_length}
+            | ({} if self.quantize is None else {"quantize": self.quantize}),
             "bank": self.bank,
             "training": self.training,
             "evaluate": "all",

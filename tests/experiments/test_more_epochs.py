@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.he2022 import quantised
 from experiments.houlsby2019 import compare, half_epochs, more_epochs, wider_rates
 from experiments.houlsby2019.compare import FULL, HOULSBY
 from experiments.houlsby2019.more_epochs import MORE, STUDY
@@ -117,3 +118,14 @@ def test_distance_of_a_mean_from_the_threshold() -> None:
     assert "+0.2 ± 0.5, 1.2 standard errors from the threshold of -0.4 (2 would" in claims.by_means(ours, theirs, -0.4)
     assert claims.by_means(Mean(80.0, None, 1), theirs, -0.4) == "by means alone, of one seed: the difference is +0.2"
     assert "standard errors from" not in claims.by_means(Mean(80.0, 0.0, 3), Mean(79.0, 0.0, 3), -0.4)
+
+
+@pytest.mark.parametrize(("loss", "holds"), [(0.005, True), (0.02, False)])
+def test_quantised_backbones_are_compared_with_bf16(loss: float, holds: bool, tmp_path: Path) -> None:
+    book = fill(quantised.STUDY, SMALL, lambda trial: 0.9 - (loss if trial.quantize else 0.0))
+    page = write_page(quantised.STUDY, SMALL, book, tmp_path).read_text("utf-8")
+    assert "| nf4 | - |" in page
+    assert quantised.STUDY.reproduces is not None
+    assert [claim.holds for claim in quantised.STUDY.reproduces(SMALL, book)] == [holds, holds]
+    kinds = {(trial.quantize, trial.training["precision"]) for trial in (line.trial for line in book.lines.values())}
+    assert kinds == {(None, "fp32"), (None, "bf16"), ("int8", "bf16"), ("int4", "bf16"), ("nf4", "bf16")}

@@ -1,0 +1,125 @@
+"""Banks on quantised backbones (ours; after QLoRA, Dettmers et al. 2023): memory and scores beside fp32 and bf16.
+
+A LoRA in full precision is learned on the same backbone in fp32, bf16, and as int8, int4 and nf4 codes. All use one learning
+rate, the default of the preset: nothing is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from experiments.benchmarks.markdown import grid
+from experiments.studies import claims
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
+from experiments.studies.study import Claim, Study
+from experiments.studies.trial import Trial
+from experiments.studies.tuning import scores_of
+
+TASKS = ("trec", "sst2")
+BANK = "lora"
+RATE, EPOCHS, TRAIN = 2e-3, 5, 1000
+LOSS = 1.0
+"""Points that a quantised backbone may lose against bf16, on the mean over tasks."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How a backbone's weights are stored, and the precision of its hidden states."""
+
+    name: str
+    precision: str
+    quantize: str | None = None
+
+
+WEIGHTS = (
+    Weights("fp32", "fp32"),
+    Weights("bf16", "bf16"),
+    Weights("int8", "bf16", "int8"),
+    Weights("int4", "bf16", "int4"),
+    Weights("nf4", "bf16", "nf4"),
+)
+
+
+def weights_of(scale: Scale) -> tuple[Weights, ...]:
+    """Return the kinds of weights; the matrices of the quick scale's backbone are too small for nf4."""
+    return WEIGHTS[:-1] if scale.quick else WEIGHTS
+
+
+def trials(weights: Weights, scale: Scale, task: str) -> list[Trial]:
+    """Return the trials of a task, one per seed."""
+    found = [
+        scale.trial(task, BANK, epochs=EPOCHS, learning_rate=RATE, seed=seed, train=TRAIN, precision=weights.precision)
+        for seed in scale.seeds
+    ]
+    return [trial.model_copy(update={"quantize": weights.quantize}) for trial in found]
+
+
+def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
+    """Learn every task on every kind of weights, first with one seed."""
+    found = [trials(weights, scale, task) for task in TASKS for weights in weights_of(scale)]
+    yield [of_seed[0] for of_seed in found]
+    yield [trial for of_seed in found for trial in of_seed[1:]]
+
+
+def mean_score(weights: Weights, scale: Scale, book: Book) -> Mean | None:
+    """Return the mean test score over the tasks."""
+    return mean_over_tasks([scores_of(book, trials(weights, scale, task)) for task in TASKS])
+
+
+def body(scale: Scale, book: Book) -> str:
+    """Return the table."""
+    rows = []
+    for weights in weights_of(scale):
+        scores = [mean_of(scores_of(book, trials(weights, scale, task))) for task in TASKS]
+        outcomes = [each for task in TASKS for trial in trials(weights, scale, task) if (each := book.outcome(trial))]
+        sizes = [each["backbone_bytes"] for each in outcomes if "backbone_bytes" in each]
+        times = [each["wall"] for each in outcomes if "wall" in each]
+        rows.append(
+            [
+                weights.name,
+                f"{sizes[0] / 1e6:.1f}" if sizes else "-",
+                *map(shown, scores),
+                shown(mean_score(weights, scale, book)),
+                f"{sum(times) / len(times):.0f}" if times else "-",
+            ]
+        )
+    return f"{_INTRO}\n\n{grid(['backbone', 'MB', *TASKS, 'mean', 'seconds'], rows)}"
+
+
+_INTRO = f"""Accuracy on the test rows, in points, with a LoRA of the preset's default size: mean and standard error over
+seeds; {TRAIN:,} training rows, {EPOCHS} epochs, learning rate {RATE:g}, which is the preset's default. MB: bytes of the
+backbone's parameters in memory, embeddings included; they are half of MiniLM and are not quantised. Torch stores an int4 code
+in a byte. Banks, heads and optimizer are in fp32. Seconds: mean wall-clock time of a trial on a CPU, with other work on the
+machine, so only large differences mean something."""
+
+
+def reproduces(scale: Scale, book: Book) -> list[Claim]:
+    """Check that the codes cost little accuracy."""
+    scores = {weights.name: mean_score(weights, scale, book) for weights in weights_of(scale)}
+    bf16, found = scores["bf16"], []
+    for name in ("int8", "nf4"):
+        ours = scores.get(name)
+        if bf16 is None or ours is None:
+            continue
+        found.append(
+            Claim(
+                claim=f"A LoRA on {name} codes is within {LOSS:g} point of one on bf16 weights (ours; after QLoRA)",
+                found=f"{shown(ours, 2)} against {shown(bf16, 2)}",
+                holds=bf16.value - ours.value <= LOSS,
+                why=claims.by_means(ours, bf16, -LOSS),
+            )
+        )
+    return found
+
+
+STUDY = Study(
+    name="he2022/quantised",
+    title="Banks on quantised backbones (ours; after Dettmers et al. 2023)",
+    plan=plan,
+    body=body,
+    reproduces=reproduces,
+    rule=claims.BY_MEANS,
+)
