@@ -29,7 +29,7 @@ from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import TrainLoader
 from experiments.continual.memory import Memory
 from experiments.continual.shared_model import OneModel, Part, Step
-from experiments.studies.learning import forgetting_by_task, plain
+from experiments.studies.learning import forgetting_by_task, num_bytes, plain
 from experiments.studies.trial import Trial
 
 BYTES = 4
@@ -153,6 +153,7 @@ def _summary(model: OneModel, trial: Trial, R_TT: Tensor) -> dict[str, Any]:
         "forgetting_by_task": forgetting_by_task(rows) if whole else None,
         "tasks": {name: _of_task(model, model.parts[name]) for name in trial.tasks},
         "backbone_parameters": model.backbone.num_parameters,
+        "backbone_bytes": num_bytes(model.backbone.model),
         "unchanged": None,
         "arithmetic": model.backbone.precision,
     }

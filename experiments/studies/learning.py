@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from continual_petl.engine.learn import learn
@@ -84,7 +84,7 @@ def summary(run: Run) -> dict[str, Any]:
             for row in run.growth
         },
         "backbone_parameters": _size(run),
-        "backbone_bytes": _num_bytes(run),
+        "backbone_bytes": num_bytes(run.session.models.backbone_of(run.store.tasks[0]).model),
         "unchanged": all(check.ok for check in run.verify()),
         "arithmetic": first.environment.precision,
     }
@@ -96,9 +96,8 @@ def _size(run: Run) -> int | None:
     return None if pin is None else pin.num_parameters
 
 
-def _num_bytes(run: Run) -> int:
-    """Return the bytes of the backbone's parameters in memory; of quantised ones, those of codes and scales."""
-    model = run.session.models.backbone_of(run.store.tasks[0]).model
+def num_bytes(model: nn.Module) -> int:
+    """Return the bytes of a model's parameters in memory; of quantised ones, those of codes and scales."""
     return sum(_storage(parameter) for parameter in model.parameters())
 
 
