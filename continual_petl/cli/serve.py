@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from continual_petl.cli._console import out
@@ -14,9 +12,6 @@ from continual_petl.store.open_run import open_store
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    if "torch" not in sys.modules:  # OpenMP reads this when torch is imported
-        # Otherwise its threads keep their cores busy between two products, and the event loop waits for a core.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     open_store(arguments.run)  # before anything heavy is imported
     try:
         import fastapi_offline  # noqa: F401

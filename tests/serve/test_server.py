@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -94,16 +93,6 @@ def test_bad_options(
 ) -> None:
     assert main(["serve", str(learned), *options]) == code
     assert fragment in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("given", "used"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_idle_threads_do_not_spin_unless_told_to(tmp_path: Path, given: dict[str, str], used: str) -> None:
-    code = "import os, sys; from continual_petl.cli.main import main; main(sys.argv[1:])"
-    code += "; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
-    command = [sys.executable, "-c", code, "serve", str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert found.stdout.split() == [used, "False"]
 
 
 def test_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

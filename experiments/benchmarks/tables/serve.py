@@ -98,15 +98,14 @@ def _folder_of(run: Run) -> str:
 @contextmanager
 def _served(python: str, argv: Sequence[str], bench: Bench) -> Iterator[str]:
     """Start an endpoint in a process of its own, and yield its address."""
-    # Our command sets the wait policy itself; for the other servers, it is just as good.
-    more = {"OMP_NUM_THREADS": str(bench.options.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
     with subprocess.Popen(
         [python, "-W", "ignore", *argv],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, **more},
+        env=environment,
         start_new_session=True,  # so that the processes it starts can be ended with it
     ) as process:
         try:
