@@ -182,7 +182,7 @@ def make_scores(
             "matthews": Matthews(num_labels),
         }
     elif kind in GENERATIVE and metric == "accuracy":
-        # Each row has its own options, of which the predictions and targets are the places.
+        # Each row has its own options; predictions and targets are positions in that list.
         scores = {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
     elif kind == "regression":
         with warnings.catch_warnings():

@@ -72,7 +72,7 @@ class EditSimilarity(_MeanOverTexts):
 class ChoiceMatch(_MeanOverTexts):
     """Share of texts that begin with the same character as their reference, apart from white space.
 
-    For references that begin with the letter of a choice, and go on with an explanation, as those of ScienceQA in TRACE.
+    For references that start with the letter of a choice, followed by an explanation, as in TRACE's ScienceQA.
     """
 
     @staticmethod

@@ -92,7 +92,7 @@ class NeverWaits(logging.Handler):
                 )
             if not lines:
                 return
-            with suppress(OSError):  # nobody can be told
+            with suppress(OSError):  # there is no other place to report it
                 self._write(b"".join(lines))
 
     def _write(self, content: bytes) -> None:

@@ -109,11 +109,11 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
         if bf16 is None or ours is None:
             continue
         found.append(
-            Claim(
-                claim=f"A LoRA on {name} codes is within {LOSS:g} point of one on bf16 weights (ours; after QLoRA)",
-                found=f"{shown(ours, 2)} against {shown(bf16, 2)}",
-                holds=bf16.value - ours.value <= LOSS,
-                why=claims.by_means(ours, bf16, -LOSS),
+            claims.loses_at_most(
+                f"A LoRA on {name} codes is within {LOSS:g} point of one on bf16 weights (ours; after QLoRA)",
+                ours,
+                bf16,
+                LOSS,
             )
         )
     return found

@@ -66,11 +66,11 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
     if every is None or half is None:
         return []
     return [
-        Claim(
-            claim=f"Half the epochs lose at most {LOSS} points on the mean of {len(tasks)} tasks (ours, not the paper's)",
-            found=f"{shown(half, 2)} against {shown(every, 2)}",
-            holds=every.value - half.value <= LOSS,
-            why=claims.by_means(half, every, -LOSS),
+        claims.loses_at_most(
+            f"Half the epochs lose at most {LOSS} points on the mean of {len(tasks)} tasks (ours, not the paper's)",
+            half,
+            every,
+            LOSS,
         )
     ]
 

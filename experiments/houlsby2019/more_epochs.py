@@ -113,11 +113,11 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
         if full is None or ours is None or size is None:
             continue
         found.append(
-            Claim(
-                claim=f"Adapters of {size:.2f} % are within {WITHIN} points of full fine-tuning that may have as many epochs",
-                found=f"{shown(ours, 2)} against {shown(full, 2)}",
-                holds=full.value - ours.value <= WITHIN,
-                why=claims.by_means(ours, full, -WITHIN),
+            claims.loses_at_most(
+                f"Adapters of {size:.2f} % are within {WITHIN} points of full fine-tuning that may have as many epochs",
+                ours,
+                full,
+                WITHIN,
             )
         )
     return found

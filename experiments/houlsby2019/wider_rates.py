@@ -104,12 +104,12 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
         if full is None or ours is None or size is None:
             continue
         found.append(
-            Claim(
-                claim=f"With one more learning rate if the lowest or highest was chosen, adapters of {size:.2f} % are within "
+            claims.loses_at_most(
+                f"With one more learning rate if the lowest or highest was chosen, adapters of {size:.2f} % are within "
                 f"{WITHIN} points of full fine-tuning",
-                found=f"{shown(ours, 2)} against {shown(full, 2)}",
-                holds=full.value - ours.value <= WITHIN,
-                why=claims.by_means(ours, full, -WITHIN),
+                ours,
+                full,
+                WITHIN,
             )
         )
     return found

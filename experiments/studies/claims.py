@@ -61,6 +61,16 @@ def by_means(ours: Mean, theirs: Mean, least: float) -> str:
     return f"by means alone: the difference is {difference:+.1f} ± {error:.1f}{far} ({ERRORS:g} would be clear)"
 
 
+def loses_at_most(claim: str, ours: Mean, theirs: Mean, loss: float) -> Claim:
+    """Return a row of RESULTS.md that is judged by the means only: ours may be below theirs by at most ``loss``."""
+    return Claim(
+        claim=claim,
+        found=f"{shown(ours, 2)} against {shown(theirs, 2)}",
+        holds=theirs.value - ours.value <= loss,
+        why=by_means(ours, theirs, -loss),
+    )
+
+
 def row(claim: str, verdict: Verdict, why: str = "") -> Claim:
     """Return a row of RESULTS.md."""
     return Claim(claim=claim, found=verdict.said, holds={"yes": True, "no": False}.get(verdict.word), why=why)

@@ -247,24 +247,8 @@ def check_split(
         if rows.options is not None:
             options = option_lists(where, str(task.columns.options), rows.options)
         _check_among(task.options, options, where, column, names)
-    elif labels is None:
-        answers = regression_targets(where, column, rows.answers)
-        names = [repr(value) for value in answers.tolist()]
-    elif task.kind == "multilabel":
-        found = label_lists(where, column, rows.answers)
-        with about("labels"):
-            answers = encode_multilabel(where, column, found, labels, positions=positions)
-        names = [[labels[number] for number in np.flatnonzero(row)] for row in answers]
-    elif task.kind == "token-classification":
-        found = tag_lists(where, column, rows.answers, inputs)
-        with about("labels"):
-            answers = encode_tags(where, column, found, labels, positions=positions)
-        names = [[labels[number] for number in row.tolist()] for row in answers]
     else:
-        named = label_names(where, column, rows.answers)
-        with about("labels"):
-            answers = encode_labels(where, column, named, labels, positions=positions)
-        names = [labels[number] for number in answers.tolist()]
+        answers, names = _encoded(task, rows, inputs, labels, positions)
     if task.kind != "image-classification":
         keys = [json.dumps(row) for row in zip(inputs, rows.pairs or options or [None] * len(rows), strict=True)]
     return Checked(
@@ -278,6 +262,30 @@ def check_split(
         chat=chat,
         options=options,
     )
+
+
+def _encoded(
+    task: TaskSpec, rows: SplitRows, inputs: list[Any], labels: tuple[str, ...] | None, positions: bool
+) -> tuple[Any, list[Any]]:
+    """Return the answers as numbers and as names; see `check_split`."""
+    column, where = _answer_column(task), rows.where
+    if labels is None:
+        targets = regression_targets(where, column, rows.answers)
+        return targets, [repr(value) for value in targets.tolist()]
+    if task.kind == "multilabel":
+        found = label_lists(where, column, rows.answers)
+        with about("labels"):
+            sets = encode_multilabel(where, column, found, labels, positions=positions)
+        return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]
+    if task.kind == "token-classification":
+        found = tag_lists(where, column, rows.answers, inputs)
+        with about("labels"):
+            tags = encode_tags(where, column, found, labels, positions=positions)
+        return tags, [[labels[number] for number in row.tolist()] for row in tags]
+    named = label_names(where, column, rows.answers)
+    with about("labels"):
+        numbers = encode_labels(where, column, named, labels, positions=positions)
+    return numbers, [labels[number] for number in numbers.tolist()]
 
 
 def _conversations(task: TaskSpec, chat: ChatSpec, rows: SplitRows) -> tuple[list[list[dict[str, str]]], list[str]]:

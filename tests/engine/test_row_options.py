@@ -25,7 +25,7 @@ from tests.streams_in_code import stream, task, task_of_kind
 
 
 def rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Return rows with two or three options, of which the first word of the source is right."""
+    """Return rows with two or three options; the right one is the first word of the source."""
     draw = random.Random(seed)
     found = []
     for _ in range(count):
