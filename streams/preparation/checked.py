@@ -270,8 +270,8 @@ def _encoded(
     """Return the answers as numbers and as names; see `check_split`."""
     column, where = _answer_column(task), rows.where
     if labels is None:
-        targets = regression_targets(where, column, rows.answers)
-        return targets, [repr(value) for value in targets.tolist()]
+        answers = regression_targets(where, column, rows.answers)
+        return answers, [repr(value) for value in answers.tolist()]
     if task.kind == "multilabel":
         found = label_lists(where, column, rows.answers)
         with about("labels"):
