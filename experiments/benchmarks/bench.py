@@ -25,7 +25,7 @@ from experiments.benchmarks.shapes import Shape, make_shape
 
 TABLES = (
     "step", "breakdown", "inference", "mixed", "same_rows", "growth", "course", "prefix", "end_to_end", "memory", "start",
-    "routing", "serve",
+    "routing", "serve", "decoder",
 )  # fmt: skip
 UNMEASURED = ("large",)
 """Tables without a committed result so far."""

@@ -58,13 +58,13 @@ def measure_here(*, preset: str, bottleneck: int, rows: int, tokens: int) -> dic
     # Imports and first-use initialisation are not part of a bank's cost.
     _learn(load_backbone("minilm", precision="fp32"), {"preset": "bitfit"}, rows=2, tokens=4, num_steps=2)
     gc.collect()
-    before = _status("VmRSS")
+    before = status_of_process("VmRSS")
     backbone = load_backbone("minilm", precision="fp32")
     size = sum(p.untyped_storage().nbytes() for p in backbone.model.parameters())
     Path("/proc/self/clear_refs").write_text("5")
     bank = {"preset": preset, "bottleneck": bottleneck}
     learner, module = _learn(backbone, bank, rows=rows, tokens=tokens, num_steps=4)
-    resident = _status("VmHWM") - before
+    resident = status_of_process("VmHWM") - before
     batch = next(iter(module.train_dataloader()))
     learner.train()
     kept = kept_by_autograd(lambda: learner._loss(learner(batch), batch), learner)
@@ -154,7 +154,8 @@ def kept_by_autograd(forward: Any, module: Any) -> int:
     return sum(kept.values())
 
 
-def _status(key: str) -> float:
+def status_of_process(key: str) -> float:
+    """Return a size from /proc/self/status in bytes, such as `VmRSS` or `VmHWM`, its highest value."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 

@@ -21,7 +21,9 @@ class Case:
     taken: str
     """The starting point that auto chooses: fresh, an earlier task, or average."""
     choosing: float
-    """Seconds that auto takes to choose."""
+    """Seconds that auto takes to choose, without the sums that every commit stores (in lines that have their seconds)."""
+    whole: bool
+    """Whether starts are tried with all steps of the task."""
     learning: float
     """Seconds of learning from a fresh bank."""
 
@@ -50,7 +52,8 @@ def cases_of(lines: Sequence[Line]) -> list[Case]:
             draw=line.draw,
             starts={start: each["test"] or 0.0 for start, each in line.found["starts"].items()},
             taken="average" if " + " in line.found["auto"]["taken"] else line.found["auto"]["taken"],
-            choosing=line.found["auto"]["seconds"],
+            choosing=line.found["auto"]["seconds"] - line.found["auto"].get("sums", 0.0),
+            whole=line.found["auto"].get("whole", line.size == "20"),
             learning=line.found["starts"]["fresh"]["seconds"],
         )
         for line in lines

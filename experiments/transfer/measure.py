@@ -16,7 +16,9 @@ from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task_run import TaskRun
-from continual_petl.engine.transfer.choose import decide_start
+from continual_petl.engine.transfer.choose import comparable_sums, decide_start
+from continual_petl.engine.transfer.short_fit import WHOLE_UP_TO
+from continual_petl.router.totals import totals_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.folder.results_file import TaskLine
@@ -116,21 +118,27 @@ def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
 
 
 def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
-    """Return what ``auto`` would start from, with the seconds that choosing took. The bank learned from this start would
-    be identical, bit for bit, to the one learned when the start is named, so it is not learned again.
+    """Return what ``auto`` would start from, with the seconds that choosing took, and those of the sums, which a commit
+    needs anyway. The bank learned from this start would be identical, bit for bit, to the one learned when the start is
+    named, so it is not learned again.
     """
     session = Session(stream.spec, Store(folder))
     L.seed_everything(SEED, verbose=False)
     run = TaskRun.begin(session, stream.spec.tasks[-1], [], StopRequest())
     make_folder(run.folder)
     began = time.perf_counter()
+    comparable_sums(run, totals_of(session.store))
+    ranked = time.perf_counter()
     start = decide_start(run)
     assert start is not None
+    ended = time.perf_counter()
     names = [" + ".join(parent.task for parent in each.parents) or "fresh" for each in start.candidates]
     return {
         "taken": names[start.chosen],
         "scores": {name: each.score for name, each in zip(names, start.candidates, strict=True)},
         "steps": start.num_steps,
         "rows": start.num_rows,
-        "seconds": round(time.perf_counter() - began, 1),
+        "seconds": round(ended - began, 1),
+        "sums": round(ranked - began, 1),
+        "whole": len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO,
     }

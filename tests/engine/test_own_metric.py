@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,6 +102,28 @@ def test_own_metric_from_stream_to_verification(
     NoForgetting._raise_if(check.findings)
     with pytest.raises(ForgettingError):
         NoForgetting._raise_if([replace(check.findings[0], unchecked=None)])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.usefixtures("imported_twice")
+def test_two_ranks_give_an_own_metric_the_rows_of_both(
+    backbone_folder: Callable[..., Path], tmp_path: Path, module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    module.write_text(
+        "def rows(predictions, references):\n    assert len(predictions) == len(references)\n    return len(references)\n"
+    )
+    given = task("one", num_rows=23, metric="own_scores_of_yes.rows", remote_code=True)
+    two = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
+    run = learn(
+        stream(backbone_folder(), [given], training={"epochs": 2, "batch_size": 5}), tmp_path / "run", trainer=two
+    )
+    history = run.store.history("one")
+    assert history is not None
+    count = len(given["data"]["validation"])
+    assert [point.scores["own_scores_of_yes.rows"] for point in history.curve.scores] == [count, count]
+    assert run.store.manifest("one").scores["validation"].scores["own_scores_of_yes.rows"] == count
 
 
 def test_without_permission_or_function_nothing_is_learned(

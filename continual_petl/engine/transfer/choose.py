@@ -24,8 +24,9 @@ from continual_petl.engine.transfer.short_fit import fit_briefly, num_short_step
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner.start import check_start, copy_bank
 from continual_petl.router.similarity import distances
+from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import NUM_LAYERS
-from continual_petl.router.totals import totals_of
+from continual_petl.router.totals import Totals, totals_of
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.start import Start, StartCandidate
 from continual_petl.store.certificate.values import Parent
@@ -142,7 +143,7 @@ def _fitting(run: TaskRun) -> list[Parent]:
         return found  # earlier tasks stored sums from different layers, which cannot be compared
     if not totals.layers:
         return found
-    sums = run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
+    sums = comparable_sums(run, totals)
     ranked = [task for task in distances(totals, sums.counts_C, sums.means_CF) if task != run.plan.name]
     for task in ranked[:_SHORTLIST]:
         try:
@@ -153,6 +154,11 @@ def _fitting(run: TaskRun) -> list[Parent]:
         if len(found) == MAX_PARENTS:
             break
     return found
+
+
+def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
+    """Return the sums of a task's rows from the layers that earlier tasks stored; its commit stores them too."""
+    return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 
 
 def _saved(run: TaskRun) -> Start | None:

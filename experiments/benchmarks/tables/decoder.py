@@ -1,0 +1,106 @@
+"""A LoRA on a small decoder with random weights: tokens per second and memory on real rows for generation.
+
+``--data`` is the folder with the folders `xsum` (texts cut to the window) and `rosts_en_ro` (short ones). Every measurement
+is a fresh process. Random weights do not affect speed and memory; nothing is said about scores.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from experiments.benchmarks import decoder
+from experiments.benchmarks.alternate import Candidate, alternate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.result import Result
+from experiments.benchmarks.task import needs_rows
+from experiments.studies.random_seq2seq import TASKS, texts
+
+PLAIN = "rows of similar length"
+PACKING, CHECKPOINTING, BF16 = {"packing": True}, {"gradient_checkpointing": True}, {"precision": "bf16"}
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    PLAIN: {},
+    "packing": {"training": PACKING},
+    "gradient checkpointing": {"training": CHECKPOINTING},
+    "packing, gradient checkpointing": {"training": PACKING | CHECKPOINTING},
+    "bf16": {"training": BF16},
+    "bf16, int8 weights": {"training": BF16, "backbone": {"quantize": "int8"}},
+    "bf16, nf4 weights": {"training": BF16, "backbone": {"quantize": "nf4"}},
+}
+ROWS = {"xsum": 96, "rosts_en_ro": 512}
+"""Training rows: about as many tokens of both tasks."""
+
+
+def measure(bench: Bench) -> Measured:
+    """Learn both tasks in every way, in fresh processes that take turns."""
+    options = bench.options
+    made_up = options.quick and options.data is None
+    data = _made_up(bench.scratch / "data") if made_up else needs_rows(options)
+    backbone = bench.scratch / "decoder"
+    decoder.make_backbone(backbone, texts(data))
+    tasks, ways = (TASKS[:1], (PLAIN, "packing")) if options.quick else (TASKS, tuple(WAYS))
+    seen: dict[str, list[dict[str, float]]] = {}
+    candidates, memory = [], {}
+    for task in tasks:
+        for way in ways:
+            rows = 8 if options.quick else ROWS[task]
+            stream = decoder.stream_of(backbone, data / task, rows, WAYS[way])
+            name = f"{task}, {way}"
+            seen[name] = []
+            candidates.append(Candidate(name, _learned(stream, options.threads, seen[name])))
+            memory[name] = decoder.measure(stream, threads=options.threads, gives_back=True)
+            bench.tell(f"memory of {name}")
+    # Fresh processes need no warm-up: what is measured is their second epoch.
+    samples = alternate(candidates, repetitions=options.repetitions, warmup=0, tell=bench.tell)
+    return Measured("seconds per 1,000 tokens", samples, {"processes": seen, "memory": memory})
+
+
+def _learned(stream: dict[str, Any], threads: int, seen: list[dict[str, float]]) -> Callable[[], float]:
+    def block() -> float:
+        seen.append(decoder.measure(stream, threads=threads))
+        return 1000 / seen[-1]["learned"]
+
+    return block
+
+
+def body(result: Result) -> str:
+    """Return the table and what it compares."""
+    memory, processes = result.facts["memory"], result.facts["processes"]
+    rows = []
+    for name, taken in result.medians.items():
+        task = name.partition(",")[0]
+        plain = result.medians[f"{task}, {PLAIN}"]
+        generated = median(each["generated"] for each in processes[name])
+        sizes = [number(memory[name][key] / 1e6) for key in ("weights", "training")]
+        spread_of = percent(spread(result.samples[name]))
+        rows.append([name, number(1000 / taken), factor(plain / taken), spread_of, number(generated), *sizes])
+    columns = ["", "tokens/s learned", "of the first", "spread", "tokens/s generated", "weights, MB", "training, MB"]
+    return "\n".join(
+        [
+            f"A LoRA of rank 16 on a Llama of {decoder.LAYERS} layers and width {decoder.WIDTH} with random weights, in fp32 "
+            f"where nothing else is said; windows of {decoder.TOKENS} tokens, about {8 * decoder.TOKENS:,} tokens per step.",
+            "",
+            grid(columns, rows),
+            "",
+            "* *Training, MB*: by how much the process grows while it learns, if freed blocks are given back to the "
+            "system; weights are not included.",
+            f"* Texts are generated greedily, {decoder.NUM_TEXTS} in one batch, {decoder.NEW_TOKENS} tokens each. Speed and "
+            "memory only: the weights are random, so scores would be meaningless.",
+        ]
+    )
+
+
+def _made_up(folder: Path) -> Path:
+    for task in TASKS:
+        (folder / task).mkdir(parents=True)
+        for split in ("train", "validation", "test"):
+            rows = [{"source": f"{task} {split} {n}: a text to continue.", "target": f" {n} words"} for n in range(16)]
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            with gzip.open(folder / task / f"{split}.jsonl.gz", "wt", encoding="utf-8") as file:
+                file.write(lines)
+    return folder
