@@ -1,7 +1,7 @@
-"""Learn one LoRA on a small Llama with random weights, and measure speed and memory in the process that learns.
+"""Learn one LoRA on a small Llama with random weights, and measure speed and memory.
 
-Random weights do not affect times and sizes; scores would be meaningless and are not reported. Measure in a fresh process
-(`measure` starts one): memory left over from other work would be counted too.
+Random weights do not affect times and sizes; scores would be meaningless and are not reported. Memory is measured in a fresh
+process (`measure_memory` starts one): memory left over from other work would be counted too.
 """
 
 from __future__ import annotations
@@ -79,16 +79,15 @@ def stream_of(backbone: Path, data: Path, rows: int, settings: dict[str, dict[st
     }
 
 
-def measure(stream: dict[str, Any], *, threads: int, gives_back: bool = False) -> dict[str, float]:
-    """Return the numbers of `measure_here`, from a fresh process.
+def measure_memory(stream: dict[str, Any], *, threads: int) -> dict[str, float]:
+    """Return the numbers of `learned` from a fresh process that gives freed blocks back to the system.
 
     Args:
         stream: a stream as of `stream_of`.
         threads: torch's threads.
-        gives_back: see `experiments.benchmarks.memory.measure`.
     """
     command = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.decoder", str(threads), json.dumps(stream)]
-    environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": str(2**18)} if gives_back else {})
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**18)}
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
     )
@@ -96,14 +95,13 @@ def measure(stream: dict[str, Any], *, threads: int, gives_back: bool = False) -
     return found
 
 
-def measure_here(stream: dict[str, Any], threads: int) -> dict[str, float]:
-    """Return the numbers of this process.
+def learned(stream: dict[str, Any]) -> dict[str, float]:
+    """Learn a stream and return the numbers of this process.
 
     ``learned`` and ``generated`` are tokens per second: of the rows in the second epoch, and of texts that are generated in
     one batch. ``weights`` and ``training`` are bytes: of the backbone, and by which the process grew while it learned.
     """
     import lightning as L
-    import torch
 
     from continual_petl import learn
     from continual_petl.callbacks.pace import TokenPace
@@ -112,7 +110,6 @@ def measure_here(stream: dict[str, Any], threads: int) -> dict[str, float]:
     from experiments.benchmarks.memory import status_of_process
     from experiments.studies.learning import num_bytes
 
-    torch.set_num_threads(threads)
     found: dict[str, float] = {}
 
     class Watch(L.Callback):
@@ -136,7 +133,9 @@ def measure_here(stream: dict[str, Any], threads: int) -> dict[str, float]:
             found["training"] = status_of_process("VmHWM") - self.before
 
     with tempfile.TemporaryDirectory() as folder:
-        run = learn(TaskStream(StreamSpec.model_validate(stream)), Path(folder) / "run", callbacks=[Watch()])
+        run = learn(
+            TaskStream(StreamSpec.model_validate(stream)), Path(folder) / "run", callbacks=[Watch()], progress=False
+        )
         found["weights"] = float(num_bytes(run.session.models.backbone_of(TASK).model))
         texts = [f"{number} {'word ' * 20}" for number in range(NUM_TEXTS)]
         run.predict(texts, task=TASK)
@@ -147,4 +146,7 @@ def measure_here(stream: dict[str, Any], threads: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_here(json.loads(sys.argv[2]), int(sys.argv[1]))))
+    import torch
+
+    torch.set_num_threads(int(sys.argv[1]))
+    print(json.dumps(learned(json.loads(sys.argv[2]))))
