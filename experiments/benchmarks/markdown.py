@@ -78,10 +78,13 @@ def head(result: Result) -> str:
         for name, found in result.versions.items()
     )
     changed = " with changes" if result.changed else ""
+    sizes = (
+        f"{settings['shape']}, batch {settings['batch']} x {settings['length']}"  # the table of decoders has its own
+    )
     clock = "" if settings["clock"] == "wall" else " Seconds are processor time, not wall-clock time."
     return "\n".join(
         [
-            f"# {result.table}: {settings['shape']}, batch {settings['batch']} x {settings['length']}",
+            f"# {result.table}" if result.table == "decoder" else f"# {result.table}: {sizes}",
             "",
             f"    {result.command}",
             "",
