@@ -64,11 +64,6 @@ def stream_of(backbone: Path, data: Path, rows: int, settings: dict[str, dict[st
         "eval_batch_size": NUM_TEXTS,
         "precision": "fp32",
     }
-    if settings.get("training", {}).get("packing"):
-        training |= {
-            "batch_size": 8,
-            "max_tokens": TOKENS,
-        }  # windows of TOKENS: a step has as many tokens as without packing
     return {
         "name": "benchmark",
         "backbone": {"name": str(backbone), "max_length": TOKENS} | settings.get("backbone", {}),
