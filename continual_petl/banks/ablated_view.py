@@ -46,7 +46,7 @@ class AblatedView(Bank):
         nn.Module.__init__(self)
         strange = sorted(set(layers) - set(range(bank.sites.num_layers)))
         if strange:
-            raise ValueError(f"layer {strange[0]}: this backbone has the layers 0 to {bank.sites.num_layers - 1}")
+            raise ValueError(f"layer {strange[0]}: this backbone has layers 0 to {bank.sites.num_layers - 1}")
         self.spec, self.sites, self.layers = bank.spec, bank.sites, bank.layers
         self.head, self.modifications, self.own = bank.head, bank.modifications, bank.own
         self.training = bank.training

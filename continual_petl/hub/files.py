@@ -85,7 +85,7 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
     total = sum(sizes[path] for path in kept)
     if total > MAX_BYTES or len(kept) > MAX_FILES:
         raise StoreError(
-            f"{where}: {len(kept):,} files of {megabytes(total)} in all are more than is downloaded automatically "
+            f"{where}: {len(kept):,} files, {megabytes(total)} in total, exceed the limit for automatic downloads "
             f"({MAX_FILES:,} files, {megabytes(MAX_BYTES)}). Download the run with `hf download` and give its folder."
         )
     return kept

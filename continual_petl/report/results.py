@@ -33,7 +33,7 @@ class ResultRow:
     """The cells of one row of R that were measured or certified."""
 
     columns: NDArray[np.int64]
-    """Numbers of the tasks, ascending."""
+    """Task indices (0-based), in ascending order."""
     values: NDArray[np.float64]
     """The score in each of these columns; NaN if it is unknown or undefined."""
     status: tuple[Status, ...]
@@ -41,7 +41,7 @@ class ResultRow:
 
     @property
     def certified(self) -> list[int]:
-        """Numbers of the tasks whose scores were carried over from certificates."""
+        """Task indices (0-based) whose scores were carried over from certificates."""
         return [j for j, how in zip(self.columns.tolist(), self.status, strict=True) if how == "certified"]
 
 

@@ -88,7 +88,9 @@ class ServeSettings:
         if self.engine not in ENGINES:
             raise InputError(f"engine: got {self.engine!r}; allowed: {', '.join(ENGINES)}")
         if self.replicas > 1 and self.engine != "ray":
-            raise InputError(f"replicas: got {self.replicas}, but only engine ray has replicas; use engine ray")
+            raise InputError(
+                f"replicas: got {self.replicas}, but only the ray engine supports replicas; use engine ray"
+            )
         if not self.loopback and not self.allowed_hosts:
             raise InputError(
                 f"host: {self.host} can be reached from other machines, so the host names of requests must be given, "

@@ -121,7 +121,7 @@ def _highest(profile: Any) -> int:
 
 
 def alive_bytes(forward: Any) -> int:
-    """Return how many bytes torch allocated on the CPU while a function ran and has not freed while its result is held."""
+    """Return how many of the bytes that torch allocates on the CPU in a call are still allocated while its result is held."""
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:

@@ -36,7 +36,7 @@ class Family:
     epochs: int
 
     def alone(self, scale: Scale) -> list[list[Trial]]:
-        """Return, for every learning rate, the trials of the tasks that choose among the rates."""
+        """Return, for every learning rate, the trials on the tasks that are used to choose the rate."""
         return [
             [
                 limited(

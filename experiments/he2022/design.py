@@ -36,7 +36,7 @@ _BANKS_OF_6: tuple[tuple[_Key, str], ...] = (
 )
 PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = (
     (
-        "After Table 3: insertion and place, at 2 %",
+        "After Table 3: insertion form and modified representation, with about 2 % of the parameters",
         (
             (("prefix", LARGE), "prefix, 200"),
             (("SA attn", LARGE), "SA attn, 200"),

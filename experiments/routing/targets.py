@@ -50,7 +50,7 @@ def _classic(found: dict[str, Any]) -> list[Row]:
         why = f"{astray} of {count} rows are routed to another task"
         if name == "reject":
             why += f", and {sum(task['unknown'] for task in found['tasks'])} count as unknown"
-        rows.append((f"accuracy loss against named tasks, {text}", "1.0 points", points(loss), loss <= 0.01, why))
+        rows.append((f"accuracy lost without task names, {text}", "1.0 points", points(loss), loss <= 0.01, why))
     return rows
 
 

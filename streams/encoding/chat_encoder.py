@@ -2,8 +2,8 @@
 
 The tokens of the assistant are those that the template marks with ``{% generation %}``, found by transformers'
 ``apply_chat_template(..., return_assistant_tokens_mask=True)``, as in TRL. For a template without marks, they are found by
-prefixes: the rendering of the messages before an assistant message, with the beginning of an answer, and the rendering of the
-messages up to it both have to be prefixes of the rendering of all messages, and to end between two tokens. A conversation
+prefixes: the messages before an assistant message, rendered with the generation prompt, and the messages up to it both have
+to be prefixes of all messages as rendered, and to end between two tokens. A conversation
 for which neither method is exact is refused. If a token of the whole text spans the beginning of the last answer (such as
 two line breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
 warns.

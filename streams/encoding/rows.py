@@ -38,7 +38,7 @@ class Texts(NamedTuple):
     """The uncut sources; of a conversation, the last message of the user."""
 
     def take(self, numbers: Sequence[int]) -> Texts:
-        """Return those of some rows, in the given order."""
+        """Return the texts of the given rows, in the given order."""
         sources = None if self.sources is None else tuple(self.sources[row] for row in numbers)
         return Texts(tuple(self.references[row] for row in numbers), sources)
 

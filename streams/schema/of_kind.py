@@ -48,9 +48,9 @@ class ColumnsSpec(FrozenModel):
     label: Text = "label"
     """The column with the class, the number, or (multilabel) the list of labels (in CSV, a JSON list)."""
     source: Text = "source"
-    """The column with the input text (seq2seq, causal-lm), or with the messages of a prompt, if the task has chat."""
+    """The column with the input text (seq2seq, causal-lm), or with the messages of a prompt if the task sets chat."""
     target: Text = "target"
-    """The column with the output text (seq2seq, causal-lm), or with the messages of an answer, if the task has chat."""
+    """The column with the output text (seq2seq, causal-lm), or with the messages of an answer if the task sets chat."""
     options: Text | None = None
     """The column with the list of texts to choose from in each row (seq2seq, causal-lm), in place of the task's options; in
     CSV, a JSON list."""

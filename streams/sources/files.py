@@ -230,7 +230,7 @@ def read_files(
 
 
 def _why_unreadable(cause: BaseException, paths: Sequence[str], reader: str) -> str:
-    """Return what is wrong with files that a reader does not read, and what to do."""
+    """Return why a reader could not read the files, and what to do about it."""
     if reader == "json" and (line := bad_line_of(paths)):
         return f"{line}. Repair this line, or leave it out."
     why = f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"

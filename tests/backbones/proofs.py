@@ -59,7 +59,7 @@ def check_results(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor
         wanted = norms[-1].output if layer.stack.norm_first else norms[-2].output
         for projection in sites.into(layer):
             close(single(calls, layer.full(projection.path)).inputs[0], wanted)
-        # In eval mode there is only dropout between the last projection and the result.
+        # Only dropout, which does nothing in eval mode, lies between the last projection and the result.
         for sub, result in zip(subs, results, strict=True):
             close(single(calls, layer.full(sub.out)).output, result)
 

@@ -24,7 +24,7 @@ MINUS_INFINITY = -math.inf
 
 
 def heads_of(matrix_LD: Tensor, num_heads: int) -> Tensor:
-    """Return ``(L, D)`` as ``(N, L, H)``: head n owns the columns n H to (n + 1) H."""
+    """Return ``(L, D)`` as ``(N, L, H)``: head n owns columns n H to (n + 1) H - 1."""
     width = matrix_LD.shape[1] // num_heads
     return torch.stack([matrix_LD[:, n * width : (n + 1) * width] for n in range(num_heads)])
 

@@ -220,7 +220,7 @@ def test_norm_bias_is_ablated_unless_the_bank_has_own_norms() -> None:
 def test_unknown_layer_is_an_error() -> None:
     bank = learned_bank(model_of("bert"), "lora", seed=1)
     for layers in ({2}, {-1}):
-        with pytest.raises(ValueError, match=r"layer -?\d: this backbone has the layers 0 to 1"):
+        with pytest.raises(ValueError, match=r"layer -?\d: this backbone has layers 0 to 1"):
             AblatedView(bank, layers)
 
 

@@ -320,7 +320,7 @@ def test_invalid_fuse_is_refused(bank: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"layernorms": "own"}, "fuse: no bank can read 'a', 'b' at its sites, since it has its own LayerNorms"),
+        ({"layernorms": "own"}, "fuse: this bank cannot read 'a', 'b' at its sites, since it has its own LayerNorms"),
         ({"scope": "shared"}, "since it has scope: shared"),
         ({"modifications": ()}, "since it modifies nothing"),
         ({"modifications": [{"form": "additive", "modifies": "bias"}]}, "since its form is additive"),

@@ -250,9 +250,9 @@ def test_banks_that_cannot_share_a_pass_are_refused_with_reason() -> None:
         ValueError, match="banks with prompts or prefixes can only share a pass with banks that have the same number"
     ):
         ask(lora, prompt)
-    with pytest.raises(ValueError, match=r"still trained through a network cannot share a pass: call fold\(\) on it"):
+    with pytest.raises(ValueError, match=r"a reparametrisation network cannot share a pass: call fold\(\) on it"):
         ask(make_bank(model, "p_tuning"), prompt)
-    with pytest.raises(ValueError, match=r"still trained through a network cannot share a pass: call fold\(\) on it"):
+    with pytest.raises(ValueError, match=r"a reparametrisation network cannot share a pass: call fold\(\) on it"):
         ask(make_bank(model, "prefix"), lora)
     with pytest.raises(ValueError, match=r"training mode applies its own dropout: call eval\(\) on it"):
         ask(lora, learned_bank(model, "lora", 1).train())

@@ -1,7 +1,7 @@
 """A fresh bank hardly changes the backbone: not a bit if its last factor is zero, by sigma squared if it is small.
 
 Houlsby et al. 2019, section 2.1: with a near-identity initialisation the network is unaffected when training starts; section
-3.6 tries sigma from 1e-7 to 1 and finds all up to 1e-2 good.
+3.6 tries sigma from 1e-7 to 1 and finds that values up to 1e-2 work well.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _model(family: str) -> PreTrainedModel:
 
 
 def _plain(model: PreTrainedModel, family: str) -> Tensor:
-    """Return what the untouched model says, called as transformers has it."""
+    """Return the output of the unmodified model, called directly through transformers."""
     with torch.no_grad():
         output = model(**_inputs(model, family))
     answer = output.logits if _writes(family) else output.last_hidden_state

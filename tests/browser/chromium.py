@@ -41,7 +41,7 @@ def program() -> str:
     """
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None and os.environ.get(REQUIRED) == "required":
-        pytest.fail(f"{MISSING}; {REQUIRED}=required forbids to skip these tests")
+        pytest.fail(f"{MISSING}; {REQUIRED}=required forbids skipping these tests")
     if found is None:
         pytest.skip(MISSING)
     return found

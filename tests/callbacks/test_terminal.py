@@ -253,7 +253,7 @@ def test_remaining_time_is_unknown_until_it_can_be_estimated() -> None:
     assert run_pace.left(100.0, 2) == 200.0
     run_pace.begin(100.0)
     assert run_pace.left(130.0, 2) == 170.0
-    assert run_pace.left(400.0, 2) == 100.0, "a task that takes longer is not owed time"
+    assert run_pace.left(400.0, 2) == 100.0, "a task that overruns takes no time off the others' estimate"
     assert run_pace.left(400.0, 0) == 0.0
     assert [in_words(value) for value in (None, 0, 59.6, 3599, 90_000)] == ["?", "0 s", "1:00", "59:59", "1 days 1 h"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
     "continual-petl run stream.yaml --log wandb --log tensorboard": (
-        "writes what only their own programs read; tests/callbacks/test_loggers.py has it"
+        "writes what only their own programs read; covered by tests/callbacks/test_loggers.py"
     ),
     "continual-petl report runs/support-desk --serve": "serves until it is stopped",
     **{
-        f"continual-petl serve runs/{words}": "serves until it is stopped; tests/serve/test_server.py has it"
+        f"continual-petl serve runs/{words}": "serves until it is stopped; covered by tests/serve/test_server.py"
         for words in (
             "stream",
             "mine",
@@ -19,7 +19,7 @@ COMMANDS: dict[str, str] = {
         )
     },
     **{
-        f"continual-petl run {words}": "needs the Hub, or copies of its data; tests/cli/test_catalog_run.py"
+        f"continual-petl run {words}": "needs the Hub, or copies of its data; covered by tests/cli/test_catalog_run.py"
         for words in (
             "classic5 --dry-run",
             "classic5 --data-dir copies --dry-run",
@@ -28,15 +28,15 @@ COMMANDS: dict[str, str] = {
             "unified-view --data-dir data --tasks.mnli.data.local null --tasks.en-ro.data.local my_en_ro",
         )
     },
-    "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md has one on this machine",
-    "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/engine/test_on_ray.py has it",
-    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_parallel.py has jobs",
-    "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
+    "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md pushes to one on this machine",
+    "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; covered by tests/engine/test_on_ray.py",
+    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_parallel.py learns with fewer",
+    "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py runs with fewer",
 }
 """Commands of continual-petl that are parsed but not run."""
 
 SCRIPTS: dict[str, str] = {
-    "python try_it.py minilm": "needs the changes that docs/how-to/new-kind.md makes; tests/docs/test_new_kind.py has it",
+    "python try_it.py minilm": "needs the changes that docs/how-to/new-kind.md makes; covered by tests/docs/test_new_kind.py",
 }
 """Scripts of a page that are compiled and not run."""
 

@@ -56,7 +56,7 @@ def many(whole: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Others are started after the first few certificates, however little is left."""
+    """Start the other processes after the first few certificates, however little work is left."""
     for checker in (Checker, DigestChecker):
         monkeypatch.setattr(checker, "worth_s", 0.0)
     yield

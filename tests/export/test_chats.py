@@ -1,4 +1,4 @@
-"""Exports of tasks of conversations: the chat template and the end of an answer come along."""
+"""Exports of chat tasks include the chat template and the end-of-answer token."""
 
 from __future__ import annotations
 

@@ -132,7 +132,9 @@ def test_large_files_are_refused_before_they_are_downloaded(
         Run("hf://user/run")
     monkeypatch.setitem(hub_files._BANK, "bank.safetensors", 10**6)
     monkeypatch.setattr(hub_files, "MAX_BYTES", 1000)
-    with pytest.raises(StoreError, match=r"13 files of .* are more than is downloaded automatically .*`hf download`"):
+    with pytest.raises(
+        StoreError, match=r"13 files, .* in total, exceed the limit for automatic downloads .*`hf download`"
+    ):
         Run("hf://user/run")
     assert not hub.sent("GET", "/resolve/")
 

@@ -98,7 +98,7 @@ def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
     for number, (value, words) in enumerate(zip(modifications.y, modifications.customdata, strict=True)):
         tasks = range(number * size, min(LONG, (number + 1) * size))
         assert value == sum(tasks) / len(tasks)
-        assert words == f"mean of the tasks {tasks[0] + 1} to {tasks[-1] + 1}"
+        assert words == f"mean of tasks {tasks[0] + 1} to {tasks[-1] + 1}"
     said = words_of(long)
     for name in ("each", "each-bytes", "seconds"):
         assert f"Each bar is the mean of {size} of the {LONG} tasks" in said[name]

@@ -67,7 +67,7 @@ def test_a_run_whose_files_have_absurd_times_is_drawn(learned: Path, tmp_path: P
         try:
             os.utime(path, (seconds, seconds))
         except (OSError, OverflowError):
-            pytest.skip("this file system keeps no such times")
+            pytest.skip("this file system does not support such timestamps")
     assert Page(write_report(folder / "report", read_facts(folder))).texts
 
 

@@ -144,9 +144,7 @@ def test_texts_of_a_run_are_escaped(facts: RunFacts, tmp_path: Path, evil: str) 
     assert html.count(escaped) >= 2, "as a label and as a notice"
     ticks = figures[1]["layout"]["xaxis"]["ticktext"]
     assert ticks[0] == evil.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    assert ticks[1].count("&") == ticks[1].count(";"), (
-        "a long one is cut, but not inside of what stands for a character"
-    )
+    assert ticks[1].count("&") == ticks[1].count(";"), "a long name is truncated, but never inside an HTML entity"
 
 
 @pytest.mark.parametrize("kind", few(list(METRICS), 2))

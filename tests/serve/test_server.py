@@ -85,7 +85,7 @@ def test_log_that_nobody_reads_stops_no_answer(learned: Path) -> None:
         (["--host", "0.0.0.0"], 2, "host: 0.0.0.0 can be reached from other machines"),
         (["--batch-rows", "0"], 2, "batch_rows: got 0"),
         (["--token-file", "none"], 2, "token_file: none cannot be read"),
-        (["--replicas", "2"], 2, "only engine ray has replicas"),
+        (["--replicas", "2"], 2, "only the ray engine supports replicas"),
     ],
 )
 def test_bad_options(

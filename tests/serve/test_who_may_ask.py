@@ -72,7 +72,7 @@ def test_other_host_names_are_refused(client: TestClient) -> None:
         ({"allowed_hosts": ("models*",)}, "allowed_hosts: got 'models"),
         ({"allowed_hosts": ("*",)}, "allowed_hosts: got"),
         ({"engine": "gpu"}, "engine: got 'gpu'; allowed: local, ray"),
-        ({"replicas": 2}, "only engine ray has replicas"),
+        ({"replicas": 2}, "only the ray engine supports replicas"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], fragment: str) -> None:

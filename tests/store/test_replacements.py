@@ -43,7 +43,7 @@ def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder
     assert [check.ok for check in Run(folder).verify(data=True)] == [True] * 3
     (tombstone,) = run.store.tombstones()
     assert (tombstone.why, tombstone.index, run.store.link("two").index) == ("replaced", 3, 4)
-    # What was measured of the old bank is not said of the new one.
+    # Measurements of the old bank are not reported for the new one.
     assert run.results.status[1] == ("measured", "measured", "not measured")
     assert run.results.forgetting == 0.0
     # Without the word, nothing is replaced.

@@ -220,7 +220,7 @@ class BankSpec(FrozenModel):
                 "start_from, or write scope: task"
             )
         if self.fuse and (why := self.model_copy(update={"fuse": ()}).why_not_fused) is not None:
-            raise ValueError(f"fuse: no bank can read {', '.join(map(repr, self.fuse))} at its sites, since {why}")
+            raise ValueError(f"fuse: this bank cannot read {', '.join(map(repr, self.fuse))} at its sites, since {why}")
         for config in {m.config: None for m in self.modifications}:
             config.check_bank(self)
         outside = all(m.config.outside for m in self.modifications) and self.layernorms == "frozen"

@@ -72,7 +72,7 @@ class Fusion(Bottleneck):
         for path, part in list(self.named_modules()):
             if isinstance(part, nn.Linear | nn.LayerNorm):
                 self.set_submodule(path, _Linears() if isinstance(part, nn.Linear) else _Norms())
-        self.dropout = nn.Dropout(0.0)  # the adapters compute as in prediction
+        self.dropout = nn.Dropout(0.0)  # the adapters run as they do at inference
         self._scaled = modification.composition == "learned"
         if self._scaled:
             # Every adapter has its own scale, so the sum is added as it is.

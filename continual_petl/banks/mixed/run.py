@@ -1,8 +1,9 @@
 """Several banks in one pass through the backbone, each on its own rows of the batch.
 
 The frozen part is computed once for all rows. Banks with the same computation share one batched product at every site;
-other banks act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding,
-since products have different sizes (about 1e-7 in float32). Banks that cannot share a pass (`sharing`) are refused here.
+other banks act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding
+(about 1e-7 in float32), because the matrix products have different shapes. Banks that cannot share a pass
+(`sharing`) are refused here.
 
 Shape suffixes: N rows of a group, L vectors.
 """
@@ -89,7 +90,9 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
 def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
     """Return the key that banks in one pass must share, or raise `ValueError` if this bank cannot share a pass."""
     if not bank.is_folded():
-        raise ValueError("a bank that is still trained through a network cannot share a pass: call fold() on it")
+        raise ValueError(
+            "a bank that still computes its vectors with a reparametrisation network cannot share a pass: call fold() on it"
+        )
     if isinstance(bank, AblatedView):
         raise ValueError(
             "a bank without its modifications in some layers cannot share a pass with others: run it alone"

@@ -80,7 +80,7 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
 
 
 def per_row(module: nn.Module, leaf: str) -> bool:
-    """Return whether a parameter of a module can differ from row to row, applied after the module."""
+    """Return whether a module's parameter can be applied after the module, so that each row can have its own."""
     if isinstance(module, nn.Linear | Conv1D | nn.Conv2d):
         return leaf == "bias"
     weight = getattr(module, "weight", None)

@@ -44,7 +44,7 @@ class Pool:
         if executor == "processes" and (jobs or 1) > max_jobs:
             raise InputError(
                 f"jobs: got {jobs}, and each job is a process with its own backbone, but there are {os.cpu_count()} cores: "
-                f"give at most {max_jobs}, or learn on more machines: executor ray."
+                f"use at most {max_jobs}, or spread the tasks over several machines with the executor ray."
             )
         if executor == "ray":
             check_ray()

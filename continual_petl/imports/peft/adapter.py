@@ -154,7 +154,7 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
     if unused:
         raise InputError(
             f"adapter_config.json: peft would not load the tensors of {known_names(unused, limit=3)}, which neither "
-            "target_modules nor modules_to_save name: one of the two files was replaced."
+            "target_modules nor modules_to_save name: the two files do not belong together."
         )
     start = "lora_" if config.peft_type == "LORA" else "ia3_l" if config.peft_type == "IA3" else _INSIDE
     other = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]

@@ -148,7 +148,7 @@ def factor(config: PeftConfig, name: str, rank: int) -> float:
     if expected != rank:
         raise InputError(
             f"adapter_config.json: module {name!r} has rank {expected} by r and rank_pattern, but its tensors have {rank}; "
-            "one of the two files was replaced."
+            "the two files do not belong together."
         )
     alpha = _by_pattern(config.alpha_pattern, name, config.lora_alpha)
     return alpha / math.sqrt(rank) if config.use_rslora else alpha / rank

@@ -43,7 +43,7 @@ def table_of(tensors: dict[str, Tensor], config: PeftConfig) -> Tensor:
     if len(table) != length * (1 if config.peft_type == "PREFIX_TUNING" else stacks):
         raise InputError(
             f"adapter_model.safetensors: {TABLE} has {counted(len(table), 'row')}, but adapter_config.json says "
-            f"num_virtual_tokens {length} and num_transformer_submodules {stacks}; one of the two files was replaced."
+            f"num_virtual_tokens {length} and num_transformer_submodules {stacks}; the two files do not belong together."
         )
     return table
 

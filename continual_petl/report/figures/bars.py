@@ -37,7 +37,7 @@ def task_bars(
     size = tasks_of_a_bar(len(tasks))
     starts = range(0, len(tasks), size)
     ends = [min(start + size, len(tasks)) for start in starts]
-    names = [f"mean of the tasks {start + 1:,} to {end:,}" for start, end in zip(starts, ends, strict=True)]
+    names = [f"mean of tasks {start + 1:,} to {end:,}" for start, end in zip(starts, ends, strict=True)]
     traces = [
         bar(
             x=[start + (size + 1) / 2 if size > 1 else start + 1 for start in starts],

@@ -14,7 +14,7 @@ from continual_petl.report.formatting import megabytes
 from continual_petl.report.run_facts import RunFacts
 
 PARTS = {"modifications": "banks' modifications", "own": "own norms and copies", "head": "heads"}
-_ON_DISK = {**PARTS, "routing": "sums for routing", "certificate": "certificates and histories"}
+_ON_DISK = {**PARTS, "routing": "routing statistics", "certificate": "certificates and histories"}
 BYTES_OF_A_PARAMETER = {"fp32": 4, "bf16": 2}
 
 
@@ -79,7 +79,7 @@ def each_task(facts: RunFacts) -> Drawing:
     "each-bytes",
     section="growth",
     caption="Bytes of each task",
-    words=_each_in_words("Its bank by part, its sums for routing, and its certificate with probe and history."),
+    words=_each_in_words("Its bank by part, its routing statistics, and its certificate with probe and history."),
 )
 def each_bytes(facts: RunFacts) -> Drawing:
     """Return the bytes that each task added on disk, by part."""

@@ -97,7 +97,7 @@ def read_file(path: Path, max_bytes: int | None = None) -> bytes:
             # Do not read beyond the size that was checked, even if the file has grown since.
             return handle.read(size)
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk may be damaged") from error
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -134,7 +134,7 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
             try:
                 line = handle.readline(max_bytes + 1)
             except OSError as error:
-                raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+                raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk may be damaged") from error
             if len(line) > max_bytes:
                 raise StoreError(
                     f"{path}:{number}: the line has more than {max_bytes} bytes, which no store writes; the file is damaged"
@@ -205,7 +205,7 @@ def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None
                 handle.seek(start)
                 tail = handle.read(before - start) + tail
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk may be damaged") from error
     if len(tail) != size - start:
         raise StoreError(f"{path}: it was truncated while being read; another program is writing to it")
     *lines, behind = tail.split(b"\n")
