@@ -140,6 +140,29 @@ def test_early_stopped_fit_is_not_resumed(backbone_folder: Folder, tmp_path: Pat
     assert learned("run") == whole
 
 
+@pytest.mark.parametrize("batch", [7, 14])
+def test_patience_ends_a_fit_that_no_longer_improves(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
+    """The rate is too low to change a score, so the first of six epochs stays the best; the signal comes in a later one."""
+
+    def learned(folder: str, patience: int | None, *callbacks: L.Callback) -> Run:
+        training = {**TRAINING, "epochs": 6, "learning_rate": 1e-9} | (
+            {} if patience is None else {"patience": patience}
+        )
+        tasks = stream(backbone_folder(), [task("one", num_rows=ROWS)], training=training)
+        return learn(tasks, tmp_path / folder, callbacks=list(callbacks))
+
+    whole = learned("whole", 2)
+    history = whole.store.history("one")
+    assert history is not None
+    assert len(history.curve.scores) == 3
+    assert whole.store.manifest("one").training.patience == 2
+    other = learned("lightning", None, EarlyStopping("val/accuracy", mode="max", patience=2))
+    assert bank_digests(whole) == bank_digests(other)
+    with pytest.raises(Interrupted):
+        learned("run", 2, SignalAt(batch))
+    assert bank_digests(learned("run", 2)) == bank_digests(whole)
+
+
 def test_signal_handlers_are_restored(backbone_folder: Folder, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted):

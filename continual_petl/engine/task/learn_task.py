@@ -7,6 +7,7 @@ from functools import partial
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
 from continual_petl.banks.bank import Bank
@@ -198,6 +199,10 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     with quiet(), restoring(last):
         callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         callbacks.append(ValidationAttention(run))
+        if training.patience is not None:
+            # An undefined score (one class predicted, say) counts as no better one; a diverged loss is found elsewhere.
+            stop = EarlyStopping(f"val/{plan.metric}", patience=training.patience, mode="max", check_finite=False)
+            callbacks.append(stop)
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
         with fitting(request, f"task {plan.name!r}"), run.training():
             trainer.fit(run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
