@@ -37,7 +37,7 @@ WRITE_MARKS = (
 
 
 class UnusableChat(ValueError):
-    """A conversation that cannot be rendered, or cannot be learned as asked; says why."""
+    """A conversation that cannot be rendered, or cannot be learned as requested; the message says why."""
 
 
 def render(

@@ -76,7 +76,7 @@ class StreamSpec(FrozenModel):
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all for up to 20 tasks, and certified beyond that."""
     probe: Probe = "random"
-    """Inputs whose outputs a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that the
+    """Inputs whose outputs are stored in a task's certificate. random: tokens or pixels drawn with the task's seed, so that the
     certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
     read."""
     routing: Routing = "full"

@@ -35,7 +35,7 @@ def options_fault(value: Any, options: list[Any] | None) -> str | None:
 
     Args:
         value: as given.
-        options: as a list; None if it is none.
+        options: the value as a list; None if it is not one.
     """
     if options is None:
         return "missing" if value is None else f"{show(value)} is not a list"
@@ -48,6 +48,6 @@ def options_fault(value: Any, options: list[Any] | None) -> str | None:
 
 
 def options_of(value: Any) -> list[Any] | None:
-    """Return a cell as a list; None if it is none."""
+    """Return a cell as a list; None if it is not one."""
     value = from_cell(value)
     return list(value) if isinstance(value, list | tuple) else None
