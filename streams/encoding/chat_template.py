@@ -102,7 +102,7 @@ def _applied(
     size = len(found) if isinstance(found, str) else len(found["input_ids"])
     if size > limit:
         raise UnusableChat(
-            f"the chat template makes {size:,} characters of a conversation of {(limit - _MORE) // _TIMES:,}; at "
+            f"the chat template turns a conversation of {(limit - _MORE) // _TIMES:,} characters into {size:,}; at "
             f"most {limit:,} are allowed: name another template under chat.template"
         )
     return found
@@ -147,7 +147,7 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
         )
     if (found := _CHANGING.search(template)) is not None:
         raise InputError(
-            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes a different text tomorrow, but "
+            f"{where}: it uses {found[0].strip(' |')!r}, so a conversation would become a different text tomorrow, but "
             "the answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, "
             "replace this by fixed text, and name the file under chat.template."
         )

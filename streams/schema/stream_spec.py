@@ -76,8 +76,8 @@ class StreamSpec(FrozenModel):
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all for up to 20 tasks, and certified beyond that."""
     probe: Probe = "random"
-    """Inputs whose outputs are stored in a task's certificate. random: tokens or pixels drawn with the task's seed, so that the
-    certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
+    """Inputs whose outputs are stored in a task's certificate. random: tokens or pixels drawn with the task's seed, so that
+    the certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
     read."""
     routing: Routing = "full"
     """The data that each task stores with its certificate, so that rows can be predicted without a task's name: mean and

@@ -74,7 +74,7 @@ class TaskSpec(FrozenModel):
     training: TrainingOverride = TrainingOverride()
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
-    """The metric that the result matrix R reports and that select: best uses. null means the default of the kind: accuracy, spearman,
+    """The metric in the result matrix R and for select: best. null means the default of the kind: accuracy, spearman,
     micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own (predictions,
     references) -> float, which remote_code has to allow."""
     remote_code: Bool = False

@@ -111,7 +111,7 @@ def check_conversations(
         system: the system prompt of the task.
 
     Raises:
-        InputError: naming the rows that are not conversations, and what is wrong with them.
+        InputError: naming the rows that are not conversations, and why.
     """
     before: list[list[Message]] = []
     last: list[str] = []

@@ -31,7 +31,7 @@ def option_lists(where: Where, column: str, values: Sequence[Any]) -> list[tuple
 
 
 def options_fault(value: Any, options: list[Any] | None) -> str | None:
-    """Return what is wrong with the options of a row, or None.
+    """Return why the options of a row cannot be used; None if they can.
 
     Args:
         value: as given.
