@@ -107,8 +107,8 @@ class Checked:
             max_length: maximum tokens per row.
             images: the preprocessing of the backbone, for images.
             cache: where token ids of large splits are cached.
-            scored: whether predictions for the rows will be scored, which takes the options of the task, or the sources that
-                texts are generated from; rows to train on need only their targets.
+            scored: whether predictions for the rows will be scored, for which the options or the texts of the sources are
+                kept; rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.

@@ -88,8 +88,8 @@ class StreamSpec(FrozenModel):
     classifications with the same labels in all tasks; revisit: classifications whose labels may recur in any way. With these
     three, only the label must be correct."""
     data_dir: Text | None = None
-    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
-    that copies are not used."""
+    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file;
+    copies are then not used."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
 

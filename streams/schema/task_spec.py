@@ -84,7 +84,7 @@ class TaskSpec(FrozenModel):
     probe: Probe | None = None
     """The inputs of this task's certificate; null means the stream's setting."""
     routing: Literal["off"] | None = None
-    """off: no data is stored for recognising rows that belong to this task; null means the stream's setting."""
+    """off: no data is stored for recognising rows of this task; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
     """How many rows of each split to use, and which files are too large."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1

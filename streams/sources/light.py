@@ -75,7 +75,7 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
 
 
 def _is_alike(values: Iterable[Any], max_chars: int) -> bool:
-    """Return whether all values have one plain type, or are lists of one, so that all readers return the same values."""
+    """Return whether all values, or all items of lists, have one plain type, so that all readers return the same values."""
     known = [value for value in values if value is not None]
     types = {type(value) for value in known}
     if types == {list}:
