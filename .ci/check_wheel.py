@@ -49,7 +49,7 @@ TYPE_CONFIG = "[mypy]\nstrict = true\n" + "".join(
 
 
 def _run(*command: str | Path, cwd: Path, expect: tuple[str, ...] = ()) -> None:
-    """Run ``command`` without this checkout on its path; stop with its output if it fails or lacks a fragment."""
+    """Run ``command`` without this checkout on its path; exit if it fails or its output lacks an expected fragment."""
     env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
     started = time.monotonic()
     done = subprocess.run(

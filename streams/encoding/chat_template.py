@@ -187,7 +187,7 @@ def _own(tokenizer: PreTrainedTokenizerBase) -> str:
     except ValueError as error:
         raise InputError(
             "chat.template: the backbone's tokenizer has no chat template, as is usual for models that were not trained on "
-            "conversations. Choose the variant of the model that was (its name often ends in -Instruct or -Chat), name a "
+            "conversations. Choose the chat variant of the model (its name often ends in -Instruct or -Chat), name a "
             "file with a Jinja template under chat.template, or learn texts: columns source and target, without chat."
         ) from error
 

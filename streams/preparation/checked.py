@@ -316,7 +316,9 @@ def _check_among(
             for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
             if text not in own
         ]
-        rule = "Every target is one of the options of its row, letter by letter: repair or remove these rows."
+        rule = (
+            "Every target must be one of the options of its row, character for character: repair or remove these rows."
+        )
         raise_faults(where, column, wrong, rule)
     if options is None:
         return
@@ -341,5 +343,5 @@ def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> 
         raise InputError(
             f"task {task.name!r}, generation.max_new_tokens: {new} new tokens after a source of {longest} exceed the "
             f"{max_length} tokens of a row (backbone.max_length); use at most {max_length - longest}, or a larger "
-            "max_target_length, which cuts sources shorter."
+            "max_target_length, which truncates sources to fewer tokens."
         )

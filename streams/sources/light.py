@@ -23,7 +23,7 @@ MAX_BYTES = 20 * 10**6
 """Maximum total size of a task's files; `datasets` reads larger ones faster, even including its import."""
 _FORMATS = {"csv": (".csv", ".tsv"), "json": (".jsonl",), "parquet": (".parquet",)}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-"""Beginning of a date; if all texts of a column are dates, pyarrow reads them as points in time."""
+"""Beginning of a date; if all texts of a column are dates, pyarrow reads them as timestamps."""
 _LARGEST_INT = 2**63
 
 
