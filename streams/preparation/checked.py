@@ -316,9 +316,7 @@ def _check_among(
             for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
             if text not in own
         ]
-        rule = (
-            "Every target must be one of the options of its row, character for character: repair or remove these rows."
-        )
+        rule = "Every target must be one of its row's options, character for character: repair or remove these rows."
         raise_faults(where, column, wrong, rule)
     if options is None:
         return
