@@ -10,8 +10,8 @@ TORCH_INDEX ?=
 
 bin := $(VENV)/bin
 pip := $(bin)/python -m pip --disable-pip-version-check
-# Byte code is left to the first import: most of what is installed is never imported. It has to be kept then: without it,
-# every process compiles torch and all that it imports again, for half a minute.
+# Packages are compiled to byte code when they are first imported, not when they are installed, since most modules are never
+# imported. The byte code has to be kept: without it, every process compiles torch and its imports again, for half a minute.
 unexport PYTHONDONTWRITEBYTECODE
 install := $(pip) install --quiet --no-compile --constraint constraints.txt
 
@@ -23,7 +23,7 @@ install := $(pip) install --quiet --no-compile --constraint constraints.txt
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
-environment: $(VENV)/.all  ## install all that `make check` needs in one go; the other targets install what they need
+environment: $(VENV)/.all  ## install everything that `make check` needs in one go; the other targets install what they need
 
 demo: $(VENV)/.quickstart  ## learn the packaged quickstart stream, offline, into RUN_DIR (runs/quickstart)
 	HF_HUB_OFFLINE=1 WANDB_MODE=$${WANDB_MODE:-offline} $(bin)/continual-petl run quickstart --run-dir $(RUN_DIR)
@@ -36,14 +36,14 @@ test: $(VENV)/.dev  ## the default tests: small, seeded, offline
 test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples, a browser if there is one
 	$(offline) $(bin)/pytest --numprocesses auto --dist worksteal -m slow $(ARGS)
 
-smoke: $(VENV)/.dev  ## a few seconds: what the pre-commit hook runs
+smoke: $(VENV)/.dev  ## the tests that the pre-commit hook runs; a few seconds
 	$(offline) $(bin)/pytest --quiet -m smoke
 
 lint: $(VENV)/.dev  ## ruff: rules and format
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 
-format: $(VENV)/.dev  ## let ruff repair what it can
+format: $(VENV)/.dev  ## let ruff fix what it can
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
 
@@ -58,14 +58,14 @@ wheel: $(VENV)/.dev  ## build wheel and sdist into dist/, check them from an emp
 
 check: lint types docs test wheel test-slow  ## lint, types, docs, test, wheel, test-slow: what CI runs
 
-hooks: $(VENV)/.dev  ## call lint, types and smoke before every commit
+hooks: $(VENV)/.dev  ## run lint, types and smoke before every commit
 	$(bin)/pre-commit install
 
 clean:  ## remove what was built (the environment stays)
 	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
-# The stamps lie inside the environment: deleting .venv, or changing what is installed, installs again.
-# torch goes first and alone, so that no other package's requirement can choose its build.
+# The stamp files are in the environment, so everything is installed again once .venv is deleted or the requirements change.
+# torch is installed first and alone, so that no other package's requirement determines its build.
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=python3.12 ...")'
@@ -82,7 +82,7 @@ $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml
 	$(install) --editable '.[quickstart]'
 	@touch $@
 
-# pip takes as long to see that nothing more is missing as to install the little that is.
+# Both extras in one call: pip takes as long to find that nothing is missing as to install a few small packages.
 $(VENV)/.all: $(VENV)/.torch pyproject.toml
 	$(install) --editable '.[dev,quickstart]'
 	@touch $(VENV)/.dev $(VENV)/.quickstart $@

@@ -1,4 +1,4 @@
-"""Check the package from outside: build it both ways, install it in an empty environment, and use it from another folder.
+"""Check the package from outside: build it in two ways, install it in an empty environment, and use it from another folder.
 
 A wheel can be wrong while every test in the checkout passes: a subpackage that nobody listed is missing, a folder is lost
 on the way through the sdist, a second top-level name appears, a dependency is only installed by chance. So this script
@@ -41,7 +41,7 @@ TYPE_PROBE = (
     "reveal_type(InputError)\n"
     "reveal_type(StreamSpec)\n"
 )
-# The types of other packages do not matter here, and checking those of torch would take a minute.
+# The types of other packages do not matter here, and checking torch would take a minute.
 TYPE_CONFIG = "[mypy]\nstrict = true\n" + "".join(
     f"[mypy-{name},{name}.*]\nfollow_imports = skip\n"
     for name in ("torch", "transformers", "lightning", "torchmetrics", "datasets", "wandb", "numpy", "rich")
@@ -49,7 +49,7 @@ TYPE_CONFIG = "[mypy]\nstrict = true\n" + "".join(
 
 
 def _run(*command: str | Path, cwd: Path, expect: tuple[str, ...] = ()) -> None:
-    """Run ``command`` without this checkout on its path; stop with its output if it fails or lacks a fragment."""
+    """Run ``command`` without this checkout on its path; exit if it fails or its output lacks an expected fragment."""
     env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
     started = time.monotonic()
     done = subprocess.run(
@@ -155,7 +155,7 @@ def use_from_elsewhere(wheel: Path, work: Path) -> None:
     found = required(wheel)
     for distribution in found.values():
         link(distribution, packages)
-    print(f"  {time.monotonic() - started:6.1f} s  link the {len(found)} packages that the wheel asks for", flush=True)
+    print(f"  {time.monotonic() - started:6.1f} s  link the {len(found)} packages that the wheel requires", flush=True)
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     _run(*pip, "install", "--quiet", "--no-compile", "--no-index", "--no-deps", wheel, cwd=elsewhere)
     _run(*pip, "check", cwd=elsewhere)

@@ -1,4 +1,4 @@
-"""Callbacks that watch a run and never act on it."""
+"""Callbacks that observe a run without changing it."""
 
 from continual_petl.callbacks.base import StreamCallback as StreamCallback
 from continual_petl.callbacks.base import TaskEvent as TaskEvent

@@ -31,11 +31,11 @@ class Axis(FrozenModel):
     task: str = ""
     """The task whose fit is being logged, or was logged last."""
     begins: Index = 0
-    """Number of steps before that task."""
+    """Position on the axis of step 0 of `task`."""
     loss: Index = 0
-    """The step of that task up to which losses are logged."""
+    """The step of `task` up to which losses are logged."""
     score: Index = 0
-    """The same for validation scores."""
+    """The step of `task` up to which validation scores are logged."""
     done: int = Field(default=-1, ge=-1)
     """Position in the chain of the last task that is completely logged."""
 
@@ -66,7 +66,7 @@ class Axes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Axis] = {}
-        # Left half-written when a run was killed; the lock is held whenever loggers are created.
+        # Left half-written by a killed run; no other process is writing, since loggers are only created under the lock.
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
         try:

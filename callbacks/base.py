@@ -45,13 +45,13 @@ class TaskEvent:
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
     """Results of the certificate checks, probes included, that the run made after this task, by earlier task."""
     routed: tuple[RoutedCell, ...] = ()
-    """How the rows of the measured tasks are routed when they have no task name; the current task comes last."""
+    """For each measured task, where its rows are routed if no task is named; the current task comes last."""
     recheck: Callable[[str], Rechecked] | None = None
     """Predicts the test rows of a learned task again, if available, and compares the result with its certificate."""
 
 
 class StreamCallback(L.Callback):
-    """A Lightning callback with additional hooks for tasks. Callbacks watch and may raise; they never change anything."""
+    """A Lightning callback with additional hooks for tasks. Callbacks observe and may raise; they never change anything."""
 
     def for_worker(self) -> L.Callback | None:
         """Return the callback to use for fits in other processes, or None.
@@ -63,21 +63,21 @@ class StreamCallback(L.Callback):
         return None
 
     def notices(self) -> list[str]:
-        """Return notices about this callback to show before a run begins; called for all callbacks."""
+        """Return notices about this callback, which are shown when a run begins."""
         return []
 
     def on_run_start(self, notices: tuple[str, ...]) -> None:
-        """A run begins.
+        """Called when a run begins.
 
         Args:
             notices: notices for the user that need no action.
         """
 
     def on_task_start(self, event: TaskEvent) -> None:
-        """A task is about to be learned; its data is ready."""
+        """Called when a task is about to be learned and its data is ready."""
 
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        """A task has been learned and committed, and its row of the result matrix has been measured.
+        """Called when a task has been learned and committed, and its row of the result matrix has been measured.
 
         Args:
             event: the task.
@@ -86,7 +86,7 @@ class StreamCallback(L.Callback):
         """
 
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        """All callbacks have processed a task.
+        """Called when `on_task_end` of all callbacks has returned.
 
         Args:
             event: the task.
@@ -95,7 +95,7 @@ class StreamCallback(L.Callback):
         """
 
     def on_run_end(self, store: Store, error: BaseException | None) -> None:
-        """A run ends: everything has been learned, or something stopped it.
+        """Called when a run ends, because everything has been learned or something stopped it.
 
         Args:
             store: the run.

@@ -1,6 +1,6 @@
 """Sends a run's metrics to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
 
-One logger serves a whole run, and continues when the run is resumed: in another process, with another task. A Trainer's
+Each logger serves a whole run, and continues when the run is resumed in another process or at another task. A Trainer's
 own ``logger`` cannot do this: every task has its own Trainer, whose steps begin at 0.
 """
 
@@ -40,7 +40,7 @@ class Dashboard(StreamCallback):
     """Log losses and scores while a task is learned, and the run's metrics after each task.
 
     Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based number),
-    at the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
+    at the steps at which the report's learning curves have points. After each task ``run/...`` (acc, bwt, forgetting,
     newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows without
     a task name; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The
     configuration holds bank, learning rate, epochs, seed, sizes and data digests of the first 50 tasks, under
@@ -50,8 +50,8 @@ class Dashboard(StreamCallback):
     process, its points are logged when the task is committed.
 
     Args:
-        loggers: ``wandb``, ``tensorboard`` and ``csv`` write below ``logs`` in the run folder; or Lightning loggers. All
-            of them are closed when the run ends, except your own W&B runs.
+        loggers: names (``wandb``, ``tensorboard``, ``csv``), which write below ``logs`` in the run folder, or Lightning
+            loggers. All of them are closed when the run ends, except your own W&B runs.
         log_banks: whether every bank is uploaded to W&B as an artifact.
 
     Raises:
@@ -166,7 +166,7 @@ class Dashboard(StreamCallback):
             sink.guarded(partial(sink.settings, found))
 
     def _reading(self, act: Callable[[], None]) -> None:
-        """Read the run for the loggers; unreadable files do not stop the run, and are reported by its checks."""
+        """Call a function that reads the run folder. Unreadable files do not stop the run; its checks report them."""
         if all(sink.problem is not None for sink in self._sinks):
             return
         try:
@@ -214,7 +214,7 @@ class Dashboard(StreamCallback):
         return Sink(name, same, axes, owned=False)
 
     def _whole(self, store: Store, task: str, number: int, values: Mapping[str, float]) -> None:
-        """Log a committed task in the loggers that do not have all of it."""
+        """Log a committed task to the loggers that have not completely logged it."""
         index = store.link(task).index
         missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
         history = None

@@ -1,6 +1,6 @@
 """Reports the progress of a run as JSON lines for other programs; ``--json`` writes them to standard error.
 
-Every object has ``event`` and ``time`` (seconds since 1970). More keys may be added.
+Every object has ``event`` and ``time`` (seconds since 1970). Later versions may add keys.
 
 ==========  ==========================================================================================================
 event       keys

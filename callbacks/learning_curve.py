@@ -19,7 +19,7 @@ from continual_petl.store.certificate.history import CURVE, Curve, LossPoint, Sc
 from continual_petl.store.files.atomic import make_folder, write_json
 
 MAX_LOSSES = 200
-"""Number of ranges into which the batches of a fit are divided."""
+"""Maximum number of ranges into which the batches of a fit are divided."""
 SECONDS = 5.0
 """Minimum seconds between two writes of a curve that only has new losses."""
 
@@ -28,8 +28,8 @@ class LearningCurve(StreamCallback):
     """Record the losses and scores of one fit, even across interruptions, and write them to a file.
 
     A loss is read from its device only at the end of a range. If several processes share the fit, losses are averaged over
-    them, and the first process writes. During the fit, the file is only used by reports: a failed write is retried later.
-    A resumed fit takes its points from the checkpoint, and replaces the file.
+    them, and the first process writes the file. During the fit, only reports read it. A resumed fit takes its points from
+    the checkpoint, and replaces the file.
 
     Args:
         folder: the task's progress folder, where `CURVE` is written.
@@ -77,7 +77,7 @@ class LearningCurve(StreamCallback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # With accumulated gradients, Lightning returns the loss divided by the number of batches.
+        # With accumulated gradients, Lightning returns the loss divided by the number of accumulated batches.
         loss = outputs["loss"].detach()
         loss = loss.to(_widest(loss.device)) * trainer.accumulate_grad_batches
         self._sum, self._count = self._sum + loss, self._count + 1
@@ -133,5 +133,5 @@ class LearningCurve(StreamCallback):
 
 
 def _widest(device: torch.device) -> torch.dtype:
-    """Return the dtype for sums: Apple's devices have nothing wider than float32."""
+    """Return the dtype for sums; the MPS backend has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64

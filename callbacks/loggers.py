@@ -1,4 +1,4 @@
-"""Creates loggers by name for a run folder: their requirements, their paths, and whether W&B uploads anything."""
+"""Creates the loggers of a run by name, and checks what they require and whether W&B uploads anything."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "csv":
-        # Lightning's logger empties an existing file, so a run uses the next number each time it is started.
+        # Lightning's logger empties an existing file, so each start of a run gets the next version_N folder.
         return CSVLogger(folder, name="csv")
     if kind == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)

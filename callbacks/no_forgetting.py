@@ -61,7 +61,7 @@ class NoForgetting(StreamCallback):
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
         self.checks: dict[str, list[TaskCheck]] = {}
-        """For each of the newest learned tasks, the results of checking the earlier tasks."""
+        """For each of the most recently learned tasks, the results of checking the earlier tasks."""
         self._full: dict[str, int] = {}
 
     def kinds(self, task: str) -> list[str]:

@@ -55,7 +55,7 @@ class TokenPace:
             self._tokens.append(batch["attention_mask"].sum())
 
     def end(self, now: Callable[[], float]) -> float | None:
-        """Return the tokens per second, or None if there are none.
+        """Return the tokens per second, or None if no tokens were counted.
 
         Args:
             now: the clock, which is read after the device has computed all batches.

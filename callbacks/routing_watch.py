@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class RoutingWatch(StreamCallback):
-    """After each task, compare how many rows of each earlier task are routed to the right task.
+    """After each task, check whether fewer rows of an earlier task are routed to the right task than before.
 
     Args:
-        points: loss of an earlier task, in percentage points, above which a warning is logged.
+        points: a warning is logged if the share of correctly routed rows drops by more than this many percentage points.
 
     Raises:
         ValueError: if ``points`` is negative.
@@ -32,7 +32,7 @@ class RoutingWatch(StreamCallback):
             raise ValueError(f"points: got {points}; give a number of percentage points, 0 or more")
         self.points = points
         self.losses: dict[str, dict[str, float]] = {}
-        """For each newly learned task, the loss in percentage points of each earlier task that lost more than `points`."""
+        """For each newly learned task, by how many points the share of an earlier task dropped, if by more than `points`."""
         self._before: dict[tuple[str, int], float] | None = None
 
     @override

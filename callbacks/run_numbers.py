@@ -55,7 +55,7 @@ def joined(
 
 
 def first(results: Results, count: int) -> Results:
-    """Return the matrix of the first tasks."""
+    """Return the matrix of the first ``count`` tasks."""
     return Results(
         tasks=results.tasks[:count],
         metrics=results.metrics[:count],

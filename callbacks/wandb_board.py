@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
-"""Up to this many tasks, everything is redrawn after each task; beyond that, after every 10 % more tasks and at the end."""
+"""Up to this many tasks, everything is redrawn after each task; then each time 10 % more were learned, and at the end."""
 WHOLE_UP_TO = 100
 """Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 
@@ -39,7 +39,7 @@ class WandbBoard:
         self._drawn = self._seen = 0
 
     def begin(self, sink: Sink) -> None:
-        """Write the settings of learned tasks, without any text of their rows."""
+        """Log the provenance of the run: versions and digests, without any text of its rows."""
         sink.logger.log_hyperparams({"continual-petl": VERSION, **learned_from(self._store)})
 
     def after(self, task: str, sink: Sink) -> None:

@@ -102,7 +102,7 @@ class TaskStream:
         )
 
     def _repr_html_(self) -> str:
-        rows = ((task.name, task.kind, _where(task.data), task.metric or "its kind's") for task in self)
+        rows = ((task.name, task.kind, _where(task.data), task.metric or "default") for task in self)
         heads = ("task", "kind", "data", "metric")
         return _notebook.table(f"TaskStream {self.name}, on {self.spec.backbone.name}", heads, rows, len(self))
 

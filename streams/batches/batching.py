@@ -119,7 +119,7 @@ def _check(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) 
     if batch_size < 1:
         raise InputError(f"batch_size: got {batch_size}; it must be at least 1.")
     if len(lengths) == 0:
-        raise InputError("there are no rows to make batches of; give the split at least one row.")
+        raise InputError("there are no rows to batch; give the split at least one row.")
     check_budget(lengths, max_tokens)
 
 

@@ -98,6 +98,6 @@ def check_budget(
     if num_longer:
         raise InputError(
             f"{where}{key}: got {max_tokens}, but {num_longer} of {len(lengths)} rows are longer, up to {longest} tokens, so "
-            f"no batch can hold them. Use at least {longest}, or cut rows shorter (backbone.max_length; max_target_length "
+            f"no batch can hold them. Use at least {longest}, or truncate rows (backbone.max_length; max_target_length "
             "for targets)."
         )

@@ -54,7 +54,7 @@ class Packed:
         if longest > self.room:
             raise InputError(
                 f"training.packing: a row has {longest} tokens, but a window holds {self.room} (backbone.max_length, or "
-                f"training.max_tokens if that is less): use at least {longest}, or cut rows shorter."
+                f"training.max_tokens if that is less): use at least {longest}, or truncate rows to fewer tokens."
             )
         assert len(self._order)
 

@@ -2,7 +2,7 @@
 
 Five tasks are built from the documentation in the standard library. Its sources are parsed, never imported.
 
-| name | kind | the question |
+| name | kind | question |
 |---|---|---|
 | ``packages`` | 10 classes | which large package does this docstring belong to? |
 | ``signatures`` | pair | is this the docstring of that function? |

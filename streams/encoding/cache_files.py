@@ -90,8 +90,8 @@ class CacheFiles:
         """Store content under a key, atomically, even if other processes are writing too."""
         if len(content) + _DIGEST_BYTES > self.max_bytes:
             self._notice(
-                f"the cache {self.folder} holds {self.max_bytes} bytes ({BOUND}), less than the {len(content)} of one "
-                "split, which will be tokenised again in every run: raise the limit, or accept this."
+                f"the cache {self.folder} is limited to {self.max_bytes} bytes ({BOUND}), but one split needs "
+                f"{len(content) + _DIGEST_BYTES} and will be tokenised again in every run: raise the limit, or accept this."
             )
             return
         beside: str | None = None

@@ -32,7 +32,7 @@ from continual_petl.streams.sources.conversations import Message
 Ids = list[int]
 _ELSEWHERE = (
     "the learned tokens of the last message do not begin where the chat template ends with add_generation_prompt, so "
-    "that a bank would learn to continue a text other than the one it is given in prediction. Copy the template to a "
+    "a bank would learn to continue a text other than the one it is given in prediction. Copy the template to a "
     "file, change it so that they do begin there, and name the file under chat.template"
 )
 
@@ -140,7 +140,7 @@ class ChatEncoder:
                 raise UnusableChat(_ELSEWHERE)
         if self.chat.end not in target:
             raise UnusableChat(
-                "the {% generation %} of the chat template ends before the token that ends an answer, so that a bank would "
+                "the {% generation %} of the chat template ends before the token that ends an answer, so a bank would "
                 f"never learn where an answer ends. {WRITE_MARKS}"
             )
         return target, mask
@@ -176,7 +176,7 @@ class ChatEncoder:
                     "the chat template has no {% generation %}, and what it writes before or for message "
                     f"{number + 1}, an assistant message, changes with the messages that follow, or shares a token "
                     "with that message, "
-                    f"so that it is not certain which tokens are the assistant's. {WRITE_MARKS}"
+                    f"so it is not certain which tokens are the assistant's. {WRITE_MARKS}"
                     + ("; or write loss_on: last" if chat.loss_on != "last" and len(numbers) > 1 else "")
                 )
             mask_W |= (starts_W >= begin) & (ends_W <= end) & (ends_W > begin)

@@ -37,7 +37,7 @@ WRITE_MARKS = (
 
 
 class UnusableChat(ValueError):
-    """A conversation that cannot be rendered, or cannot be learned as asked; says why."""
+    """A conversation that cannot be rendered, or cannot be learned as requested; the message says why."""
 
 
 def render(
@@ -102,7 +102,7 @@ def _applied(
     size = len(found) if isinstance(found, str) else len(found["input_ids"])
     if size > limit:
         raise UnusableChat(
-            f"the chat template makes {size:,} characters of a conversation of {(limit - _MORE) // _TIMES:,}; at "
+            f"the chat template turns a conversation of {(limit - _MORE) // _TIMES:,} characters into {size:,}; at "
             f"most {limit:,} are allowed: name another template under chat.template"
         )
     return found
@@ -147,7 +147,7 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
         )
     if (found := _CHANGING.search(template)) is not None:
         raise InputError(
-            f"{where}: it uses {found[0].strip(' |')!r}, so that a conversation becomes a different text tomorrow, but "
+            f"{where}: it uses {found[0].strip(' |')!r}, so a conversation would become a different text tomorrow, but "
             "the answers of a bank must not change: write a copy of the template (tokenizer.chat_template) to a file, "
             "replace this by fixed text, and name the file under chat.template."
         )
@@ -187,7 +187,7 @@ def _own(tokenizer: PreTrainedTokenizerBase) -> str:
     except ValueError as error:
         raise InputError(
             "chat.template: the backbone's tokenizer has no chat template, as is usual for models that were not trained on "
-            "conversations. Choose the variant of the model that was (its name often ends in -Instruct or -Chat), name a "
+            "conversations. Choose the chat variant of the model (its name often ends in -Instruct or -Chat), name a "
             "file with a Jinja template under chat.template, or learn texts: columns source and target, without chat."
         ) from error
 

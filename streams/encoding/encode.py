@@ -48,8 +48,8 @@ def encode_rows(
         max_target_length: as in the task; it also limits the sources of a causal-lm, so pass it for predictions as well.
         images: the preprocessing of the backbone, for images.
         chat: the chat template, for conversations, which are lists of messages.
-        options: the texts that a generative task chooses from, the same for every row.
-        row_options: the texts that it chooses from in each row, if they are not the same.
+        options: the texts to choose from in a generative task, the same for every row.
+        row_options: the texts to choose from in each row, if they are not the same.
         where: which rows these are, for messages.
         cache: where token ids of large splits are cached; None disables the cache.
 

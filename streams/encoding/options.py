@@ -1,4 +1,4 @@
-"""Encodes options: the texts from which a task chooses one for each row, by likelihood; the same for all rows, or not.
+"""Encodes options: the texts among which the prediction for a row is the most likely one; each row may have its own.
 
 An option is encoded like a target, with its end token: its log-probability is that of generating this text and ending there.
 For scoring, every row becomes one sequence per option.

@@ -30,12 +30,12 @@ class TokenisedRow(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """The texts that generated texts are scored against."""
+    """The texts with which generated texts are compared to score them."""
 
     references: tuple[str, ...]
     """The uncut target texts."""
     sources: tuple[str, ...] | None = None
-    """The uncut sources; of a conversation, the last message of the user."""
+    """The uncut sources; for a conversation, the last user message."""
 
     def take(self, numbers: Sequence[int]) -> Texts:
         """Return the texts of the given rows, in the given order."""

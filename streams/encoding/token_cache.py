@@ -161,7 +161,7 @@ def _same_again(
     max_length: int,
     options: dict[str, bool],
 ) -> bool:
-    """Check a few rows, spread evenly, against the tokenizer."""
+    """Tokenise a few evenly spaced rows again, and compare."""
     chosen = np.linspace(0, len(texts) - 1, _NUM_AGAIN).astype(np.int64).tolist()
     some_pairs = None if pairs is None else [pairs[row] for row in chosen]
     again = encode(tokenizer, [texts[row] for row in chosen], some_pairs, max_length, **options)

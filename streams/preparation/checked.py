@@ -107,8 +107,8 @@ class Checked:
             max_length: maximum tokens per row.
             images: the preprocessing of the backbone, for images.
             cache: where token ids of large splits are cached.
-            scored: whether predictions for the rows will be scored, which takes the options of the task, or the sources that
-                texts are generated from; rows to train on need only their targets.
+            scored: whether predictions for the rows will be scored, for which the options or the texts of the sources are
+                kept; rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.
@@ -316,7 +316,7 @@ def _check_among(
             for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
             if text not in own
         ]
-        rule = "Every target is one of the options of its row, letter by letter: repair or remove these rows."
+        rule = "Every target must be one of its row's options, character for character: repair or remove these rows."
         raise_faults(where, column, wrong, rule)
     if options is None:
         return
@@ -341,5 +341,5 @@ def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> 
         raise InputError(
             f"task {task.name!r}, generation.max_new_tokens: {new} new tokens after a source of {longest} exceed the "
             f"{max_length} tokens of a row (backbone.max_length); use at most {max_length - longest}, or a larger "
-            "max_target_length, which cuts sources shorter."
+            "max_target_length, which truncates sources to fewer tokens."
         )

@@ -40,7 +40,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     if inside.all():
         what = "images" if task.kind == "image-classification" else "texts"
         raise InputError(
-            f"task {task.name!r}: there is no validation split, and none can be carved from {len(train)} training rows "
+            f"task {task.name!r}: there is no validation split, and none can be held out from {len(train)} training rows "
             f"with {len(set(train.keys))} different {what} (validation: {task.validation}); add rows or a validation "
             "split."
         )

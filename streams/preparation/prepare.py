@@ -58,7 +58,7 @@ class TaskData:
     digests: Mapping[str, str]
     """SHA-256 of the content of each split: inputs and labels or targets of its rows, in order."""
     num_truncated: Mapping[str, int]
-    """Number of rows of each split that were cut to ``max_length``."""
+    """Number of rows of each split that were truncated to ``max_length``."""
     remarks: tuple[str, ...] = ()
     """Notices about the columns; not in the certificate, because they may contain text from a row."""
     cache_notices: tuple[str, ...] = ()

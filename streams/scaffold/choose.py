@@ -82,13 +82,13 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
 
 
 def _apart(writing: Sequence[str], kinds: Mapping[str, Kind]) -> str:
-    """Return advice if only part of the data asks for generation: the rest can be learned with the packaged backbone."""
+    """Return advice if only part of the data needs generated texts: the rest can be learned with the packaged backbone."""
     others = [data for data in kinds if data not in writing]
     if not others:
         return ""
-    asks = "asks for generated texts: draft it as a stream of its own"
+    asks = "needs generated texts: draft it as a separate stream"
     if len(writing) > 1:
-        asks = "ask for generated texts: draft them as a stream of their own"
+        asks = "need generated texts: draft them as a separate stream"
     return f". Only {known_names(writing)} {asks}, and continual-petl init {' '.join(others)} runs on minilm"
 
 

@@ -17,7 +17,7 @@ _KNOWN = {
 
 
 def header_remark(data: str, table: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return a remark if no column has a usual name and every name looks like a value of its column.
+    """Return a remark if no column has a common name and every name looks like a value of its column.
 
     Args:
         data: the name of the data, for the remark.
@@ -34,7 +34,7 @@ def header_remark(data: str, table: Mapping[str, Sequence[Any]]) -> str | None:
 
 
 def _is_like(name: str, values: Sequence[str]) -> bool:
-    """Return whether a name could be one of the values: a number among numbers, a known label, a text of usual length."""
+    """Return whether a name could be one of the values: a number among numbers, a known label, a text of similar length."""
     if not values or not all(isinstance(value, str) for value in values):
         return False
     if all(map(is_number, values)):

@@ -20,18 +20,18 @@ class BackboneSpec(FrozenModel):
     revision: Revision | None = None
     """Commit, tag or branch of a Hub model."""
     max_length: Annotated[Int, Field(ge=4)] | None = None
-    """Maximum tokens per row; longer rows are cut; null means the maximum that the backbone supports."""
+    """Maximum tokens per row; longer rows are truncated; null means the maximum that the backbone supports."""
     pooling: Pooling | None = None
     """How token states are pooled into one vector; null means the default of the model's family."""
     attention: Literal["auto", "eager", "sdpa"] = "auto"
-    """Attention kernel. auto: one for training and one for predictions, each the fastest on the device or, in an existing
-    run, the one its first task used; a named kernel is used for both."""
+    """Attention kernel. auto chooses one for training and one for prediction: the fastest on the device or, in an existing
+    run, the ones that its first task used. A named kernel is used for both."""
     remote_code: Bool = False
     """Whether to execute Python code included with the model. It can do anything that you can: read it first."""
     quantize: Literal["int8", "nf4", "int4"] | None = None
     """Keep the weights of the backbone's linear layers as 8-bit integers (int8) or 4-bit codes (nf4), a quarter or an eighth
-    of their size in fp32, or as 4-bit integers in a byte each (int4). Needs the extra quantize; banks are not quantised. null
-    means as in the checkpoint."""
+    of their size in fp32, or as 4-bit integers, one per byte (int4). Needs the extra quantize; banks are not quantised. null
+    keeps them as they are in the checkpoint."""
 
     @model_validator(mode="before")
     @classmethod

@@ -31,7 +31,7 @@ class ChatSpec(FrozenModel):
     template: Text | None = None
     """A Jinja chat template: the path of a file, or the template itself; null means the tokenizer's own."""
     system: Text | None = None
-    """A system prompt that begins every conversation, which then has no system message of its own."""
+    """A system prompt for every conversation; the conversations themselves must then have no system message."""
     loss_on: LossOn = "response"
     """The tokens that are learned: those of every assistant message (response), of the last one only (last), or all."""
 
@@ -53,7 +53,7 @@ class ResolvedChat(FrozenModel):
     system: Text | None
     loss_on: LossOn
     tokens: dict[str, str]
-    """The special tokens that the template may write, by name, such as bos_token."""
+    """The special tokens that the template may use, by name, such as bos_token."""
     end: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
     """The token that ends an assistant message, at which generation stops."""
 

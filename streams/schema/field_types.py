@@ -60,7 +60,7 @@ def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
 _LabelName = Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)]
 _LabelNames = Annotated[tuple[_LabelName, ...], AfterValidator(_distinct)]
 Options: TypeAlias = Annotated[tuple[_LabelName, ...], Field(max_length=MAX_OPTIONS), AfterValidator(_options)]
-"""The texts that a generative task chooses from."""
+"""The texts to choose from in a generative task."""
 Normalise = Literal["none", "tokens", "characters"]
 Labels: TypeAlias = Annotated[
     Annotated[Text, Tag(AS_TEXT)] | Annotated[_LabelNames, Tag(AS_LIST)],

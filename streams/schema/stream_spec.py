@@ -76,8 +76,8 @@ class StreamSpec(FrozenModel):
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all for up to 20 tasks, and certified beyond that."""
     probe: Probe = "random"
-    """Inputs whose outputs a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that the
-    certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
+    """Inputs whose outputs are stored in a task's certificate. random: tokens or pixels drawn with the task's seed, so that
+    the certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
     read."""
     routing: Routing = "full"
     """The data that each task stores with its certificate, so that rows can be predicted without a task's name: mean and
@@ -88,8 +88,8 @@ class StreamSpec(FrozenModel):
     classifications with the same labels in all tasks; revisit: classifications whose labels may recur in any way. With these
     three, only the label must be correct."""
     data_dir: Text | None = None
-    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
-    that copies are not used."""
+    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file;
+    copies are then not used."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
 

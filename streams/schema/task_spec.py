@@ -74,7 +74,7 @@ class TaskSpec(FrozenModel):
     training: TrainingOverride = TrainingOverride()
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
-    """The metric that R holds and that select: best compares. null means the default of the kind: accuracy, spearman,
+    """The metric in the result matrix R and for select: best. null means the default of the kind: accuracy, spearman,
     micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own (predictions,
     references) -> float, which remote_code has to allow."""
     remote_code: Bool = False
@@ -84,7 +84,7 @@ class TaskSpec(FrozenModel):
     probe: Probe | None = None
     """The inputs of this task's certificate; null means the stream's setting."""
     routing: Literal["off"] | None = None
-    """off: no data is stored for recognising rows that belong to this task; null means the stream's setting."""
+    """off: no data is stored for recognising rows of this task; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
     """How many rows of each split to use, and which files are too large."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
@@ -93,7 +93,7 @@ class TaskSpec(FrozenModel):
     generation: GenerationSpec = GenerationSpec()
     """How text is generated (seq2seq, causal-lm)."""
     max_target_length: Count | None = None
-    """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
+    """Maximum tokens of a training target; the rest is cut off. null means 128, or less if the backbone supports fewer."""
     chat: ChatSpec | None = None
     """Learn conversations, rendered by a chat template (causal-lm); implied by columns.messages. If it is set, a
     source is a user message or a list of messages, and a target is the answer."""

@@ -1,4 +1,4 @@
-"""Conversations in the forms that other projects write, checked and in one form: a list of messages with role and content.
+"""Check conversations in the formats of other projects, and convert them to lists of messages with role and content.
 
 Accepts TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
 user message or, as a target, an assistant message.
@@ -17,7 +17,7 @@ Role = Literal["user", "assistant"]
 
 ROLES = ("system", "user", "assistant")
 MOST_MESSAGES = 500
-"""Maximum number of messages in a conversation: rendering a template may take time that grows with the square of it."""
+"""Maximum number of messages in a conversation: the time for rendering a template may grow with its square."""
 _FORMS = (("role", "content"), ("from", "value"))
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 RULE = (
@@ -111,7 +111,7 @@ def check_conversations(
         system: the system prompt of the task.
 
     Raises:
-        InputError: naming the rows that are not conversations, and what is wrong with them.
+        InputError: naming the rows that are not conversations, and why.
     """
     before: list[list[Message]] = []
     last: list[str] = []

@@ -61,7 +61,7 @@ _READ_ERRORS = (  # in addition to the errors of `datasets`
     RuntimeError,
     LookupError,
     StopIteration,  # raised by the JSON reader for a file without rows
-    zipfile.BadZipFile,  # these four for downloaded files: local files have been unpacked before
+    zipfile.BadZipFile,  # these four are for downloaded files; local files have already been unpacked
     tarfile.TarError,
     lzma.LZMAError,
     zlib.error,

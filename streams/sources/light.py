@@ -23,7 +23,7 @@ MAX_BYTES = 20 * 10**6
 """Maximum total size of a task's files; `datasets` reads larger ones faster, even including its import."""
 _FORMATS = {"csv": (".csv", ".tsv"), "json": (".jsonl",), "parquet": (".parquet",)}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-"""Beginning of a date; if all texts of a column are dates, pyarrow reads them as points in time."""
+"""Beginning of a date; if all texts of a column are dates, pyarrow reads them as timestamps."""
 _LARGEST_INT = 2**63
 
 
@@ -75,7 +75,7 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
 
 
 def _is_alike(values: Iterable[Any], max_chars: int) -> bool:
-    """Return whether all values have one plain type, or are lists of one, so that all readers return the same values."""
+    """Return whether all values, or all items of lists, have one plain type, so that all readers return the same values."""
     known = [value for value in values if value is not None]
     types = {type(value) for value in known}
     if types == {list}:

@@ -31,11 +31,11 @@ def option_lists(where: Where, column: str, values: Sequence[Any]) -> list[tuple
 
 
 def options_fault(value: Any, options: list[Any] | None) -> str | None:
-    """Return what is wrong with the options of a row, or None.
+    """Return why the options of a row cannot be used; None if they can.
 
     Args:
         value: as given.
-        options: as a list; None if it is none.
+        options: the value as a list; None if it is not one.
     """
     if options is None:
         return "missing" if value is None else f"{show(value)} is not a list"
@@ -48,6 +48,6 @@ def options_fault(value: Any, options: list[Any] | None) -> str | None:
 
 
 def options_of(value: Any) -> list[Any] | None:
-    """Return a cell as a list; None if it is none."""
+    """Return a cell as a list; None if it is not one."""
     value = from_cell(value)
     return list(value) if isinstance(value, list | tuple) else None

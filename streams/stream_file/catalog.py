@@ -16,7 +16,7 @@ from continual_petl.streams.stream_file.near import did_you_mean_path
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
 """Aliases of catalog streams, numbered by task order as in the literature."""
 ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")
-"""Suffixes of files that hold rows and no stream."""
+"""Suffixes of files that hold rows rather than a stream."""
 
 
 def catalog() -> dict[str, Path]:

@@ -59,7 +59,7 @@ def dump_stream(spec: StreamSpec) -> str:
 
 
 def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
-    """Return the problems that `load_stream` would report for an unchecked stream, assembled from parts of other streams."""
+    """Return the problems that `load_stream` would report, for a stream built from parts of others and not checked since."""
     return contradictions(_plain(spec, ()))
 
 

@@ -220,8 +220,8 @@ def test_data_that_needs_a_backbone_that_writes_is_named(here: Path, offline: No
     assert main(["init", "questions.csv", "chats.jsonl", "pairs.csv"]) == 0
     said = capsys.readouterr().out
     assert "backbone facebook/bart-base: generates text, which the packaged minilm cannot; " in said
-    advice = "draft it as a stream of its own, and continual-petl init questions.csv pairs.csv runs on minilm\n"
-    assert f"or a path. Only chats.jsonl asks for generated texts: {advice}" in said
+    advice = "draft it as a separate stream, and continual-petl init questions.csv pairs.csv runs on minilm\n"
+    assert f"or a path. Only chats.jsonl needs generated texts: {advice}" in said
     assert "wrote stream.yaml; once its backbone can be loaded: continual-petl run stream.yaml --dry-run" in said
     assert main(["init", "chats.jsonl", "--force"]) == 0
     assert "(560 MB); or a path\n" in capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_size_limit_is_respected(files: CacheFiles) -> None:
         assert sum(path.stat().st_size for path in files.folder.iterdir()) <= 1000
     files.write("large", CONTENT * 10)
     assert files.read("large") is None
-    assert "holds 1000 bytes (CONTINUAL_PETL_CACHE_BYTES), less than the 1000 of one split" in files.notices[0]
+    assert "is limited to 1000 bytes (CONTINUAL_PETL_CACHE_BYTES), but one split needs 1032" in files.notices[0]
 
 
 def test_old_half_written_files_are_removed(files: CacheFiles) -> None:

@@ -72,10 +72,10 @@ def test_templates_come_from_the_tokenizer_the_stream_or_a_file(tmp_path: Path) 
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         (
             "{{ strftime_now('%d') }}",
-            "it uses 'strftime_now', so that a conversation becomes a different text tomorrow",
+            "it uses 'strftime_now', so a conversation would become a different text tomorrow",
         ),
         ("{{ [1, 2] | random }}", "it uses 'random'"),
-        ("{{ 'a' * 300000 }}", "makes 300,000 characters of a conversation of 12; at most 200,048 are allowed"),
+        ("{{ 'a' * 300000 }}", "turns a conversation of 12 characters into 300,000; at most 200,048 are allowed"),
         ("{# " + "a" * MAX_TEMPLATE + " #}{{ 1 }}", "it has 100,013 characters; at most 100,000 are allowed"),
     ],
 )

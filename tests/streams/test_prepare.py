@@ -159,7 +159,7 @@ def test_too_few_rows_are_reported(tokenizer: PreTrainedTokenizerFast) -> None:
 
 def test_too_few_rows_to_hold_out_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = [{"text": "w1", "label": "a"}, {"text": "w1", "label": "b"}]
-    with pytest.raises(InputError, match=r"none can be carved from 2 training rows with 1 different texts"):
+    with pytest.raises(InputError, match=r"none can be held out from 2 training rows with 1 different texts"):
         _prepare(tokenizer, {"train": rows})
 
 
