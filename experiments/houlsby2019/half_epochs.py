@@ -7,10 +7,11 @@ validation rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import mean
 
-from experiments.benchmarks.markdown import grid
+from experiments.benchmarks.markdown import grid, percent
 from experiments.houlsby2019.compare import ELEVEN, HOULSBY, choosers, final, mean_score
 from experiments.studies import claims
 from experiments.studies.ledger import Book
@@ -22,6 +23,7 @@ from experiments.studies.tuning import scores_of
 
 HALF = replace(HOULSBY, name="half the epochs", epochs={task: epochs // 2 for task, epochs in HOULSBY.epochs.items()})
 METHODS = {"all epochs": HOULSBY, HALF.name: HALF}
+PATIENCES = (1, 2, 3)
 LOSS = 0.2
 """Points that half the epochs may lose on the mean."""
 
@@ -47,7 +49,44 @@ def body(scale: Scale, book: Book) -> str:
         scores = {name: [scores_of(book, each, split) for each in of] for name, of in trials.items()}
         rows = [[name, *(shown(mean_of(e)) for e in of), shown(mean_over_tasks(of))] for name, of in scores.items()]
         parts.append(grid([f"{split} rows", *tasks, f"mean of {len(tasks)}"], rows))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_stopped_early(scale, book)])
+
+
+def _stopped_early(scale: Scale, book: Book) -> list[str]:
+    """Return what `training.patience` would have saved, computed from the validation scores of the trials with all epochs.
+
+    Until it stops, such a trial is the same, since the schedule of its learning rate is that of all epochs.
+    """
+    curves = []
+    for task in scale.some(ELEVEN):
+        outcomes = filter(None, map(book.outcome, final(HOULSBY, scale, book, task)))
+        curves += [[score for _, score in outcome["tasks"][task]["curve"]] for outcome in outcomes]
+    if not curves:
+        return []
+    rows = []
+    for patience in PATIENCES:
+        stopped = [curve[: _num_epochs(curve, patience)] for curve in curves]
+        share = mean(len(short) / len(curve) for short, curve in zip(stopped, curves, strict=True))
+        loss = mean(100 * (max(short) - max(curve)) for short, curve in zip(stopped, curves, strict=True))
+        same = sum(max(short) == max(curve) for short, curve in zip(stopped, curves, strict=True))
+        rows.append([str(patience), percent(share), f"{loss:+.2f}", f"{same} of {len(curves)}"])
+    header = ["training.patience", "share of the epochs", "validation rows, points", "trials with the same bank"]
+    return [_STOPPED, grid(header, rows)]
+
+
+def _num_epochs(curve: Sequence[float], patience: int) -> int:
+    """Return after how many epochs a trial ends that stops after ``patience`` epochs without a better score.
+
+    Example:
+        >>> [_num_epochs([0.5, 0.4, 0.6, 0.6, 0.7], patience) for patience in (1, 2, 3)]
+        [2, 5, 5]
+    """
+    best = 0
+    for epoch, score in enumerate(curve):
+        best = epoch if score > curve[best] else best
+        if epoch - best == patience:
+            return epoch + 1
+    return len(curve)
 
 
 def _setting(trials: list[Trial]) -> str:
@@ -57,6 +96,9 @@ def _setting(trials: list[Trial]) -> str:
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds.
 Everything is as in `houlsby2019/compare`, except for the number of epochs; in both rows, the bank of the best epoch is kept.
 The trials with all epochs ran on another processor than those with half of them: see the list above."""
+_STOPPED = """Stopping early instead (`training.patience`), computed from the validation scores of the trials with all
+epochs: how many of their epochs are learned, and the validation score of the kept bank compared with that of all epochs, as
+means over trials."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
