@@ -7,8 +7,8 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
 
 HELP = "add an adapter from another library to a run, as a task"
-EPILOG = """Nothing is trained. The bank is compared with the other library's arithmetic before it is committed; what
-cannot be expressed exactly is refused, with the reason. Nothing in the folder is executed.
+EPILOG = """Nothing is trained. Before the bank is committed, its outputs are compared with what the other library would
+compute. An adapter that a bank cannot express exactly is refused, with the reason. Nothing in the folder is executed.
 
 examples:
   continual-petl import runs/mine adapters/trec --task trec
