@@ -6,9 +6,9 @@ With one layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead
 * for BART, the state of the text's last end token;
 * for TaggingHead, every token's state.
 
-GPT-2's class counts tokens other than the padding token, which is the end token for most of its tokenizers; T5's class
-multiplies the states by a factor; mBART's class starts its decoder with the language code. Heads for these models, and heads
-with other poolings, are written to a file of their own.
+GPT-2's class finds the last token by counting tokens other than the padding token, which for most of its tokenizers is the
+end token; T5's class multiplies the states by a factor; mBART's class starts its decoder with the language code. Heads for
+these models, and heads with other poolings, are written to a file of their own.
 
 Shape suffixes: B rows, W tokens, D width of the states.
 """

@@ -62,7 +62,7 @@ class Names:
         return self.prefix + path.removeprefix(self.base)
 
     def path(self, name: str) -> str:
-        """Return the path of a module in the backbone; see `of`."""
+        """Return the path of a module in the backbone, given its name: the inverse of `of`."""
         return self.base + name.removeprefix(self.prefix)
 
     def matched(self, ends: Iterable[str]) -> set[str]:

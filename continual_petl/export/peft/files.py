@@ -1,7 +1,7 @@
 """A bank as an adapter that `peft` loads onto the plain backbone; peft itself is not needed to write it.
 
 The head is among the adapter's ``modules_to_save`` if the model's class has the same pooling and head; otherwise the adapter
-is for the base model, and the head is a separate file, which a few lines in README.md apply.
+is for the base model, and the head is a separate file; README.md shows how to apply it.
 """
 
 from __future__ import annotations
