@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import optuna
 
 _THIRD = 3
-"""Halving continues one in this many trials, and each stage is this many times as long as the previous stage."""
+"""Halving keeps one trial in three, and each stage is three times as long as the previous one."""
 _WORST = -1e300
-"""Passed to pruners for an undefined score: they cannot compute the median of NaN."""
+"""Passed to pruners in place of an undefined score, since they cannot compute a median with NaN."""
 
 
 def check_optuna(spec: SweepSpec) -> None:

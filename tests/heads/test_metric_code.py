@@ -88,7 +88,7 @@ def test_what_is_no_function_is_refused(package: Path, metric: str, message: str
 def test_code_that_has_changed_since_it_was_imported_is_refused(package: Path) -> None:
     load_metric("own_scores.good.share")
     (package / "good.py").write_text(CODE + "\n")
-    with pytest.raises(InputError, match=r"good\.py has changed since it was imported: start Python again"):
+    with pytest.raises(InputError, match=r"good\.py has changed since it was imported: restart Python"):
         load_metric("own_scores.good.share")
 
 
