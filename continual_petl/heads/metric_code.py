@@ -57,7 +57,8 @@ def load_metric(metric: str, digest: str | None = None) -> str:
         ) from error
     if not hasattr(imported, name):
         raise InputError(
-            f"metric {metric!r}: module {module} has no {name!r}{did_you_mean(name, vars(imported))}; name {FORM} there."
+            f"metric {metric!r}: module {module} has no {name!r}{did_you_mean(name, vars(imported))}; a metric has to be "
+            f"{FORM}."
         )
     _loaded[metric] = _checked(metric, getattr(imported, name), module), found
     return found
@@ -101,7 +102,7 @@ def _checked(metric: str, function: Any, module: str) -> Function:
     """Return the attribute, after checking that it is a function whose code is in the module."""
     if not callable(function) or isinstance(function, type):
         what = "a class" if isinstance(function, type) else f"not a function but {type(function).__name__}"
-        raise InputError(f"metric {metric!r}: it is {what}; name {FORM}.")
+        raise InputError(f"metric {metric!r}: it is {what}; a metric has to be {FORM}.")
     home = getattr(function, "__module__", module)
     if isinstance(function, FunctionType) and home != module:
         raise InputError(

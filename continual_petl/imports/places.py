@@ -60,7 +60,7 @@ def norms_of(sites: Sites) -> dict[str, int]:
 
 
 def layer_range(numbers: Collection[int], num_layers: int) -> str:
-    """Return layers as a bank's specification writes them.
+    """Return layers in the notation of a bank's specification.
 
     Example:
         >>> layer_range({0, 2, 4, 5}, 6), layer_range({0, 1}, 2), layer_range((), 2)

@@ -4,7 +4,7 @@ A study is rebuilt from the records each time, in memory, and every request has 
 the task and the number of the trial. So the result depends only on the trials that have ended, not on how often the sweep
 was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only when needed.
 
-Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all of them, so a trial
+Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all epochs, so a trial
 of 20 epochs is still at its highest learning rate in epoch 3, when a trial of 3 epochs has converged, and would always
 lose. For the same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, since that would
 save nothing.

@@ -1,6 +1,6 @@
 """A head in the format of `adapters` 1.3 (``heads/base.py``), if a class there computes what the bank's head computes.
 
-With one layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and this layer to:
+With a single layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and that layer to:
 
 * for encoders, the first token's state, or the pooler's output with use_pooler;
 * for BART, the state of the text's last end token;

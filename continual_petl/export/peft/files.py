@@ -88,9 +88,9 @@ def _built(subject: Subject, names: Names) -> Adapter:
         what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
         instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
         raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank of "
+            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank with "
             f"{' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank changes (lora, dora), with or "
-            "without LayerNorms of their own, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
+            "without trained LayerNorms, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
             f"{instead}."
         )
     adapter = build(subject, names)

@@ -1,4 +1,4 @@
-"""A `peft` adapter as a bank: its files are translated, and the bank is compared with peft's own arithmetic.
+"""A `peft` adapter as a bank: its files are translated, and the bank's outputs are compared with what peft computes.
 
 The comparison uses `continual_petl.export.peft.restated`, which reads the adapter's tensors as they are, so it detects
 mistakes in the translation.
@@ -112,7 +112,7 @@ def _imported(
 def _computes(
     subject: Subject, *, head: dict[str, Tensor], names: Names, config: dict[str, Any], stored: dict[str, Tensor]
 ) -> Compute:
-    """Return peft's arithmetic."""
+    """Return a function that computes what peft computes with the adapter."""
     device = subject.backbone.model.device
     placed = {name: tensor.to(device) for name, tensor in stored.items()}
     return computed(subject, names, config, placed, {} if names.head is not None else head)
