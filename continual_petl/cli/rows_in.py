@@ -27,7 +27,7 @@ UNNAMED = ("text", "source", "tokens", "image", "messages")
 """The columns that rows without a task are read from; a pair also has text_pair."""
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
-"""A task, a row for it, and the full record from the file; None for rows without columns."""
+"""A task, one of its rows, and the row's full record from the file; None for rows without columns."""
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 

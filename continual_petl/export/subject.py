@@ -29,7 +29,7 @@ class Subject:
     plan: TaskPlan
     bank: Bank
     backbone: Backbone
-    """In float32, whatever the task was learned in."""
+    """In float32, whatever precision the task was learned in."""
     probe: dict[str, Tensor]
     """The inputs in its certificate."""
     tokenizer: PreTrainedTokenizerBase | None

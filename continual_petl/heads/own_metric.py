@@ -39,7 +39,7 @@ class OwnMetric(Metric):
         super().__init__()
         self.kind, self.labels, self.name = kind, labels, name
         self.function = function_of(name, code)
-        # Distributed processes can only exchange tensors, so rows are kept as bytes of JSON lines.
+        # Distributed processes can only exchange tensors, so rows are kept as JSON lines in byte tensors.
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, preds: Any, target: Any) -> None:

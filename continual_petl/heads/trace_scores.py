@@ -24,7 +24,7 @@ _NAMED = re.compile("<(?:STR|NUM|CHAR)_LIT:(.*?)>", re.DOTALL)
 
 
 class _MeanOverRows(Metric):
-    """The mean over rows of a score."""
+    """The mean of a score over rows."""
 
     total: Tensor
     num_texts: Tensor

@@ -113,7 +113,7 @@ def check_unchanged(folder: Path, where: str) -> None:
         where: the name of the run in messages.
 
     Raises:
-        StoreError: listing the findings.
+        StoreError: if anything does not match; the message lists the problems.
     """
     try:
         checks = read_facts(folder).checks

@@ -45,7 +45,7 @@ def places(sites: Sites, wanted: Collection[Site]) -> list[Place]:
 
 
 def check_known(found: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise `InputError`, naming the first module, if an adapter changes modules that a bank cannot."""
+    """Raise `InputError`, naming the first module, if an adapter changes modules that a bank cannot change."""
     if unknown := sorted(set(found) - set(known)):
         raise InputError(
             f"adapter_model.safetensors: it changes module {unknown[0][:200]!r}"

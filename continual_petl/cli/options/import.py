@@ -19,7 +19,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
-    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, as peft or adapters wrote it")
+    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, written by peft or adapters")
     command.add_argument("--task", metavar="NAME", required=True, help="name of the new task")
     text = "rows to measure scores on, as under data in a stream file (default: scores are not measured)"
     command.add_argument("--data", metavar="DATA", help=text)

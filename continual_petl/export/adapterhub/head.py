@@ -75,7 +75,7 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
         "head_type": TYPES[plan.kind],
         "num_labels": plan.num_outputs,
         "layers": 1,
-        # An option of layers before the last one.
+        # Only applies to layers before the last one.
         "activation_function": None,
         "label2id": None if plan.labels is None else {label: n for n, label in enumerate(plan.labels)},
         "dropout_prob": None,

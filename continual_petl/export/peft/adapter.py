@@ -47,7 +47,7 @@ class Names:
     auto: str
     """The class that loads the model."""
     task_type: str | None
-    """peft's name for the type of task that the model computes."""
+    """peft's name for the model's type of task."""
     head: str | None
     """The name of its head, if the adapter contains the head."""
     prefix: str

@@ -121,7 +121,7 @@ def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Ten
 
 
 def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, Any]) -> Any:
-    """Return a context in which a module computes what peft's layer computes."""
+    """Return a context manager in which a module computes what peft's layer computes."""
     if "ia3_l" in parts:
         factors = parts["ia3_l"].flatten()
         if any(name.endswith(end) for end in config["feedforward_modules"]):

@@ -33,7 +33,7 @@ _PASSIVE = {"activation_function", "dropout_prob"}
 
 
 def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return weight and bias of a head, and what `head_notes` would say about it.
+    """Return weight and bias of a head, and notes on it like those of `head_notes`.
 
     Args:
         whole: the content of head_config.json.
