@@ -44,7 +44,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Not refreshed from a thread: a data loader that forks could inherit its lock while it is held.
+    # No refresh thread: a forked data loader worker could inherit the bar's lock while the thread holds it.
     bar = Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
     with bar:
         number = bar.add_task(printable(what), total=None)

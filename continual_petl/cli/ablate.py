@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and the reason for each task left out; raise the error instead if the user named it."""
+    """Return the ablations, and the reason for each task left out; if the user named the tasks, the error is raised."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}
@@ -76,13 +76,14 @@ def _spans(given: Sequence[str] | None) -> Spans:
         return "single"
     if both := {"all", "single"} & set(given):
         raise InputError(
-            f"--spans {' '.join(given)}: {sorted(both)[0]} cannot be combined; give it alone, or spans such as 0-3 5"
+            f"--spans {' '.join(given)}: {sorted(both)[0]} cannot be combined with other spans; give it alone, or give spans "
+            "such as 0-3 5"
         )
     return list(given)
 
 
 def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:
-    """Refuse files that cannot be written, before anything is computed; nothing is written into the run."""
+    """Before anything is computed, refuse output files that cannot be written or are inside the run folder."""
     for option, (name, suffix) in files.items():
         if name is None:
             continue

@@ -50,7 +50,7 @@ def in_portions(
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 in what follows"
+            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 in this message"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
         yield list(zip(window, answers, strict=True))

@@ -24,7 +24,7 @@ Types = dict[str, Any]
 
 
 class CopiedColumns:
-    """The columns of a file of rows, collected while the file is checked.
+    """The columns of an input file, collected while its rows are checked.
 
     Args:
         source: the input file.
@@ -80,7 +80,7 @@ class CopiedColumns:
 
 
 def given_columns(manifest: Manifest) -> Types:
-    """Return the columns for rows that have none: texts given as arguments, or lines."""
+    """Return the columns for rows without columns: texts given as arguments, or lines of text."""
     return {name: {"list" if name in ("tokens", "options") else "text"} for name in standard_columns(manifest)}
 
 
@@ -99,8 +99,8 @@ def has_shares(manifest: Manifest) -> bool:
 def kind_of(value: Any) -> str:
     """Return the kind of a value.
 
-    It is ``null``, ``bool``, ``int`` (exact as a float), ``long`` (of 64 bits), ``float``, ``text``, ``list`` (of strings) or
-    ``json``.
+    It is ``null``, ``bool``, ``int`` (a float can hold it exactly), ``long`` (any other 64-bit integer), ``float``, ``text``,
+    ``list`` (of strings) or ``json``.
     """
     if isinstance(value, bool) or value is None:
         return "null" if value is None else "bool"
@@ -122,12 +122,12 @@ def one_kind(kinds: set[str]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text, dates and decimal numbers as text; NaN becomes null."""
+    """Return a value as JSON: dates and decimal numbers become strings, NaN becomes null."""
     return json.dumps(plain(value), ensure_ascii=False, default=_as_text)
 
 
 def cell(value: Any) -> Any:
-    """Return a value for a csv cell: text, numbers, dates and decimals as such, everything else as JSON."""
+    """Return a value for a csv cell: text, numbers, dates and decimals as they are, everything else as JSON."""
     if value is None or isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return as_json(value) if isinstance(value, list | dict | bool) else _as_text(value)

@@ -22,7 +22,7 @@ from continual_petl.errors import printable
 
 _MIN_NAME_LENGTH = 3
 _WIDTH = 92
-"""Maximum characters of a value before it is wrapped."""
+"""Maximum number of characters before a value is wrapped."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

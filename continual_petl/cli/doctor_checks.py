@@ -109,7 +109,7 @@ def tracking() -> dict[str, Any]:
 
 
 def hub() -> dict[str, Any]:
-    """Return whether models and data sets can be downloaded, by opening a connection only."""
+    """Return whether models and data sets can be downloaded; only a connection is opened."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -127,7 +127,7 @@ def hub() -> dict[str, Any]:
 
 def settings() -> dict[str, Any]:
     """Return the environment variables that affect a run."""
-    return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none of them is set"}
+    return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none is set"}
 
 
 CHECKS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""``continual-petl forget``: drop one task of a run, on purpose."""
+"""``continual-petl forget``: deliberately drop one task of a run."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _check_file(file: Path, *, force: bool) -> None:
     if file.suffix not in (".yaml", ".yml"):
-        raise InputError(f"--output {file}: a stream file has to end in .yaml; give another name")
+        raise InputError(f"--output {file}: the name of a stream file has to end in .yaml; give another name")
     if not file.parent.is_dir():
         raise InputError(f"--output {file}: there is no folder {file.parent}; create it, or write elsewhere")
     if file.is_dir() or (file.exists() and not force):
@@ -95,7 +95,7 @@ def _check_file(file: Path, *, force: bool) -> None:
 
 
 def _written(file: Path, text: str) -> StreamSpec:
-    """Write the file after loading its content without errors; return the loaded stream."""
+    """Write the file once its content loads without errors; return the loaded stream."""
     temporary = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
     try:
         write_file(temporary, text.encode())
@@ -122,7 +122,7 @@ def _read(spec: StreamSpec, backbone: str) -> tuple[list[str], list[str]]:
             except InputError as error:
                 problems.append(str(error))
         else:
-            remarks.append("--dry-run shows the first conversation as the backbone's chat template writes it")
+            remarks.append("--dry-run shows the first conversation, rendered with the backbone's chat template")
     for task in spec.tasks:
         try:
             remarks += column_remarks(spec, task, tokenizer)
@@ -132,7 +132,7 @@ def _read(spec: StreamSpec, backbone: str) -> tuple[list[str], list[str]]:
 
 
 def _unavailable(backbone: str) -> list[str]:
-    """Return why the backbone cannot be loaded, checked only if the Hub is switched off, so no request is made."""
+    """Return why the backbone cannot be loaded; only checked if the Hub is switched off, so that no request is made."""
     if constants.HF_HUB_OFFLINE:
         try:
             check_available(backbone, None)
@@ -142,7 +142,7 @@ def _unavailable(backbone: str) -> list[str]:
 
 
 def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
-    """Ask in a terminal whether an unused text column belongs to the input; return the guess, with it added if so."""
+    """In a terminal, ask whether an unused text column belongs to the input; if so, add it to the guess that is returned."""
     from continual_petl.streams.scaffold.guess import can_take_second, with_second
 
     left = [name for name in found.texts_left if can_take_second(found, name)]

@@ -27,8 +27,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(
             f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
             "with the keys name, kind and data "
-            f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns if yours have other "
-            "names; `continual-petl init` writes such entries under tasks."
+            f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns if its columns do not have "
+            "the standard names; `continual-petl init` writes such entries under tasks."
         )
     try:
         task, places = load_placed_task(arguments.task_file, overrides)
@@ -71,7 +71,7 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
 
 
 def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) -> BankChoice:
-    """Return the task's bank with the value of --start-from; one without a bank takes the stream's or the parent's."""
+    """Return the task's bank with --start-from; if the task sets none, the stream's (for auto) or the parent's is used."""
     bank = task.bank or (spec.bank if start_from == AUTO else None)
     known = {} if bank is None else bank.model_dump(exclude_none=True)
     try:

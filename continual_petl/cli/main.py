@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_command(parser, words)
     arguments, rest = parser.parse_known_args(words)
     if arguments.command == "predict":
-        # argparse accepts an optional list only in one piece, so texts after --task T are left over.
+        # argparse reads TEXT ... only once, so texts that follow --task T are left over.
         end = rest.index("--") if "--" in rest else len(rest)  # everything after it is a text
         arguments.texts += [word for word in rest[:end] if not word.startswith("--")] + rest[end + 1 :]
         rest = [word for word in rest[:end] if word.startswith("--")]
@@ -128,7 +128,7 @@ def _ending_at_signals() -> Iterator[None]:
             signal.signal(number, end)
         yield
     except BaseException:
-        if received:  # compiled libraries, such as pydantic's, raise an error of their own in place of a handler's
+        if received:  # compiled code, such as pydantic's, can replace the handler's exception with its own
             raise _stop(received[0]) from None
         raise
     finally:

@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 class _Given:
-    """The rows of the arguments, and the manifests of their tasks."""
+    """The input rows, and the manifests of their tasks."""
 
     def __init__(self, run: Run, arguments: argparse.Namespace) -> None:
         self._run, self._arguments = run, arguments
@@ -84,7 +84,7 @@ class _Given:
         return self.manifests[task]
 
     def rows(self) -> tuple[Iterator[Named], CopiedColumns | None]:
-        """Return the rows, and what is copied from a file to the output; a file has been read once by then."""
+        """Return the rows, and the columns to copy from a file to the output; a file is first read once, to check it."""
         arguments, copied = self._arguments, None
         if not arguments.input:
             rows = given_rows(arguments.texts, self.manifest(arguments.task), self.limits)

@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _nothing_missing(run: Run) -> str:
-    """Return what to say about a run without missing scores: whether all of them are measured, or some certified."""
+    """Return the message for a run without missing scores: either all are measured, or some are only certified."""
     from continual_petl.engine.scoring.certified_rows import certified_rows  # with torch
 
     results = run.results
@@ -61,5 +61,5 @@ def _nothing_missing(run: Run) -> str:
         return f"{said}."
     return (
         f"{said}. The data of {named_tasks(here)} is available now: continual-petl verify {run.store.folder} --data "
-        "evaluates the rows again and compares the scores with the certified ones."
+        "evaluates on it again and compares the scores with the certified ones."
     )

@@ -125,7 +125,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
-        raise InputError("--rows evaluates the test rows of one run, once: leave out --serve and the other runs")
+        raise InputError("--rows evaluates on the test rows of one run, once: leave out --serve and the other runs")
     if arguments.remote_code and not arguments.rows:
         raise InputError("--remote-code: needs --rows, which was not given; without it no code is executed")
     if arguments.port and not arguments.serve:

@@ -27,7 +27,7 @@ UNNAMED = ("text", "source", "tokens", "image", "messages")
 """The columns that rows without a task are read from; a pair also has text_pair."""
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
-"""A task, a row for it, and the full record from the file; None for rows without columns."""
+"""A task, one of its rows, and the row's full record from the file; None for rows without columns."""
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
@@ -62,7 +62,7 @@ def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> 
 
 
 def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
-    """Yield the given rows without a task: a text, or a pair of texts separated by a tab."""
+    """Yield rows without a task, from arguments or standard input: a text, or two texts separated by a tab."""
     for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
         yield _unnamed(line, f"text {number}", limits)
 
@@ -171,7 +171,7 @@ def read_unnamed_rows(
 
 
 def _format(path: Path) -> str:
-    """Return the suffix of a file that can be read."""
+    """Return the suffix of a file, after checking that it can be read."""
     check_regular(f"--input {path}", str(path))
     kind = format_of(path)
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
@@ -235,7 +235,7 @@ def _source(record: dict[str, Any], where: str, task: TaskColumns, names: Sequen
 
 
 def _words(value: Any, *, in_table: bool) -> Any:
-    """Return a list of words; in a table it may be a JSON list, as in training data."""
+    """Return a list of words; in a table the value may be a JSON list, as in training data."""
     if not isinstance(value, str):
         return value
     if in_table and value.lstrip().startswith("["):
@@ -299,7 +299,7 @@ def _without_blank_end(lines: Iterator[str]) -> Iterator[str]:
         if line.strip():
             yield from (*blank, line)
             blank.clear()
-        elif not blank:  # one is enough, since the caller refuses it
+        elif not blank:  # one blank line is enough, since the caller refuses it
             blank.append(line)
 
 

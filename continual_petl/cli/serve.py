@@ -45,7 +45,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.serve.start import serve  # with torch
 
     def ready(address: str) -> None:
-        out().print(f"serving {arguments.run} at {address} (try it in a browser; Ctrl-C stops)", markup=False)
+        out().print(
+            f"serving {arguments.run} at {address} (open it in a browser to try it; Ctrl-C stops it)", markup=False
+        )
 
     serve(arguments.run, settings, ready=ready)
     return 0

@@ -42,7 +42,7 @@ def add_remote_code(command: argparse.ArgumentParser) -> None:
 
 def add_start_from(command: argparse.ArgumentParser) -> None:
     """Add --start-from."""
-    text = "where new banks start: an earlier task, several separated by commas (averaged), or auto (chooses the best)"
+    text = "what new banks start from: an earlier task, several separated by commas (averaged), or auto (the best is chosen)"
     command.add_argument("--start-from", metavar="T", type=_one_or_several, help=text)
 
 
@@ -53,7 +53,7 @@ def _one_or_several(text: str) -> str | list[str]:
 
 def add_check(command: argparse.ArgumentParser) -> None:
     """Add the policy for checking earlier tasks during learning."""
-    text = "how earlier tasks are checked after each new one (default: probe; full evaluates their test rows again)"
+    text = "how earlier tasks are checked after each new one (default: probe; full evaluates on their test rows again)"
     command.add_argument("--check", choices=("digests", "probe", "full"), default="probe", help=text)
 
 

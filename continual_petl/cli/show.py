@@ -1,4 +1,4 @@
-"""``continual-petl show``: all facts about one learned task."""
+"""``continual-petl show``: everything about one learned task."""
 
 from __future__ import annotations
 

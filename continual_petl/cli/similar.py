@@ -1,4 +1,4 @@
-"""``continual-petl similar``: the learned tasks whose rows are most like those of a task or a file."""
+"""``continual-petl similar``: the learned tasks whose rows are most similar to those of a task or a file."""
 
 from __future__ import annotations
 

@@ -37,4 +37,4 @@ def _holds_progress(folder: Path, *, is_run: bool) -> bool:
     with suppress(StoreError, OSError):
         store = Store(folder)
         return bool(store.tasks or half_learned(store))
-    return True  # damaged, so there was something
+    return True  # the run is damaged, so something had been saved

@@ -1,4 +1,4 @@
-"""``continual-petl sweep``: choose the settings of every task of a stream, and show the results."""
+"""``continual-petl sweep``: choose the settings of each task of a stream, and show the results."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def _show_left(console: Console, result: SweepResult) -> None:
         )
     if result.never_swept:
         names = known_names(result.never_swept)
-        console.print(printable(f"never swept, with the stream's own settings: {names}."), soft_wrap=True, markup=False)
+        notice = f"never swept, so the stream's own settings apply: {names}."
+        console.print(printable(notice), soft_wrap=True, markup=False)
 
 
 def _row(choice: TaskChoice) -> list[str]:

@@ -33,7 +33,7 @@ def check_option(command: str, key: str, *, has_value: bool) -> None:
         has_value: whether a value follows; without one, it can only be an option.
 
     Raises:
-        InputError: with the most similar option or key.
+        InputError: suggesting the most similar option or key.
     """
     if "." in key or key in (keys := _keys(command)):
         return

@@ -65,7 +65,7 @@ bank within 1e-5 in float32.
 
 
 def _texts(plan: TaskPlan) -> list[str]:
-    """Return the code that encodes a text (for a task on conversations, a message) the way it was encoded in training."""
+    """Return the code that encodes a text (for a task on conversations, a message) the way training did."""
     if plan.chat is None:
         return [_TWO_TEXTS]
     system = [] if plan.chat.system is None else [{"role": "system", "content": plan.chat.system}]
@@ -120,7 +120,7 @@ def _named(plan: TaskPlan) -> str:
     """Return the words that introduce the labels of a task."""
     if plan.options_from is None:
         return "Labels, in the order of the outputs"
-    by = "" if plan.normalise == "none" else f", divided by its number of {plan.normalise}"
+    by = "" if plan.normalise == "none" else f", divided by the option's number of {plan.normalise}"
     return (
         "The prediction is the option with the highest sum of log-probabilities of its tokens, the end token included, after "
         f"the text{by}"

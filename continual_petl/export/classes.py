@@ -1,10 +1,10 @@
 """Which `transformers` class computes what a task's head computes, and how the head is written into it.
 
 A bank's head is one linear layer on the pooled states. Most classifiers of transformers have a second one in between, with a
-non-linearity, whose effect is removed:
+non-linearity, whose effect is cancelled:
 
 * tanh(x) is x for small x. With a first layer of ``s I`` and a last one of ``W / s``, ``s = 2^-14``, the relative difference
-  is below ``(s x)^2 / 3``: 1e-6 for ``x`` = 28. The factors are powers of two, so they do not round.
+  is below ``(s x)^2 / 3``: 1e-6 for ``x`` = 28. The factors are powers of two, so multiplying by them is exact.
 * gelu(x) is x / 2 for small x, with a relative difference of ``0.8 s x``; here ``s = 2^-24`` (ELECTRA).
 * DeBERTa's non-linearity is a key of its configuration, which is set to linear.
 
@@ -83,7 +83,7 @@ _TEXT: Mapping[str, Mapping[Pooling, Place]] = {
     **{family: {"first": _ROBERTA} for family in ("roberta", "xlm-roberta", "mpnet")},
     "electra": {"first": Place("classifier.out_proj", "classifier.dense", _GELU, 0.5)},
     **{family: {"first": _DEBERTA} for family in ("deberta", "deberta-v2")},
-    # They use the state at the end token, which is the last one.
+    # These classes pool the state of the end token, which is the last token.
     **{family: {"last": _BART} for family in ("bart", "t5", "mt5")},
     "gpt2": {"last": Place("score", bias="transformer.ln_f.bias")},
 }
@@ -109,7 +109,7 @@ _TOKEN_REASONS: Mapping[str, str] = {
 
 
 def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
-    """Return where the task's class has the head; None for a generative task, which uses the backbone's.
+    """Return where the head is in the task's class; None for a generative task, which uses the backbone's head.
 
     Raises:
         InputError: if the class cannot express the task's pooling and head.
@@ -137,7 +137,7 @@ _UNBIASED = ("gpt2", "llama", "qwen2", "qwen3")
 
 
 def plain_heads(kind: Kind, family: str) -> dict[str, Pooling | None]:
-    """Return the modules that are the entire head of the kind's class, each with the pooling before it.
+    """Return the modules that are the entire head of the class for a kind, each with the pooling before it.
 
     Args:
         kind: the kind of the task.
@@ -185,7 +185,7 @@ def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad:
 
 @torch.no_grad()
 def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: Place, config: Any) -> PreTrainedModel:
-    """Return the class of the task's kind with the weights of a model and a head; it shares memory with both.
+    """Return a model of the task's class with the weights of a backbone and a head; it shares memory with both.
 
     Its position tables are not computed: it can be saved, but not run.
 
@@ -202,7 +202,7 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
     inner: Any = made.base_model
     prefix = next(f"{name}." for name, module in made.named_modules() if module is inner)
     tensors = {f"{prefix}{name}": tensor for name, tensor in whole.base_model.state_dict().items()}
-    # The class may have no use for the pooler, or for T5's head, which is a sibling of its stacks.
+    # The class may not have the pooler, nor T5's language-modelling head, which is a sibling of its stacks.
     tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
     weight_CD, bias_C = head.output.weight, head.output.bias
     tensors[f"{place.out}.weight"] = weight_CD / (place.slope * place.gain)

@@ -67,7 +67,7 @@ def compare_outputs(subject: Subject, compute: Compute) -> tuple[float, float]:
 def _allowed(subject: Subject, expected: Tensor, scale: float) -> float:
     """Return the largest allowed difference, relative as in `TOLERANCE`."""
     layers = modified_layers(subject.bank)
-    if not layers:  # a prompt or a head alone
+    if not layers:  # the bank is only a prompt or a head
         return TOLERANCE
     without = replay(subject.backbone, AblatedView(subject.bank, layers), subject.plan.pooling, subject.probe)
     effect = float((expected - without).abs().max()) / scale

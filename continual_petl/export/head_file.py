@@ -1,4 +1,4 @@
-"""The file of a head that no class of the other library computes, and how the tensors of an export are written."""
+"""The file for a head that no class of the other library supports, and how the tensors of an export are written."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def logits_of(model: PreTrainedModel) -> Compute:
 
 
 def _generation(subject: Subject) -> GenerationConfig:
-    """Return how the task generates, except for its stop strings, which a checkpoint cannot hold."""
+    """Return the task's generation settings, except for its stop strings, which a checkpoint cannot hold."""
     spec = subject.plan.generation
     assert subject.tokenizer is not None
     given: dict[str, Any] = {}

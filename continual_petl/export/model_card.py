@@ -1,4 +1,4 @@
-"""A model card on the Hub: a generated part, and around it what only its author knows.
+"""A model card on the Hub: a generated part, surrounded by what only the author knows.
 
 The part between the two marks is generated again with each upload; everything else in a card belongs to its author.
 """
@@ -12,7 +12,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The packaged MiniLM on the Hub."""
 BEGIN, END = "<!-- continual-petl writes this part -->", "<!-- end of the part that continual-petl writes -->"
 HERE = "path/to/this/folder"
-"""Placeholder for the folder in the lines of Python."""
+"""Placeholder for the folder in the example code."""
 
 
 def base_model(name: str) -> str | None:

@@ -29,7 +29,7 @@ class Subject:
     plan: TaskPlan
     bank: Bank
     backbone: Backbone
-    """In float32, whatever the task was learned in."""
+    """In float32, whatever precision the task was learned in."""
     probe: dict[str, Tensor]
     """The inputs in its certificate."""
     tokenizer: PreTrainedTokenizerBase | None
@@ -102,6 +102,6 @@ def find_subject(models: ModelCache, task: str) -> Subject:
 
 
 def _rules(tokenizer: Any) -> Any:
-    """Return how a tokenizer produces tokens, without truncation and padding, which are left over from its last call."""
+    """Return a tokenizer's rules, without truncation and padding, which only reflect its last call."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     return {key: value for key, value in rules.items() if key not in {"truncation", "padding"}}

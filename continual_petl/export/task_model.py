@@ -40,7 +40,7 @@ class TaskModel(nn.Module):
         self.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> TaskModel:
-        """Stay in eval mode, whatever is asked: with dropout the outputs would not be the task's."""
+        """Stay in eval mode, whatever ``mode`` is: with dropout the outputs would not be the task's."""
         super().train(False)
         return self
 

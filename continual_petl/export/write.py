@@ -1,6 +1,6 @@
 """Exports one task of a run: the files appear in the target folder only after they are read back and compared with the bank.
 
-Nothing is written to the run folder. Model and files are in float32, whatever the task was learned in.
+Nothing is written to the run folder. Model and files are in float32, whatever precision the task was learned in.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from continual_petl.heads.kinds import Kind
 
 
 class GenerationHead(Head):
-    """Computes the loss of the language-modelling head's logits against target tokens, as transformers' models do.
+    """Computes the loss from the language-modelling head's logits and the target tokens, like the models of transformers.
 
     Args:
         kind: seq2seq, where the logits at a position predict the label at that position; or causal-lm, where they predict

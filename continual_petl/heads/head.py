@@ -46,6 +46,6 @@ class Head(nn.Module, ABC):
 
 
 def weight_buffer(head: nn.Module, class_weights: tuple[float, ...] | None) -> None:
-    """Register class weights as a buffer that moves with the head but is not stored: the plan already holds them."""
+    """Register class weights as a buffer that moves with the head but is not stored: `TaskPlan` already holds them."""
     weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
     head.register_buffer("class_weights", weights, persistent=False)

@@ -36,8 +36,7 @@ GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
 
 
 Options = Literal["task", "row"]
-"""Where a generative task that chooses among options takes them from: they are the same for the whole task, or each row has
-its own."""
+"""Where the options of a generative task come from: one list for the whole task, or a list for each row."""
 MAX_OPTIONS = 1000
 
 
@@ -46,7 +45,7 @@ def metrics_of(kind: Kind, options: Options | None = None) -> tuple[str, ...]:
 
     Args:
         kind: kind of the task.
-        options: for a generative task that chooses among options, where they are from.
+        options: where the options of a generative task come from; None if it has none.
     """
     if options == "row":
         return ("accuracy",)

@@ -1,7 +1,7 @@
-"""Finds, imports and identifies the code of a metric of the user's own: a function that is named as ``package.module.name``.
+"""Finds, imports and identifies the code of a user-defined metric: a function named as ``package.module.name``.
 
-The certificate holds the digest of the module's file. It is compared before the module is imported, and whether it still
-matches can be found out without importing anything. The digest does not cover what the module imports.
+The certificate holds the digest of the module's file. It is compared before the module is imported, so changed code is
+detected without being executed. The digest does not cover what the module imports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_own(metric: str) -> bool:
 
 
 def load_metric(metric: str, digest: str | None = None) -> str:
-    """Import a function, after the user has allowed that; return the digest of its module's file.
+    """Import a function, which the user must have allowed; return the digest of its module's file.
 
     Args:
         metric: its dotted name.
@@ -47,9 +47,7 @@ def load_metric(metric: str, digest: str | None = None) -> str:
     found = _digest(metric)
     if metric in _loaded:
         if _loaded[metric][1] != found:
-            raise InputError(
-                f"metric {metric!r}: {_file(metric)} has changed since it was imported: start Python again."
-            )
+            raise InputError(f"metric {metric!r}: {_file(metric)} has changed since it was imported: restart Python.")
         return found
     try:
         imported = import_module(module)
@@ -59,7 +57,8 @@ def load_metric(metric: str, digest: str | None = None) -> str:
         ) from error
     if not hasattr(imported, name):
         raise InputError(
-            f"metric {metric!r}: module {module} has no {name!r}{did_you_mean(name, vars(imported))}; name {FORM} there."
+            f"metric {metric!r}: module {module} has no {name!r}{did_you_mean(name, vars(imported))}; a metric has to be "
+            f"{FORM}."
         )
     _loaded[metric] = _checked(metric, getattr(imported, name), module), found
     return found
@@ -95,7 +94,7 @@ def code_problem(metric: str, digest: str) -> str | None:
         return None
     return (
         f"metric {metric!r}: {_file(metric)} is not the code that the score was certified with: its SHA-256 is {found}, but "
-        f"{digest} was certified. Put that version back, or learn the task under a new name."
+        f"{digest} was certified. Restore that version, or learn the task under a new name."
     )
 
 
@@ -103,7 +102,7 @@ def _checked(metric: str, function: Any, module: str) -> Function:
     """Return the attribute, after checking that it is a function whose code is in the module."""
     if not callable(function) or isinstance(function, type):
         what = "a class" if isinstance(function, type) else f"not a function but {type(function).__name__}"
-        raise InputError(f"metric {metric!r}: it is {what}; name {FORM}.")
+        raise InputError(f"metric {metric!r}: it is {what}; a metric has to be {FORM}.")
     home = getattr(function, "__module__", module)
     if isinstance(function, FunctionType) and home != module:
         raise InputError(

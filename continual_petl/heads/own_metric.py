@@ -1,4 +1,4 @@
-"""A score computed by a function of the user's own, which is given the predictions and references of a split all at once."""
+"""A score computed by a user-defined function, which is given all predictions and references of a split at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OwnMetric(Metric):
         super().__init__()
         self.kind, self.labels, self.name = kind, labels, name
         self.function = function_of(name, code)
-        # Processes that share a fit exchange tensors, so rows are kept as lines of JSON.
+        # Distributed processes can only exchange tensors, so rows are kept as JSON lines in byte tensors.
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, preds: Any, target: Any) -> None:
@@ -49,7 +49,7 @@ class OwnMetric(Metric):
         self.rows.append(torch.frombuffer(bytearray(lines), dtype=torch.uint8).to(self.device))
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the score by its name, a float64 scalar.
+        """Return the score, a float64 scalar, keyed by its name.
 
         Raises:
             InputError: if the function fails, or returns no finite number.

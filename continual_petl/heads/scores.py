@@ -158,8 +158,8 @@ def make_scores(
 ) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
-    Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
-    the generated texts and the references, each a list of strings, and ``sources=``, the texts they were generated from.
+    Each is updated with predictions and targets: the result of `Head.predictions` and the labels. For a generative task,
+    they are the generated texts and the references, both lists of strings, together with ``sources=``, the source texts.
 
     Accuracy is micro-averaged: the share of rows (of words, for token-classification) predicted correctly. The default of
     torchmetrics is macro.
@@ -168,7 +168,7 @@ def make_scores(
         kind: kind of the task.
         labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
         metric: the metric that the task reports; added if it is one of `continual_petl.heads.kinds.IF_CHOSEN`.
-        code: for a function of the user's own, the digest of its module's file; None computes the other scores only.
+        code: for a user-defined function, the digest of its module's file; None leaves its score out.
 
     Raises:
         InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.

@@ -1,4 +1,4 @@
-"""The metrics of TRACE (Wang et al. 2023) that torchmetrics does not have: edit similarity, SARI, and match of the choice.
+"""The metrics of TRACE (Wang et al. 2023) that torchmetrics does not have: edit similarity, SARI and choice match.
 
 Each is a mean over rows, in [0, 1]. The reference code is ``metrics.py`` and ``evaluations/`` in
 https://github.com/BeyonderXX/TRACE (commits 5026735, f0c95cf and f896365), on a scale of 100.
@@ -24,7 +24,7 @@ _NAMED = re.compile("<(?:STR|NUM|CHAR)_LIT:(.*?)>", re.DOTALL)
 
 
 class _MeanOverRows(Metric):
-    """The mean of a score of each row."""
+    """The mean of a score over rows."""
 
     total: Tensor
     num_texts: Tensor
@@ -54,8 +54,8 @@ class _MeanOverTexts(_MeanOverRows):
 class EditSimilarity(_MeanOverTexts):
     """Mean of fuzzywuzzy's ``ratio``, which TRACE reports for Py150: 2 M / T, rounded to whole percent.
 
-    M is the number of characters in the matching blocks that `difflib.SequenceMatcher` finds, and T that of both texts. A row
-    with an empty text scores 0. As in CodeXGLUE, placeholders for literals (``<STR_LIT:utf-8>``) count as what they hold.
+    M is the number of characters in the matching blocks that `difflib.SequenceMatcher` finds, T the number in both texts. A
+    row with an empty text scores 0. As in CodeXGLUE, placeholders (``<STR_LIT:utf-8>``) are replaced with their literals.
 
     fuzzywuzzy computes a different ratio if the package python-Levenshtein is installed, which TRACE does not require.
     """
@@ -125,7 +125,7 @@ def _sari_of_length(
 ) -> float:
     kept, keepable, deleted = source & text, source & reference, source - text
     good = kept & reference
-    # A kept or deleted n-gram counts once, however often it occurs, in a precision; in this recall it counts each time.
+    # In the precisions, a kept or deleted n-gram counts once, however often it occurs; in this recall, each time.
     keep = _f1(_share(good, kept), _ratio(good.total(), keepable.total()))
     added, addable = text.keys() - source.keys(), reference.keys() - source.keys()
     right = len(added & reference.keys())

@@ -1,4 +1,4 @@
-"""The model card of a run: its tasks, their scores, what it cost, how it is verified and how it is loaded."""
+"""The model card of a run: its tasks and their scores, what it cost, and how to verify and load it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ learned is stored in one bank per task. All banks together have {stored}.
 ```python
 from continual_petl import Run
 
-run = Run.from_hub("{address.repo}"{at})  # verified before it answers
+run = Run.from_hub("{address.repo}"{at})  # verified before its first prediction
 run.predict("{row}", task="{tasks[-1]}")
 ```
 
@@ -73,7 +73,8 @@ def _tasks(facts: RunFacts) -> str:
     if (more := len(facts.tasks) - MAX_TASKS) > 0:
         lines.append(f"\nand {more:,} more: `continual-petl list` shows all.")
     lines.append(
-        "\n*Score*: just after the task was learned. *Now*: after the last task, or the newest known." + _note(facts)
+        "\n*Score*: just after the task was learned. *Now*: after the last task, or the newest known score."
+        + _note(facts)
     )
     return "\n".join(lines) + "\n"
 

@@ -1,8 +1,8 @@
 """Downloads a run, checks every digest in it, and only then moves it to the place that it is read from.
 
 `huggingface_hub` downloads into its cache, whose files are links, which a store refuses. The run folder is built from the
-same files (large ones as hard links, which take no space) under ``continual-petl`` next to that cache, one per commit. The
-content of a commit never changes, so a folder that already exists is not downloaded again.
+same files (large ones as hard links, which take no space) under ``continual-petl`` next to that cache, with one folder for
+each commit. The content of a commit never changes, so a folder that already exists is not downloaded again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from continual_petl.store.files.atomic import explain_refusals, make_folder
 
 
 def download(address: Address) -> Path:
-    """Return the folder of a run on the Hub: complete, with every digest checked. It must only be read.
+    """Return the folder of a run on the Hub: complete, with every digest checked. Treat it as read-only.
 
     The backbone is not needed; `Run.from_hub` also replays the probes on it.
 
@@ -69,7 +69,7 @@ def _of_run(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _folder(address: Address, commit: str) -> Path:
-    """Return the folder that the run of a commit is read from."""
+    """Return the local folder of the run at this commit."""
     from huggingface_hub import constants
 
     if re.fullmatch("[0-9a-f]{40}", commit) is None:
@@ -97,7 +97,7 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
 
 
 def _link(source: Path, place: Path) -> None:
-    """Create a hard link for a file of a bank; copy other files, since a run that learns would write to them."""
+    """Create a hard link for a tensor file; copy other files, since learning would write to them."""
     if place.suffix == ".safetensors":
         with suppress(OSError):  # another disk, or one without hard links
             os.link(source, place)
@@ -113,7 +113,7 @@ def check_unchanged(folder: Path, where: str) -> None:
         where: the name of the run in messages.
 
     Raises:
-        StoreError: listing the findings.
+        StoreError: if anything does not match; the message lists the problems.
     """
     try:
         checks = read_facts(folder).checks

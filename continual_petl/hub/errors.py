@@ -74,7 +74,7 @@ _AGAIN = "Run the same command again to continue where this one stopped."
 
 
 def offline(address: Address, doing: str) -> InputError:
-    """Return the error when the Hub is switched off."""
+    """Return the error for a Hub that is switched off."""
     cached = "" if doing == "pushed" else " and its cache has no complete copy"
     return InputError(
         f"{address}: it cannot be {doing}: the Hub is switched off (HF_HUB_OFFLINE){cached}. Unset the variable if there "

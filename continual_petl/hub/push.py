@@ -1,4 +1,4 @@
-"""Uploads a run, or the export of a task, as one commit: the repository has either the whole new state or the whole old one.
+"""Uploads a run, or the export of a task, as one commit: the repository holds the new state or the old one, never a mix.
 
 `HfApi.create_commit` skips files that the repository already has, and large files that were uploaded before the commit
 failed are not sent again. (`upload_folder` would split a long run into several commits; between them, the repository would
@@ -33,7 +33,7 @@ _OF_EXPORTS = {
     *("adapter_config.json", "adapter_model.safetensors", "head.safetensors"),
     *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
 }
-"""Files that show that a repository holds an export; those of an earlier export are removed."""
+"""Files that show that a repository holds an export; a new export removes those that it does not have itself."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
         revision: the branch; created if it does not exist. None means ``main``.
 
     Raises:
-        InputError: if nothing has been learned, the Hub cannot be reached or refuses, or the repository holds other things.
+        InputError: if nothing has been learned, the Hub cannot be reached or refuses the upload, or the repository holds
+            something else.
         StoreError: if the run is damaged.
         RunInUseError: if another process writes to the run.
     """
@@ -91,7 +92,7 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
 
 
 def check_export(store: Store, task: str, format: str) -> None:
-    """Raise `InputError` if nobody else could load the export of a task: an adapter for a folder on this machine."""
+    """Raise `InputError` if nobody else could load the export: an adapter whose backbone is a folder on this machine."""
     pin = store.pin()
     if format == "peft" and pin is not None and base_model(pin.name) is None:
         raise InputError(
@@ -112,7 +113,7 @@ def push_export(folder: Path, task: str, repo: str, *, private: bool = False, re
         revision: see `push_run`.
 
     Raises:
-        InputError: if the Hub cannot be reached or refuses, or the repository holds a run.
+        InputError: if the Hub cannot be reached or refuses the upload, or the repository holds a run.
     """
     check_repo(repo)
     files: dict[str, Path | bytes] = {

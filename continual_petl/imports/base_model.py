@@ -23,7 +23,7 @@ def check_base(named: str | None, revision: str | None, backbone: Backbone, aske
     """
     own = base_model(backbone.name) or backbone.name
     if asked is not None and asked != named:
-        raise InputError(f"base: got {asked!r}, but the adapter's base model is {named!r}: repeat it, or leave it out.")
+        raise InputError(f"base: got {asked!r}, but the adapter's base model is {named!r}: give this name, or none.")
     if named is not None and asked is None and not _same(named, own):
         raise InputError(
             f"folder: the adapter belongs to base model {named[:200]!r}, but the run's backbone is {own!r}. If both are the "

@@ -1,4 +1,4 @@
-"""The content of an adapter's folder: JSON and safetensors of limited size from any source; nothing is executed."""
+"""The content of an adapter's folder: JSON and safetensors of limited size, possibly from strangers; nothing is executed."""
 
 from __future__ import annotations
 
@@ -100,4 +100,4 @@ def read_metadata(path: Path) -> dict[str, str]:
             found: dict[str, str] = opened.metadata() or {}
             return found
     except (SafetensorError, OSError) as error:
-        raise InputError(f"folder: {path} cannot be read ({error}); it is damaged.") from error
+        raise InputError(f"folder: {path} cannot be read ({error}); it may be damaged.") from error

@@ -29,7 +29,7 @@ class Imported:
     stored: dict[str, Tensor]
     """Its tensors as they were read."""
     computes: Callable[..., Compute]
-    """Given a task, and its head's tensors as ``head``: the other library's arithmetic on the tensors as they were read."""
+    """Returns, for a task and its head's tensors (``head``), what the other library would compute with the stored tensors."""
 
 
 def check_imported(imported: Imported, subject: Subject) -> float:

@@ -45,7 +45,7 @@ def places(sites: Sites, wanted: Collection[Site]) -> list[Place]:
 
 
 def check_known(found: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise `InputError`, naming the first module, if an adapter changes modules that a bank cannot."""
+    """Raise `InputError`, naming the first module, if an adapter changes modules that a bank cannot change."""
     if unknown := sorted(set(found) - set(known)):
         raise InputError(
             f"adapter_model.safetensors: it changes module {unknown[0][:200]!r}"
@@ -60,7 +60,7 @@ def norms_of(sites: Sites) -> dict[str, int]:
 
 
 def layer_range(numbers: Collection[int], num_layers: int) -> str:
-    """Return layers as a bank's specification writes them.
+    """Return layers in the notation of a bank's specification.
 
     Example:
         >>> layer_range({0, 2, 4, 5}, 6), layer_range({0, 1}, 2), layer_range((), 2)

@@ -53,7 +53,7 @@ def check_positive(values: Array, name: str, *, zero: bool = False) -> None:
     """Refuse negative numbers, and zeros unless ``zero`` is true; NaN passes.
 
     Raises:
-        ValueError: if there is one; the message names the first.
+        ValueError: if there is such a number; the message names the first.
     """
     wrong = values < 0 if zero else values <= 0
     if wrong.any():

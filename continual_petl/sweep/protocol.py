@@ -44,10 +44,10 @@ def sweep(
     keep: bool = False,
     on_trial: OnTrial | None = None,
 ) -> SweepResult:
-    """Choose the settings of every task of a stream on its validation split.
+    """Choose the settings of each task of a stream on the task's validation split.
 
     Test splits are not read. Finished trials are not repeated: the same call resumes after an interruption. With one trial
-    at a time the trials are the same every time; with several, tpe and pruning use the trials that have ended by then.
+    at a time, a sweep is reproducible; with several, tpe and pruning depend on which trials have ended by then.
 
     Args:
         stream: the tasks.
@@ -58,7 +58,7 @@ def sweep(
             after another in this process, or with Ray, as many as its cluster has room for.
         executor: where concurrent trials run: in ``processes`` on this machine, or on ``ray``.
         minutes: time limit, after which no trial starts; the remaining trials are reported.
-        keep: whether the run folders of this call's trials, with their banks, are kept below ``trials``.
+        keep: whether to keep the run folders of this call's trials, with their banks, in ``trials``.
         on_trial: called with each trial when it starts and when it has ended.
 
     Returns:

@@ -60,7 +60,7 @@ class TaskChoice:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean: standard deviation (n - 1) divided by the square root of n seeds; None for one seed."""
+        """Standard error of the mean: sample standard deviation divided by the square root of n seeds; None for one seed."""
         return statistics.stdev(self.scores) / math.sqrt(len(self.scores)) if len(self.scores) > 1 else None
 
     @property

@@ -65,7 +65,7 @@ class Runner:
         return any(turns.num_left for turns in self._turns.values())
 
     def check_rows(self) -> None:
-        """Check that the data has not changed since the sweep started; if many tasks remain, only the next few are.
+        """Check that the data has not changed since the sweep started; of many tasks, only the next few are checked.
 
         Raises:
             InputError: if the rows of a task with remaining trials have changed.
@@ -104,7 +104,7 @@ class Runner:
                     if record is None:
                         break
                     self._begin(record)
-                    # The trial's worker had already finished when the sweep was killed.
+                    # The worker had finished this trial before the sweep was killed.
                     if (known := outcome_in(folder_of(self._folder, record))) is not None:
                         self._end(record, known)
                         continue
@@ -129,7 +129,7 @@ class Runner:
         return next((record for record in asked if record is not None), None)
 
     def _begin(self, record: Record) -> None:
-        # With another seed, other rows may be held out or drawn, so comparing those does not show whether the data changed.
+        # With another seed, other rows may be held out or drawn; only the complete splits show whether the data changed.
         task = next(task for task in self._tasks if task.name == record.task)
         self._rows.check(task, again=record.role == "seed")
         # Recorded first: if the process is killed, the same settings are tried again, whatever the sampler would then

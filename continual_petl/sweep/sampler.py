@@ -4,7 +4,7 @@ A study is rebuilt from the records each time, in memory, and every request has 
 the task and the number of the trial. So the result depends only on the trials that have ended, not on how often the sweep
 was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only when needed.
 
-Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all of them, so a trial
+Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all epochs, so a trial
 of 20 epochs is still at its highest learning rate in epoch 3, when a trial of 3 epochs has converged, and would always
 lose. For the same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, since that would
 save nothing.
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import optuna
 
 _THIRD = 3
-"""Halving continues one in this many trials, and each stage is this many times as long as the previous stage."""
+"""Halving keeps one trial in three, and each stage is three times as long as the previous one."""
 _WORST = -1e300
-"""Passed to pruners for an undefined score: they cannot compute the median of NaN."""
+"""Passed to pruners in place of an undefined score, since they cannot compute a median with NaN."""
 
 
 def check_optuna(spec: SweepSpec) -> None:

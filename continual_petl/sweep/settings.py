@@ -85,7 +85,7 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
 def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
     """Return a stream of one task: a bank depends only on its task and the stream's seed, so it is learned alone.
 
-    A trial never predicts rows without a task name, so it computes no sums for the router.
+    A trial never predicts rows without a task name, so no routing statistics are computed.
     """
     return settled(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 

@@ -69,11 +69,11 @@ class SweepSpec(FrozenModel):
     trials: Count | None = None
     """Number of settings to try for each task; null: the whole grid."""
     prune: Literal["none", "median", "halving"] = "median"
-    """Which trials to end early, based on the validation score at the end of an epoch: trials below the median of the other
-    trials, or all but the best third (asynchronous successive halving). Only trials with the same number of epochs are
-    compared."""
+    """Which trials to end early, based on the validation score at the end of an epoch. median: trials below the median of the
+    other trials. halving: all but the best third (asynchronous successive halving). Only trials with the same number of
+    epochs are compared."""
     seeds: Count = 5
-    """Number of seeds to learn the chosen settings with, including the stream's; 1 means only that seed."""
+    """Number of seeds with which the chosen settings are learned, including the stream's; 1 means only the stream's."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
     """Seed of the sampler; the seed for each task is derived from it and the task's name."""
 

@@ -32,7 +32,7 @@ def load_sweep(
 
     Args:
         path: the YAML file.
-        stream: the stream, against which every value is checked; None if this is done later.
+        stream: the stream whose tasks every value has to fit; None if this is checked later.
         tasks: the stream's tasks that the sweep is for; None means all.
         trials: overrides the value in the file.
 

@@ -1,4 +1,4 @@
-"""One trial: a single task, learned by the usual run in a separate folder.
+"""One trial: a run of a single task in a folder of its own.
 
 Its test split is not read. Trials are compared by the validation score of the selected bank, and the score at the end of an
 epoch may end a trial early.
@@ -38,7 +38,7 @@ class Pruned(Exception):
 
 
 class EpochScores(L.Callback):
-    """Record the validation score at the end of every epoch, and prune the trial if it is hopeless.
+    """Record the validation score at the end of every epoch, and prune the trial if ``judge`` decides so.
 
     Args:
         metric: the score to record.
@@ -79,7 +79,7 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
     """Learn the only task of a stream, resuming if it is half learned, and return the outcome.
 
     A trial fails only because of its settings: a loss that diverged, memory that ran out, a bank that the backbone rejects.
-    If data is missing, or a backbone cannot be loaded, the next trial would end in the same way, so the error ends the sweep.
+    Missing data, or a backbone that cannot be loaded, would fail the next trial too, so such an error ends the sweep.
 
     Args:
         spec: a stream of one task.
@@ -116,7 +116,7 @@ def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
         return True
     if not isinstance(error, InputError):
         return False
-    # Errors about settings have many forms and sources, but in all of them the task works with its original settings.
+    # Errors about settings have many forms and sources, but what they share is that the original settings work.
     try:
         preflight(Session(own, Store(folder), reads_test=False))
     except InputError:

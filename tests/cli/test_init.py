@@ -112,7 +112,7 @@ def test_invalid_rows_are_reported(here: Path, capsys: Any) -> None:
     ("words", "says"),
     [
         (["nothing.csv"], "; check the path (a name ending in .csv is not looked up on the Hub)"),
-        (["questions.csv", "--output", "x.txt"], "a stream file has to end in .yaml"),
+        (["questions.csv", "--output", "x.txt"], "the name of a stream file has to end in .yaml"),
         (["questions.csv", "--output", "no/x.yaml"], "there is no folder no"),
         (["questions.csv", "--name", "a/b"], "key name"),
         (["empty.csv"], "no kind of task fits"),

@@ -25,8 +25,8 @@ RUN = "FOLDER/run"
     ("words", "says"),
     [
         ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
-        ([RUN, "--rows", "--serve"], "--rows evaluates the test rows of one run, once: leave out --serve"),
-        ([RUN, "FOLDER/other", "--rows"], "--rows evaluates the test rows of one run"),
+        ([RUN, "--rows", "--serve"], "--rows evaluates on the test rows of one run, once: leave out --serve"),
+        ([RUN, "FOLDER/other", "--rows"], "--rows evaluates on the test rows of one run"),
         ([RUN, "--remote-code"], "--remote-code: needs --rows"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed: 1 to 65535"),

@@ -81,7 +81,7 @@ def test_the_certificate_holds_no_options(learned: Path) -> None:
 def test_an_exported_checkpoint_says_how_to_choose(learned: Path, tmp_path: Path) -> None:
     Run(learned).export("choice", "merged", tmp_path / "merged")
     card = (tmp_path / "merged" / "README.md").read_text("utf-8")
-    assert "divided by its number of characters. Each row has its own options." in card
+    assert "divided by the option's number of characters. Each row has its own options." in card
 
 
 def test_scores_are_those_of_the_predictions(learned: Path) -> None:

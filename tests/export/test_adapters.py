@@ -152,9 +152,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("bert", "dora", "its bank has decomposed"),
     ("bert", "probe", "its bank has nothing but a head"),
     ("bert", "parallel_attention", "its bottlenecks are at heads"),
-    ("bert", bottleneck("ffn", depth=2), "its bottlenecks have more layers"),
+    ("bert", bottleneck("ffn", depth=2), "its bottlenecks have more than one hidden layer"),
     ("bert", bottleneck("ffn", activation="elu"), "adapters has no activation like elu"),
-    ("bert", bottleneck("ffn", composition="learned"), "the factors of its layers are learned"),
+    ("bert", bottleneck("ffn", composition="learned"), "its bottlenecks have learned scales"),
     ("gpt2", SCALED, "parallel bottlenecks of adapters read other states"),
     ("mt5", "lora_ffn", "the FFN of this family has two first projections"),
     ("llama", "lora", "its model type 'llama' is not one of bert"),
@@ -180,7 +180,7 @@ def test_wrong_size_or_factor_is_noticed(
     subject = subject_of(backbone_folder("bert"), "classification", HOULSBY)
     with monkeypatch.context() as patched:
         patched.setattr(bottleneck_file, "_reduction", lambda width, size: 2)
-        with pytest.raises(ExportError, match="asks for other tensors than were written"):
+        with pytest.raises(ExportError, match="asks for tensors other than those written"):
             write_adapters(subject, tmp_path)
     monkeypatch.setattr(bottleneck_file, "ACTIVATIONS", dict(bottleneck_file.ACTIVATIONS) | {"gelu_tanh": "relu"})
     with pytest.raises(ExportError, match="do not compute what its bank computes"):

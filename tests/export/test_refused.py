@@ -89,10 +89,10 @@ RESCALE = row("rescale", "key", insertion="sequential", composition="multiply")
 @pytest.mark.parametrize(
     ("family", "choice", "why"),
     [
-        ("bert", "houlsby", r"no adapter for a bank of bottleneck and LayerNorms of its own\..*Use Run\.predict\."),
-        ("bert", "bitfit", r"no adapter for a bank of additive\..*Use format 'merged'"),
-        ("bert", "full", "no adapter for a bank of additive"),
-        ("bert", "diff_pruning", "no adapter for a bank of sparse"),
+        ("bert", "houlsby", r"no adapter for a bank with bottleneck and LayerNorms of its own\..*Use Run\.predict\."),
+        ("bert", "bitfit", r"no adapter for a bank with additive\..*Use format 'merged'"),
+        ("bert", "full", "no adapter for a bank with additive"),
+        ("bert", "diff_pruning", "no adapter for a bank with sparse"),
         ("bert", "probe", "nothing but a head"),
         ("bert", "mam_flat", "attention and bottleneck"),
         ("bert", {"modifications": [row("lowrank", "query"), RESCALE]}, "lowrank and rescale"),

@@ -73,9 +73,9 @@ def test_code_is_identified_without_executing_it(package: Path) -> None:
         ("no_such_package.f", "there is no module 'no_such_package': install its package, or add the folder"),
         ("own_scores.good.more.f", "own_scores.good is a module, not a package, so it has no module 'more'"),
         ("own_scores.bad.f", "module own_scores.bad cannot be imported: ZeroDivisionError: division by zero"),
-        ("own_scores.good.shar", r"has no 'shar' (did you mean 'share'?); name a function (predictions, references)"),
-        ("own_scores.good.number", "it is not a function but int; name a function"),
-        ("own_scores.good.Kind", "it is a class; name a function"),
+        ("own_scores.good.shar", r"has no 'shar' (did you mean 'share'?); a metric has to be a function"),
+        ("own_scores.good.number", "it is not a function but int; a metric has to be a function"),
+        ("own_scores.good.Kind", "it is a class; a metric has to be a function"),
         ("own_scores.good.dumps", "is defined in module json, whose code .* write metric: json.dumps"),
         ("sys.exit", "module sys has no file, so a certificate cannot identify its code"),
     ],
@@ -88,7 +88,7 @@ def test_what_is_no_function_is_refused(package: Path, metric: str, message: str
 def test_code_that_has_changed_since_it_was_imported_is_refused(package: Path) -> None:
     load_metric("own_scores.good.share")
     (package / "good.py").write_text(CODE + "\n")
-    with pytest.raises(InputError, match=r"good\.py has changed since it was imported: start Python again"):
+    with pytest.raises(InputError, match=r"good\.py has changed since it was imported: restart Python"):
         load_metric("own_scores.good.share")
 
 

@@ -38,7 +38,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Tensor | None], dict[str, str
     ("distilbert", {"use_pooler": True}, {}, {}, "on model type 'distilbert', this head reads other states"),
     ("bart", {"head_type": "tagging"}, {}, {}, "on model type 'bart', this head reads other states"),
     ("bert", {}, {WEIGHT: None}, {}, "expected heads.classification.1.bias, heads.classification.1.weight"),
-    ("bert", {}, {"heads.other.1.bias": torch.zeros(3)}, {}, "or was replaced"),
+    ("bert", {}, {"heads.other.1.bias": torch.zeros(3)}, {}, "or does not belong to this configuration"),
     ("bert", {}, {}, {"kind": "multilabel"}, "kind: got 'multilabel', but head_config.json says 'classification'"),
     ("bert", {}, {}, {"pooling": "mean"}, "pooling: got 'mean', but head_config.json says 'first'"),
 ]

@@ -139,7 +139,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"init_lora_weights": "pissa"},
-        "key init_lora_weights: got 'pissa', but such an adapter belongs to modified weights",
+        "key init_lora_weights: got 'pissa', but such an adapter needs a base model with modified weights",
     ),
     ({"init_lora_weights": "loftq"}, "key init_lora_weights"),
     ({"r": "8"}, "key r: Input should be a valid integer; the file is damaged"),

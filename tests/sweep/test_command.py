@@ -35,7 +35,7 @@ def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pyt
     assert "one, seed 4: bank.bottleneck" in shown.err
     assert "Chosen on validation; no test row was read" in shown.out
     assert "2 complete" in shown.out
-    assert "never swept, with the stream's own settings: two." in shown.out
+    assert "never swept, so the stream's own settings apply: two." in shown.out
     assert shown.out.count("two") == 1, "it has no row in the table"
     assert "continual-petl run sweeps/tiny/chosen.yaml" in shown.out
     assert main(["run", "sweeps/tiny/chosen.yaml", "--dry-run"]) == 0

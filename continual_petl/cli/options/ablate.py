@@ -7,10 +7,10 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "remove a bank's modifications from spans of layers, and measure how much its score drops"
-EPILOG = """The trained modifications of a task are removed from every span of layers FIRST to LAST, and its rows are
-evaluated again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and anything
-outside the layers are kept. In the table, a row is the first layer of the span, a column the last; a cell is the change in
-score, in percent of the full bank's. If that score is zero, negative or undefined, scores are shown instead.
+EPILOG = """A task's modifications are removed from one span of layers (FIRST to LAST) at a time, and the bank is evaluated
+again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and anything outside the
+layers are kept. In the table, the row is the first layer of the span and the column its last; the cell is the change in
+score, in percent of the full bank's score. If that score is zero, negative or undefined, scores are shown instead.
 The run is only read. The rows of the task must be available.
 
 --json and --output: {"run": ..., "ablations": [...], "left_out": {task: why}}; from Python, Run(folder).ablate(task).

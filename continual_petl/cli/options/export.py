@@ -8,7 +8,8 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "write one bank as a transformers checkpoint, or as an adapter for peft or adapters"
 EPILOG = """The written files are read back and compared with the bank on the rows of its certificate; they appear in the
-folder only if the outputs agree within 1e-5 in float32. What a format cannot express exactly is refused, with the reason.
+folder only if the outputs agree within 1e-5 in float32. A bank that the format cannot express exactly is refused, with the
+reason.
 
 examples:
   continual-petl export runs/mine agnews --format merged --to exported/agnews

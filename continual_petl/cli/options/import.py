@@ -7,8 +7,8 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
 
 HELP = "add an adapter from another library to a run, as a task"
-EPILOG = """Nothing is trained. The bank is compared with the other library's arithmetic before it is committed; what
-cannot be expressed exactly is refused, with the reason. Nothing in the folder is executed.
+EPILOG = """Nothing is trained. Before the bank is committed, its outputs are compared with what the other library would
+compute. An adapter that a bank cannot express exactly is refused, with the reason. Nothing in the folder is executed.
 
 examples:
   continual-petl import runs/mine adapters/trec --task trec
@@ -19,7 +19,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
-    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, as peft or adapters wrote it")
+    command.add_argument("folder", metavar="FOLDER", help="the adapter's folder, written by peft or adapters")
     command.add_argument("--task", metavar="NAME", required=True, help="name of the new task")
     text = "rows to measure scores on, as under data in a stream file (default: scores are not measured)"
     command.add_argument("--data", metavar="DATA", help=text)

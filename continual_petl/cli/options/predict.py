@@ -13,7 +13,7 @@ task is printed as (unknown); with --unknown nearest, the most probable task pre
 records also have task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text
 (and text_pair), source, tokens or image.
 
-A row has the form that the task was learned on: a text; two texts separated by a tab (pairs); words separated by spaces
+A row has the same form as the task's training rows: a text; two texts separated by a tab (pairs); words separated by spaces
 (token-classification); the path of an image. Paths are relative to the working directory. In a file, a row is in the columns
 that the task was learned from (its `columns` in the stream.yaml of RUN), or in the standard ones: text, text_pair, source
 (seq2seq, causal-lm; with options, if each row has its own), tokens or image. If a file has both, the task's own columns are
@@ -30,14 +30,14 @@ input file are called:
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-With --stream, the text that --task generates for one TEXT is printed while it is generated; the text is the same.
-Tasks that generate with beams (num_beams above 1) cannot be streamed.
+With --stream, the text that --task generates for one TEXT is printed while it is generated; it is the same text as without
+--stream. Tasks that generate with beams (num_beams above 1) cannot be streamed.
 
 .csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
 rows. --output keeps all columns of --input under their names, and adds answer and probabilities; an input that already has
-such a column is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all numbers,
-all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions: a file or
-pipe may be of any length.
+such a column is refused. From .parquet to .parquet, columns keep their types; columns of .jsonl whose values are not all
+text, all numbers, all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions, so a
+file or pipe may be of any length.
 
 examples:
   continual-petl predict runs/mine "Shares fell on Monday"
@@ -54,7 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
     add_task(command)
-    text = "rows; without any, one per line of standard input"
+    text = "rows (default: one per line of standard input)"
     command.add_argument("texts", metavar="TEXT", nargs="*", help=text)
     text = "rows from a .jsonl, .csv, .tsv, .parquet or .txt file"
     command.add_argument("--input", metavar="FILE", help=text)
@@ -63,7 +63,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
-    text = "without a task name, for rows that resemble no task's rows: no prediction (default), or the nearest task's"
+    text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
     text = "print the text that --task generates for one TEXT while it is generated"
     command.add_argument("--stream", action="store_true", help=text)

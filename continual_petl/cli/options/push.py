@@ -8,7 +8,7 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "upload a run, or the export of one task, to the Hugging Face Hub"
 EPILOG = """Every digest of the run is checked first. Only what changed is uploaded, as one commit; the same command
-resumes a broken upload. README.md becomes a model card: later pushes write only the part between its two marker
+resumes an interrupted upload. README.md becomes a model card: later pushes update only the part between its two marker
 comments. Log in once with `hf auth login`.
 
 A run on the Hub is given as hf://USER/REPO or hf://USER/REPO@REVISION to predict, verify, list, show, diff, report, similar,

@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_OR_ADDRESS}; several are compared")
     command.add_argument("--output", metavar="DIR", help="where the page is written (default: RUN/report)")
     command.add_argument("--open", action="store_true", help="open the page in a browser")
-    text = "serve the page to this machine and redraw it when the run changes, until Ctrl-C or SIGTERM"
+    text = "serve the page on this machine and redraw it whenever the run changes, until Ctrl-C or SIGTERM"
     command.add_argument("--serve", action="store_true", help=text)
     text = "port of --serve (default: any free port)"
     command.add_argument("--port", metavar="N", type=int, default=0, help=text)

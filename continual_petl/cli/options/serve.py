@@ -19,8 +19,8 @@ its first prediction. The log, on standard error, has one JSON object per line, 
 Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 not JSON (or, as plain text, a Host header that is
 not allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task, 413 too large, 422 a row that the
 task cannot predict, 429 too many rows waiting (see Retry-After), 503 not ready, 504 timed out.
-Ctrl-C and SIGTERM stop the endpoint after everything that was accepted is answered; a client that does not
-finish sending its request is waited for until 5 s after --timeout.
+Ctrl-C and SIGTERM stop the endpoint once every accepted request is answered; a client that is still sending its request
+has until 5 s after --timeout to finish.
 
 examples:
   continual-petl serve runs/mine
@@ -54,9 +54,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-waiting", metavar="N", type=int, default=2048, help=text)
     text = "seconds after which a request fails with status 504 (default: 30)"
     command.add_argument("--timeout", metavar="S", type=float, default=30.0, help=text)
-    text = "memory limit for all banks together, in bytes; other banks are read when needed (default: 1 GiB)"
+    text = "memory limit for all banks together, in bytes; further banks are read when needed (default: 1 GiB)"
     command.add_argument("--resident-bytes", metavar="N", type=int, help=text)
-    text = "rows without a task that resemble no task's rows: no prediction (default), or the nearest task's"
+    text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), default="reject", help=text)
     command.add_argument("--log-texts", action="store_true", help="write texts and predictions to the log too")
     text = "where predictions are computed: in this process (default), or in replicas on Ray Serve"

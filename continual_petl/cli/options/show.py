@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_run
 
-HELP = "show all facts about one task"
+HELP = "show everything about one task"
 EPILOG = """examples:
   continual-petl show runs/mine
   continual-petl show runs/mine agnews

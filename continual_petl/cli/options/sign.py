@@ -7,8 +7,8 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_run
 
 HELP = "sign a run, so that a rewritten chain is detected"
-EPILOG = """Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Whoever has
-the public key can check it with verify. Needs the extra `sign`.
+EPILOG = """Signs the seal of the newest entry of the chain with an Ed25519 key; sign again after learning more. Anyone
+with the public key can check the signature with verify. Needs the extra `sign`.
 
 examples:
   openssl genpkey -algorithm ed25519 -out key.pem

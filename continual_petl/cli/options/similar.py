@@ -6,9 +6,9 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
-HELP = "rank learned tasks by how much their rows are like those of a task or a file"
-EPILOG = """Compares means that each task stored when it was learned; no old data is read. The first tasks are those that
-`start_from: auto` tries. Distances are relative to how much rows of the same label differ.
+HELP = "rank learned tasks by how similar their rows are to those of a task or a file"
+EPILOG = """Compares the mean features that each task stored when it was learned; no old data is read. `start_from: auto`
+tries the first tasks of the ranking. Distances are relative to the spread of rows with the same label.
 
 examples:
   continual-petl similar runs/mine sst2

@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import OVERRIDES, add_jobs, add_json_events, add_stream
 
-HELP = "choose the settings of every task of a stream on its validation split"
+HELP = "choose the settings of each task of a stream on the task's validation split"
 EPILOG = f"""Each trial learns one task alone; test splits are not read. The sweep file says which settings are tried:
 
   space:
@@ -16,7 +16,7 @@ EPILOG = f"""Each trial learns one task alone; test splits are not read. The swe
   prune: median
   seeds: 5
 
-The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. If it is stopped, the same
+The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. If the sweep is stopped, the same
 command resumes it.
 {OVERRIDES}
 examples:
@@ -37,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--task", metavar="T", action="append", default=[], help=text)
     text = "number of settings to try for each task, instead of the file's value"
     command.add_argument("--trials", metavar="N", type=int, help=text)
-    text = "start no new trial after this many minutes; the remaining ones are counted, and the same command resumes"
+    text = "start no new trial after this many minutes; the number left is reported, and the same command resumes"
     command.add_argument("--minutes", metavar="M", type=float, help=text)
     add_jobs(command, "run N trials in parallel, each in a process with its own backbone and a share of the cores")
     text = "keep the run folders of the trials, with their banks"

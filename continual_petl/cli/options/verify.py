@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_run(command, hub=True)
     add_task(command)
     how = command.add_mutually_exclusive_group()
-    how.add_argument("--data", action="store_true", help="also evaluate the test rows again")
+    how.add_argument("--data", action="store_true", help="also evaluate on the test rows again")
     text = "compare only the chain, files and digests: fast, without loading the backbone; no bank is run"
     how.add_argument("--digests", action="store_true", help=text)
     text = "check in at most N processes, if that saves time (default: one for each core)"

@@ -91,9 +91,9 @@ def _why_not(subject: Subject, rows: Sequence[Modification]) -> str | None:
     if first.activation not in ACTIVATIONS:
         return f"adapters has no activation like {first.activation}"
     if first.depth > 1 or first.input_norm or first.output_norm:
-        return "its bottlenecks have more layers, or a LayerNorm"
+        return "its bottlenecks have more than one hidden layer, or a LayerNorm"
     if first.composition == "learned":
-        return "the factors of its layers are learned"
+        return "its bottlenecks have learned scales"
     norm_first = any(layer.stack.norm_first for layer in subject.bank.layers)
     if first.insertion == "parallel" and (sites != {"ffn"} or norm_first):
         return "parallel bottlenecks of adapters read other states, except on the FFN of a post-norm model"

@@ -1,14 +1,14 @@
 """A head in the format of `adapters` 1.3 (``heads/base.py``), if a class there computes what the bank's head computes.
 
-With one layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and this layer to:
+With a single layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and that layer to:
 
 * for encoders, the first token's state, or the pooler's output with use_pooler;
 * for BART, the state of the text's last end token;
 * for TaggingHead, every token's state.
 
-GPT-2's class counts tokens other than the padding token, which is the end token for most of its tokenizers; T5's class
-multiplies the states by a factor; mBART's class starts its decoder with the language code. Heads for these models, and heads
-with other poolings, are written to a file of their own.
+GPT-2's class finds the last token by counting tokens other than the padding token, which for most of its tokenizers is the
+end token; T5's class multiplies the states by a factor; mBART's class starts its decoder with the language code. Heads for
+these models, and heads with other poolings, are written to a file of their own.
 
 Shape suffixes: B rows, W tokens, D width of the states.
 """
@@ -75,7 +75,7 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
         "head_type": TYPES[plan.kind],
         "num_labels": plan.num_outputs,
         "layers": 1,
-        # An option of layers before the last one.
+        # Only applies to layers before the last one.
         "activation_function": None,
         "label2id": None if plan.labels is None else {label: n for n, label in enumerate(plan.labels)},
         "dropout_prob": None,

@@ -36,20 +36,20 @@ class Hooks:
     """The hooks and prefixes that are attached during a pass."""
 
     outputs: list[tuple[nn.Module, Any]] = field(default_factory=list)
-    """Modules with their forward hooks; hooks of projections come first, since others read what they change."""
+    """Modules with their forward hooks; hooks of projections come first, since later hooks read what they change."""
     heads: dict[nn.Module, list[PrefixPlacement]] = field(default_factory=dict)
     """Attention modules with their prefixes."""
 
 
 def add_hooks(hooks: Hooks, subject: Subject, config: dict[str, Any], name: str, take: Take) -> None:
-    """Add the hooks of one of an adapter's methods.
+    """Add the hooks of one method of an adapter.
 
     Args:
         hooks: the hooks of the adapter's earlier methods; the hooks of this one are added to them.
         subject: the task; only its backbone is read.
         config: the method's configuration.
         name: the adapter's name.
-        take: returns tensors.
+        take: returns the tensor at a path.
 
     Raises:
         KeyError: if a tensor is missing or has the wrong shape.
@@ -171,7 +171,7 @@ def _adding(down_RI: Tensor, up_OR: Tensor, scale: float, changed_O: Tensor) -> 
 def _prefixes(
     subject: Subject, config: dict[str, Any], name: str, layers: list[Layer], take: Take
 ) -> dict[nn.Module, list[PrefixPlacement]]:
-    """Return the keys and values of all attention modules."""
+    """Return the prefixes of all attention modules."""
     model, places = subject.backbone.model, dict[str, list[tuple[Layer, str]]]()
     for layer in layers:
         for attention in layer.stack.attentions:
@@ -198,7 +198,7 @@ def prefix_states(
         path: their path in the pool.
         num_layers: number of layers.
         num_heads: number of heads.
-        take: returns tensors.
+        take: returns the tensor at a path.
 
     Raises:
         KeyError: if a tensor is missing or has the wrong shape.

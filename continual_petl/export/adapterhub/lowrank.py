@@ -3,9 +3,9 @@
 If one fused module computes queries, keys and values (GPT-2), it has a single change: the A matrices of the projections that
 are changed are stacked in this order, and so are their B matrices; a grouped convolution multiplies each B with its own A.
 
-IA3 in `adapters` multiplies the output of the FFN's first projection before the non-linearity; a bank does so after it. The
-two are the same if the projection is the linear one of a gated FFN, or if the non-linearity is a ReLU and no factor is
-negative: ``relu(l x) = l relu(x)``.
+IA3 in `adapters` multiplies the output of the FFN's first projection before the non-linearity, and a bank after it. The two
+are the same if the projection is the linear one of a gated FFN, or if the non-linearity is a ReLU and no factor is negative:
+``relu(l x) = l relu(x)``.
 
 Shape suffixes: O width of the outputs, I width of the input, R rank.
 """

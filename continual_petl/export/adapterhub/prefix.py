@@ -60,7 +60,7 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
 
 
 def why_no_prefix(backbone: Backbone) -> str | None:
-    """Return why `adapters` cannot have a bank's prefixes on a backbone; None if it can."""
+    """Return why `adapters` cannot express a bank's prefixes on a backbone; None if it can."""
     config: Any = backbone.model.config
     if backbone.anatomy.family == "t5":
         return (

@@ -1,4 +1,4 @@
-"""Restates what `adapters` 1.3 computes with an adapter's files: takes the files, returns logits."""
+"""Computes what `adapters` 1.3 computes with an adapter's files, without that library: files in, logits out."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ def adapterhub_computed(
 
 def _wrong(subject: Subject, tensor: str) -> str:
     return (
-        f"task {subject.plan.name!r}: the configuration of the exported adapter asks for other tensors than were written, "
+        f"task {subject.plan.name!r}: the configuration of the exported adapter asks for tensors other than those written, "
         f"such as {tensor}. Nothing was written; please report this with the versions of transformers and of continual-petl."
     )

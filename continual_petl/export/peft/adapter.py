@@ -47,7 +47,7 @@ class Names:
     auto: str
     """The class that loads the model."""
     task_type: str | None
-    """peft's name for the type of task that the model computes."""
+    """peft's name for the model's type of task."""
     head: str | None
     """The name of its head, if the adapter contains the head."""
     prefix: str
@@ -62,7 +62,7 @@ class Names:
         return self.prefix + path.removeprefix(self.base)
 
     def path(self, name: str) -> str:
-        """Return the path of a module in the backbone; see `of`."""
+        """Return the path of a module in the backbone, given its name: the inverse of `of`."""
         return self.base + name.removeprefix(self.prefix)
 
     def matched(self, ends: Iterable[str]) -> set[str]:

@@ -1,7 +1,7 @@
 """A bank as an adapter that `peft` loads onto the plain backbone; peft itself is not needed to write it.
 
 The head is among the adapter's ``modules_to_save`` if the model's class has the same pooling and head; otherwise the adapter
-is for the base model, and the head is a separate file, which a few lines in README.md apply.
+is for the base model, and the head is a separate file; README.md shows how to apply it.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def _built(subject: Subject, names: Names) -> Adapter:
         what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
         instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
         raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank of "
+            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank with "
             f"{' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank changes (lora, dora), with or "
-            "without LayerNorms of their own, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
+            "without trained LayerNorms, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
             f"{instead}."
         )
     adapter = build(subject, names)

@@ -2,10 +2,10 @@
 
 peft has one low-rank change per module, ``y + (alpha / r) B A x``. Changes of the same module, such as those of GPT-2's
 queries and values, are joined: their A matrices are stacked vertically and their B matrices horizontally, with zeros for
-outputs that nothing changes. A factor that is learned or differs within a module is multiplied into B.
+unchanged outputs. A factor that is learned or differs within a module is multiplied into B.
 
-With ``use_dora`` every module has a magnitude. Outputs without one in the bank get the norm of their weights, which peft
-divides by the same norm.
+With ``use_dora`` every module has a magnitude. Outputs without one in the bank get the norm of their weights: peft divides
+it by the same norm, so it has no effect.
 
 Shape suffixes: I width of the input, O width of the module's output, R rank.
 """

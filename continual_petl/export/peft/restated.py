@@ -1,6 +1,6 @@
 """Computes what `peft` 0.21 computes with the files of an adapter, without peft: files in, logits out.
 
-Everything is read from the files, so that a wrong name, factor or shape is noticed. ``alpha / r`` is found as peft finds it,
+Everything is read from the files, so that a wrong name, factor or shape is noticed. ``alpha / r`` is determined as in peft,
 and it is an error if ``target_modules`` also matches modules for which there is no tensor.
 
 Shape suffixes: I width of the input, O width of the output, R rank, L virtual tokens.
@@ -108,7 +108,7 @@ def computed(
 
 
 def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
-    """Return the tensors that change a module, by module and part, and those that replace one, by name."""
+    """Return the tensors that change a module, by module and part, and those that replace a parameter, by name."""
     changed: dict[str, dict[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
     for key, tensor in stored.items():
@@ -121,7 +121,7 @@ def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Ten
 
 
 def _hooked(module: nn.Module, name: str, parts: _Parts, config: Mapping[str, Any]) -> Any:
-    """Return a context in which a module computes what peft's layer computes."""
+    """Return a context manager in which a module computes what peft's layer computes."""
     if "ia3_l" in parts:
         factors = parts["ia3_l"].flatten()
         if any(name.endswith(end) for end in config["feedforward_modules"]):
@@ -147,7 +147,7 @@ def _low_rank(parts: _Parts, scale: float, module: Any, args: tuple[Tensor, ...]
 
 
 def _by_pattern(config: Mapping[str, Any], what: str, name: str) -> float:
-    """Return the rank or alpha of a module as peft finds it: the first pattern that fits the end of its name."""
+    """Return the rank or alpha of a module as in peft: the value of the first pattern that matches the end of its name."""
     patterns = config[f"{what}_pattern"]
     fitting: Callable[[str], Any] = lambda pattern: re.match(rf"(.*\.)?({pattern})$", name)  # noqa: E731
     return float(next((patterns[p] for p in patterns if fitting(p)), config["r" if what == "rank" else "lora_alpha"]))

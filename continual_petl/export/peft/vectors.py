@@ -1,7 +1,7 @@
 """IA3 and LayerNorm tuning as `peft` 0.21 stores them.
 
-peft multiplies the outputs of a module, or the inputs if it is among ``feedforward_modules``; outputs of a fused module that
-nothing changes are multiplied by one. For a LayerNorm, it stores a full copy.
+peft multiplies the outputs of a module, or the inputs if it is among ``feedforward_modules``; unchanged outputs of a fused
+module are multiplied by one. For a LayerNorm, it stores a full copy.
 
 Shape suffixes: I width of the input, O width of the output.
 """

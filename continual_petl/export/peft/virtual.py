@@ -1,6 +1,6 @@
 """Prompts and prefixes as `peft` 0.21 stores them, for models whose positions allow it.
 
-peft counts virtual tokens as positions; here they have none. That makes no difference if only the distance between tokens
+In peft, virtual tokens take positions; in a bank they have none. That makes no difference if only the distance between tokens
 matters: for T5's relative positions and for rotary ones, where a prompt's positions precede the text. A prefix has no
 distance to the text: its keys are not rotated. In peft a query at position p is rotated by p + l, so the keys are exported
 rotated by l, and their products with queries stay the same: ``<R(p + l) q, R(l) k> = <R(p) q, k>``.
@@ -80,7 +80,7 @@ def prefix(subject: Subject, names: Names) -> Adapter:
         why = "peft has no multi-head parallel adapter, and no factor for a prefix"
     if why is not None:
         raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but its prefixes cannot be expressed there: {why}. "
+            f"format: got 'peft' for task {subject.plan.name!r}, but its prefixes cannot be expressed in peft: {why}. "
             "Prefixes can be exported for decoders with rotary positions (llama, qwen2, qwen3). Use Run.predict."
         )
     length, num_heads = len(found[0].keys), int(config.num_key_value_heads)

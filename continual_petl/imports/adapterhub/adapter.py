@@ -57,7 +57,7 @@ def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, 
 
 
 def _part(config: MethodConfig, name: str, backbone: Backbone) -> tuple[str, Part]:
-    """Return the name of a method, and what it becomes."""
+    """Return the name of a method, and the part of a bank that it becomes."""
     if isinstance(config, BottleneckConfig):
         return "bottleneck", bottlenecks(config, name, backbone)
     if isinstance(config, PrefixConfig):

@@ -35,12 +35,12 @@ HEAD_PICKLE = "pytorch_model_head.bin"
 
 
 def read_hub_files(folder: str | Path) -> AdapterFiles:
-    """Read the folder of an adapter of `adapters`, with the head that it may have saved.
+    """Read the folder of an adapter of `adapters`, and the head saved with it, if there is one.
 
     If there is a head.safetensors, it is read instead of the library's head.
 
     Raises:
-        InputError: if a file is missing, too large or damaged, or its head is not like a bank's.
+        InputError: if a file is missing, too large or damaged, or a bank cannot have its head.
     """
     place = Path(folder)
     tensors = _first(place, TENSORS, PICKLE)
@@ -73,12 +73,12 @@ def _read_either(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a file that torch.save wrote."""
+    """Return the tensors in a file written by torch.save."""
     try:
         content = io.BytesIO(read_file(path.resolve(), MAX_TENSOR_BYTES))
         found = torch.load(content, map_location="cpu", weights_only=True)
     except (StoreError, OSError, ValueError, RuntimeError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"folder: {path} cannot be read ({str(error)[:300]}); it is damaged.") from error
+        raise InputError(f"folder: {path} cannot be read ({str(error)[:300]}); it may be damaged.") from error
     except Exception as error:  # the unpickler's own error, whose module is not imported here
         raise InputError(
             f"folder: {path} holds more than tensors ({type(error).__name__}), so it could execute code, or it is damaged. "

@@ -33,7 +33,7 @@ _PASSIVE = {"activation_function", "dropout_prob"}
 
 
 def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return weight and bias of a head, and what `head_notes` would say about it.
+    """Return weight and bias of a head, and notes on it like those of `head_notes`.
 
     Args:
         whole: the content of head_config.json.
@@ -70,7 +70,7 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
         raise InputError(
             f"folder: the head's file has the tensors {', '.join(sorted(tensors))[:300]}; expected "
             f"{', '.join(sorted(start + part for part in expected))[:300]} with {head.num_labels} outputs. The file is "
-            "damaged, or was replaced."
+            "damaged, or does not belong to this configuration."
         )
     return parts, _notes(head, poolings)
 

@@ -48,7 +48,7 @@ class Stored:
         if self._left:
             raise InputError(
                 f"folder: the tensor {min(self._left)[:300]!r} is not one that adapter_config.json asks for; the adapter has "
-                "parts that cannot be imported, or one of the files was replaced."
+                "parts that cannot be imported, or the configuration and the weights file do not belong together."
             )
 
 

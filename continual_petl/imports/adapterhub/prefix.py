@@ -1,6 +1,6 @@
 """Prefixes of `adapters` as a modification of a bank: the reverse of `continual_petl.export.adapterhub.prefix`.
 
-A prefix that a network computes (a table and two linear layers) is replaced with the network's output, as is done here
+A prefix that a network computes (a table and two linear layers) is replaced with the network's output, as a bank's prefix is
 after training.
 """
 
@@ -66,7 +66,7 @@ def _states(
     except (KeyError, RuntimeError) as error:
         raise InputError(
             f"folder: the tensors of {path[:300]!r} do not have the shapes that adapter_config.json asks for "
-            f"({str(error)[:300]}): the adapter belongs to another base model, or one of the files was replaced."
+            f"({str(error)[:300]}): the adapter belongs to another base model, or its two files do not belong together."
         ) from error
 
 
@@ -83,7 +83,7 @@ def without_copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         original = kept.get(f"prefix_tuning.{name.partition(_COPIES)[2]}")
         if original is None or original.shape != tensor.shape or not bool((original == tensor).all()):
             raise InputError(
-                f"folder: the tensor {name[:300]!r} should be a copy of one in the pool of prefixes, but differs from it; "
+                f"folder: the tensor {name[:300]!r} should be a copy of a tensor in the prefix pool, but differs from it; "
                 "the file is damaged, or was changed."
             )
     return kept

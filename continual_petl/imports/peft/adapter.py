@@ -1,4 +1,4 @@
-"""A `peft` adapter as a bank: its files are translated, and the bank is compared with peft's own arithmetic.
+"""A `peft` adapter as a bank: its files are translated, and the bank's outputs are compared with what peft computes.
 
 The comparison uses `continual_petl.export.peft.restated`, which reads the adapter's tensors as they are, so it detects
 mistakes in the translation.
@@ -112,14 +112,14 @@ def _imported(
 def _computes(
     subject: Subject, *, head: dict[str, Tensor], names: Names, config: dict[str, Any], stored: dict[str, Tensor]
 ) -> Compute:
-    """Return peft's arithmetic."""
+    """Return a function that computes what peft computes with the adapter."""
     device = subject.backbone.model.device
     placed = {name: tensor.to(device) for name, tensor in stored.items()}
     return computed(subject, names, config, placed, {} if names.head is not None else head)
 
 
 def _check_names(tensors: dict[str, Tensor]) -> None:
-    """Raise `InputError` if a tensor's name does not start as all names in an adapter of peft do."""
+    """Raise `InputError` if a tensor's name does not start with peft's prefix."""
     if other := next((name for name in tensors if not name.startswith(START)), None):
         raise InputError(
             f"adapter_model.safetensors: tensor {other[:200]!r} does not follow peft's naming ({START}...); the adapter was "
@@ -128,7 +128,7 @@ def _check_names(tensors: dict[str, Tensor]) -> None:
 
 
 def _base(backbone: Backbone, names: list[str]) -> str:
-    """Return the prefix of the base model in the wrapped model, from the modules that the adapter names.
+    """Return the prefix of the base model in the wrapped model, inferred from the modules that the adapter names.
 
     Raises:
         InputError: if a module is not in the backbone.
@@ -154,7 +154,7 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
     if unused:
         raise InputError(
             f"adapter_config.json: peft would not load the tensors of {known_names(unused, limit=3)}, which neither "
-            "target_modules nor modules_to_save name: the two files do not belong together."
+            "target_modules nor modules_to_save name: the configuration and the weights file do not belong together."
         )
     start = "lora_" if config.peft_type == "LORA" else "ia3_l" if config.peft_type == "IA3" else _INSIDE
     other = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]

@@ -58,7 +58,7 @@ _WITHOUT_EFFECT = {
     *("encoder_reparameterization_type", "encoder_hidden_size", "encoder_num_layers", "encoder_dropout"),
     "prefix_projection",
 }
-"""Options that do not change what a saved adapter computes: they say how it was trained, or what its tensors show. A prompt
+"""Options that do not change what a saved adapter computes: they describe its training, or follow from its tensors. A prompt
 or prefix that was trained through a network is saved without it."""
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of init_lora_weights that leave the base model's weights as they are."""
@@ -88,7 +88,7 @@ def read_peft_config(config: Mapping[str, Any]) -> PeftConfig:
         where = ".".join(map(str, first["loc"]))[:200]
         raise InputError(f"adapter_config.json: key {where}: {first['msg']}; the file is damaged.") from error
     if made.init_lora_weights not in _PLAIN_STARTS:
-        why = "such an adapter belongs to modified weights of the base model; convert it with peft first"
+        why = "such an adapter needs a base model with modified weights; convert it with peft first"
         raise _refused("init_lora_weights", made.init_lora_weights, why)
     for name in ("rank_pattern", "alpha_pattern"):
         for pattern in getattr(made, name):
@@ -119,7 +119,7 @@ def _check_expression(key: str, text: str) -> None:
 
 
 def matches(wanted: str | Iterable[str] | None, name: str) -> bool:
-    """Return whether names, ends of names, or a regular expression match a module in peft."""
+    """Return whether peft would match a module by these names, ends of names, or regular expression."""
     if wanted is None:
         return False
     if isinstance(wanted, str):

@@ -2,10 +2,11 @@
 
 A bank has one rank and one set of layers for each kind of projection, while peft may have different ones for every module.
 Smaller ranks are padded with zeros, and projections that the adapter does not change get zero matrices: both add exact
-zeros. Factors that differ become learned factors of the bank; with magnitudes, which have none, they are multiplied into B.
+zeros. Factors that differ become learned factors of the bank; a bank with magnitudes has no learned factors, so there they
+are multiplied into B.
 
 In a fused module, such as GPT-2's queries, keys and values, every part gets the columns of B that are not zero for it, with
-their rows of A; a part without any is not changed.
+their rows of A; a part without any is left unchanged.
 
 Shape suffixes: I width of the input, O width of the outputs, R rank.
 """

@@ -26,7 +26,8 @@ def factors(
     """Return the factors of an adapter; see `continual_petl.imports.peft.lowrank.low_rank`.
 
     Raises:
-        InputError: if a bank does not multiply the states of a module, or multiplies those on the other side of it.
+        InputError: if a bank does not multiply the states of a module, or multiplies its inputs where the adapter
+            multiplies its outputs, or the other way round.
     """
     every = places(sites, FACTORS)
     check_known(
@@ -73,7 +74,7 @@ def factors(
 
 
 def with_norms(draft: Draft | None, norms: dict[str, Tensor], model: nn.Module, sites: Sites) -> Draft:
-    """Return a draft with its own LayerNorms added, or one that has nothing else.
+    """Return a draft with LayerNorms of its own, added to the given draft or as its only part.
 
     Args:
         draft: the other parts of the bank; None if there are none.

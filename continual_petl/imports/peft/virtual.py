@@ -1,6 +1,6 @@
 """Prompts and prefixes of `peft` as modifications of a bank: the reverse of `continual_petl.export.peft.virtual`.
 
-The keys of a prefix are rotated back by its length, since here they have no distance to the text; this causes rounding.
+The keys of a prefix are rotated back by its length, since in a bank they have no position; this causes rounding.
 
 Shape suffixes: L virtual tokens, W width of the embeddings, K width of all keys of an attention module, T layers.
 """
@@ -84,8 +84,8 @@ def prefix(config: PeftConfig, table: Tensor, backbone: Backbone) -> Draft:
     """
     if (why := why_no_prefix(backbone)) is not None:
         raise InputError(
-            f"folder: the prefixes of peft cannot be imported here: {why}. Decoders with rotary positions can have them "
-            "(llama, qwen2, qwen3)."
+            f"folder: the prefixes of peft cannot be imported here: {why}. They can be imported for decoders with rotary "
+            "positions (llama, qwen2, qwen3)."
         )
     length, model_config = len(table), backbone.model.config
     num_heads, rotary = int(model_config.num_key_value_heads), backbone.model.base_model.rotary_emb
