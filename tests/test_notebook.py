@@ -1,4 +1,4 @@
-"""In a notebook every object has a short summary: no rows, no weights, no errors, no unescaped HTML."""
+"""In a notebook every object shows a short summary without rows, weights, errors or unescaped HTML."""
 
 from __future__ import annotations
 
