@@ -147,9 +147,9 @@ def upward_imports(module: str, source: str, *, is_package: bool = False) -> lis
         elif parts[0] == "continual_petl":
             other = parts[1] if len(parts) > 1 else ""
             if other not in FLOOR_OF:
-                wrong.append(f"{module}:{line} imports {name!r}: import from the defining package, not from the facade")
+                wrong.append(f"{module}:{line} imports {name!r}: import from the package, not from the facade")
             elif other != room and FLOOR_OF[other] <= FLOOR_OF[room]:
-                wrong.append(f"{module}:{line} imports {name!r}: {room} may not import {other}, which is not on a lower floor")
+                wrong.append(f"{module}:{line} imports {name!r}: {room} may not import {other}, which is not below it")
             elif room == other and room in INSIDE and module.count(".") > 1:
                 wrong += _upward_inside(room, module, line, name)
     return wrong
@@ -162,7 +162,7 @@ def _upward_inside(whole: str, module: str, line: int, name: str) -> list[str]:
         return [f"{module}:{line} imports {name!r}: unknown part of {whole}; add it to INSIDE in tests/house.py"]
     if room == other or floor_of[room] < floor_of[other]:
         return []
-    return [f"{module}:{line} imports {name!r}: {room} may not import {other}, which is not on a lower floor"]
+    return [f"{module}:{line} imports {name!r}: {room} may not import {other}, which is not below it"]
 
 
 def imported_files(module: str, source: str, files: Collection[str]) -> set[str]:

@@ -29,7 +29,7 @@ OPTIONS = ("w10", "w11 w12", "w13 w14 w15")
 
 
 def rows(count: int, seed: int) -> list[dict[str, str]]:
-    """Return rows whose option is determined by the first word of the source."""
+    """Return rows whose correct option is determined by the first word of the source."""
     draw = random.Random(seed)
     words = [draw.choices(range(20, 80), k=3) for _ in range(count)]
     return [{"source": " ".join(f"w{n}" for n in row), "target": OPTIONS[row[0] % 3]} for row in words]
