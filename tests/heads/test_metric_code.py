@@ -1,4 +1,4 @@
-"""A metric of the user's own is imported only with permission, is refused with a reason, and is called with predictions."""
+"""A user-defined metric is imported only with permission, called with predictions, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kind: pass
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a package whose __init__ leaves a trace when it is executed."""
+    """Return the folder of a package whose ``__init__`` writes a file when it is executed."""
     monkeypatch.setattr(metric_code, "_loaded", {})
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = tmp_path / "own_scores"
