@@ -76,7 +76,11 @@ def test_circular_import_is_detected() -> None:
         ("continual_petl.banks.x", "from continual_petl.store import Store", "banks may not import store"),
         ("continual_petl.banks.x", "import continual_petl.store.folder", "may not import store, "),
         ("continual_petl.banks.x", "def f():\n    from continual_petl import cli", "may not import cli, "),
-        ("continual_petl.banks.x", "if TYPE_CHECKING:\n    from continual_petl.learner import L", "may not import learner, "),
+        (
+            "continual_petl.banks.x",
+            "if TYPE_CHECKING:\n    from continual_petl.learner import L",
+            "may not import learner, ",
+        ),
         ("continual_petl.banks.x", "from ..heads import Head", "may not import heads, "),
         ("continual_petl.banks.x", "from .. import heads", "may not import heads, "),
         ("continual_petl.banks.x", "importlib.import_module('continual_petl.report')", "may not import report, "),
@@ -87,7 +91,11 @@ def test_circular_import_is_detected() -> None:
         ("continual_petl.cli.x", "import continual_petl", "not from the facade"),
         ("continual_petl.errors", "from continual_petl.seeding import derive_seed", "may not import seeding, "),
         ("continual_petl.attic.x", "", "unknown package 'attic'"),
-        ("continual_petl.streams.sources.x", "import continual_petl.streams.encoding.rows", "may not import encoding, "),
+        (
+            "continual_petl.streams.sources.x",
+            "import continual_petl.streams.encoding.rows",
+            "may not import encoding, ",
+        ),
         ("continual_petl.streams.encoding", "import continual_petl.streams.attic.x", "unknown part of streams"),
     ],
 )

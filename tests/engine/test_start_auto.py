@@ -166,7 +166,9 @@ def test_first_task_and_tasks_without_similar_banks_start_fresh(backbone_folder:
 
 
 @pytest.mark.slow
-def test_without_routing_statistics_of_earlier_tasks_a_bank_starts_fresh(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_without_routing_statistics_of_earlier_tasks_a_bank_starts_fresh(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
     tasks = [task("one", num_rows=16), task("new", num_rows=16, bank=AUTO)]
     run = learn(stream(backbone_folder(), tasks, routing="off", training=QUICK), tmp_path / "run")
     assert len(start_of(run).candidates) == 1
@@ -210,7 +212,9 @@ def test_run_killed_while_it_chooses_takes_the_same_start(
                 os.kill(os.getpid(), signal.SIGKILL)
 
         monkeypatch.setattr(choose, "fit_briefly", killed)
-        monkeypatch.setattr(choose, "score_after_fit", killed)  # never returns: the process is killed before a score is used
+        monkeypatch.setattr(
+            choose, "score_after_fit", killed
+        )  # never returns: the process is killed before a score is used
         learned(backbone_folder(), run, new())
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

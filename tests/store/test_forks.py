@@ -144,7 +144,9 @@ def settle(folder: Path, *words: str) -> None:
     """Call ``forget`` with each of ``words``, one after the other, and check that the chain is whole afterwards."""
     for word in words:
         assert main(["forget", str(folder), *word.split()]) == 0
-    assert problems(folder).keys() <= {"(results.jsonl)"}, "only the copied tasks' lines in results.jsonl may be missing"
+    assert problems(folder).keys() <= {"(results.jsonl)"}, (
+        "only the copied tasks' lines in results.jsonl may be missing"
+    )
 
 
 @pytest.mark.slow

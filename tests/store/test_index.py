@@ -72,7 +72,9 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
 
 def test_run_maintains_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
-    assert [entry.link for entry in whole.values()] == links_of(learned), "the run did not index the banks that it learned"
+    assert [entry.link for entry in whole.values()] == links_of(learned), (
+        "the run did not index the banks that it learned"
+    )
     assert all(entry.signature == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
     stale = index_file(folder).read_bytes()
     learn_one_more(backbone_folder(), folder)
