@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# Nothing is cached outside of the tests' own folders; tests of the cache set its folder themselves.
+# The cache is off by default; tests of the cache set its folder.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
 # More threads only slow down models of this size, also in processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"

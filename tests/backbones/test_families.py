@@ -1,4 +1,4 @@
-"""The table of families: each fact is checked on a tiny model."""
+"""Every fact in the table of families is checked on a tiny model."""
 
 from __future__ import annotations
 

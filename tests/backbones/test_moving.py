@@ -46,7 +46,7 @@ def answers(model: nn.Module, lengths: list[int]) -> list[torch.Tensor]:
 
 
 def test_length_dependent_rotary_tables_change(backbone_folder: Folder, tmp_path: Path) -> None:
-    """Shows why the next test refuses them: in transformers, the tables depend on the rows that came before."""
+    """In transformers, such tables depend on earlier rows, so results would too; the next tests show the refusals."""
     long = load_backbone(with_tables(backbone_folder("llama"), tmp_path / "b", LONG), max_length=32)
     before, _, after = answers(long.model, [5, 40, 5])
     assert torch.equal(before, after)

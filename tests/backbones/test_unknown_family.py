@@ -1,4 +1,4 @@
-"""An unknown family: the error shows how to register it, and the examples in docs/backbones.md work."""
+"""The error for an unknown family shows how to register it, and the examples in docs/backbones.md work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token budgets in a whole run: exact step counts, and refusals before training."""
+"""With a token budget, step counts are exact, and rows that exceed it are refused before training."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_rows_are_texts_or_messages_alone_or_mixed_with_other_tasks(learned: Pat
         ([[{"role": "tool", "content": "w1"}]], "message 1 has role 'tool'"),
     ],
 )
-def test_rows_that_are_no_conversations_are_refused(learned: Path, row: Any, what: str) -> None:
+def test_rows_that_are_not_conversations_are_refused(learned: Path, row: Any, what: str) -> None:
     with pytest.raises(InputError) as caught:
         Run(learned).predict(row, task="talk")
     assert str(caught.value).startswith("task 'talk': row 1 is ")
@@ -206,7 +206,7 @@ def test_packed_conversations_learn_the_same_tokens(backbone: Path, tmp_path: Pa
     assert sum(int(mask.sum()) for mask in learned) == 2 * 3 * 24
 
 
-def test_conversations_are_learned_with_an_own_trainer(backbone: Path) -> None:
+def test_conversations_are_learned_with_a_custom_trainer(backbone: Path) -> None:
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
     data = begin_task(learner, chat_stream(backbone, talk()), "talk")
     assert learner.plan.chat is not None

@@ -23,7 +23,7 @@ QUICK = ("half-a-checkpoint",)
 SLOW = tuple(instant for instant in INSTANTS if instant not in QUICK)
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 

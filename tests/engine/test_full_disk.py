@@ -213,7 +213,7 @@ def test_unwritable_checkpoint_leaves_the_old_one(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_file_size_limit_of_the_system_is_handled(learned: Learned, tmp_path: Path) -> None:
     """Here the system itself refuses files above a size that only the bank exceeds."""
     run = shutil.copytree(learned.folder, tmp_path / "run")

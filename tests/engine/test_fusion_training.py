@@ -111,7 +111,7 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_two_processes_learn_the_same_fused_bank_after_a_kill(
     backbone_folder: Folder, fused_run: Path, tmp_path: Path
@@ -143,7 +143,7 @@ def test_banks_in_upper_layers_are_fused_there(backbone_folder: Folder, tmp_path
     assert run.ablate("f")[0, 0].relative == 0.0
 
 
-def test_own_trainer_reads_the_banks_in_memory(backbone_folder: Folder) -> None:
+def test_custom_trainer_reads_the_banks_in_memory(backbone_folder: Folder) -> None:
     tasks = tasks_of(backbone_folder())
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     with pytest.raises(

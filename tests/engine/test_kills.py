@@ -1,4 +1,4 @@
-"""SIGKILL at random times: the store is never half written, and the run ends with the same banks."""
+"""If a run is killed at random times, the store is never half-written, and the run ends with the same banks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_run_killed_at_random_times_resumes(backbone_folder: Folder, tmp_path: Path, count: int) -> None:

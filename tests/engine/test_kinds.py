@@ -1,4 +1,4 @@
-"""A run over tasks of every kind: learned, certified, predicted, interrupted and resumed."""
+"""Tasks of every kind are learned, certified, predicted, interrupted and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run from stream to verified banks on disk."""
+"""`learn` turns a stream into verified banks on disk, and refuses what cannot be learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks with options are learned, certified, predicted, served and exported by the likelihood of each option."""
+"""Tasks with options are learned, certified, served and exported, and predict the most likely option."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], message: str
         TaskSpec.model_validate(choice() | more)
 
 
-def test_a_target_that_is_no_option_is_refused(backbone: Path, tmp_path: Path) -> None:
+def test_a_target_that_is_not_an_option_is_refused(backbone: Path, tmp_path: Path) -> None:
     wrong = choice()
     wrong["data"]["train"][4]["target"] = "w11"
     with pytest.raises(

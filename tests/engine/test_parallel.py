@@ -28,7 +28,7 @@ Folder = Callable[..., Path]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_two_processes_match_one_byte_for_byte_after_kills_and_stops(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -182,7 +182,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_three_tasks_in_sequence_on_two_ranks(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -223,7 +223,7 @@ def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_sharded_backbone_trains_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [

@@ -225,7 +225,7 @@ def test_error_raised_in_place_of_a_signal_is_not_reported(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
     """Twenty of each signal are sent to processes that run the command; after each, the same command resumes."""
     (tmp_path / "tasks.yaml").write_text(dump_stream(learned.tasks.spec))

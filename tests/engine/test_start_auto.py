@@ -194,7 +194,7 @@ def test_two_devices_take_the_same_start(backbone_folder: Folder, first: Path, t
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("fit", [1, 3, 4])
 def test_run_killed_while_it_chooses_takes_the_same_start(

@@ -1,4 +1,4 @@
-"""Cached states are reproducible, belong to the task's progress, and are never mixed up."""
+"""Cached states are reproducible, belong to the task's progress, and are not used with other data or settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification in several processes: the same verdicts, whatever happens to the processes."""
+"""Verification in several processes gives the same verdicts, whatever happens to the processes."""
 
 from __future__ import annotations
 

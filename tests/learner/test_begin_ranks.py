@@ -15,7 +15,7 @@ Folder = Callable[..., Path]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_two_ranks_have_equal_banks_and_scores_for_every_task(backbone_folder: Folder, tmp_path: Path) -> None:
     run_two(backbone_folder(), tmp_path, "ddp", "fsdp")

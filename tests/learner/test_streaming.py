@@ -119,7 +119,7 @@ def test_pieces_arrive_as_soon_as_they_are_final() -> None:
     assert _pieces(words, [0, 1, 10], ["slept it"]) == ["Ada", "", "", ""]
 
 
-def test_end_token_is_no_text() -> None:
+def test_end_token_is_not_part_of_the_text() -> None:
     tokenizer = TOKENIZERS["words"]
     found: list[str] = []
     pieces = Pieces(tokenizer, 1, [], found.append)

@@ -1,4 +1,4 @@
-"""Rows of any tasks in one call: each is answered by its own bank, in order, or the call is refused."""
+"""Rows of different tasks can be predicted in one call, each by its own bank; invalid calls are refused."""
 
 from __future__ import annotations
 

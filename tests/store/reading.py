@@ -55,7 +55,7 @@ def write(folder: Path, backbone: Path, seconds: float) -> None:
 
 
 def problem(run: Run, how: str, known: Any, number: int) -> str | None:
-    """Return what is wrong with what a reader sees."""
+    """Return what is inconsistent in the state that a reader sees, if anything."""
     try:
         if how == "verify":
             return next((text for check in run.verify() for text in check.problems), None)

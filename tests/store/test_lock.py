@@ -29,7 +29,7 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 

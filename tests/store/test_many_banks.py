@@ -1,4 +1,4 @@
-"""Banks are verified one after another: memory does not grow with their number.
+"""Banks are verified one after another, so memory does not grow with their number.
 
 `tests/store/many.py` does the measuring. With 1000 banks it takes some minutes::
 

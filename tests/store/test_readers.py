@@ -184,7 +184,7 @@ def test_reader_is_consistent_with_any_concurrent_write(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_readers_in_other_processes_see_a_consistent_run(tmp_path: Path, backbone_folder: Folder) -> None:
     folder, backbone = tmp_path / "run", backbone_folder()
