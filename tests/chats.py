@@ -24,7 +24,7 @@ _ROLES = "{'system': 'w82', 'user': 'w80', 'assistant': 'w81'}[message['role']]"
 _BEGIN = "{% for message in messages %}[CLS] {{ " + _ROLES + " }} "
 _END = "\n{% endfor %}{% if add_generation_prompt %}[CLS] w81 {% endif %}"
 PLAIN = _BEGIN + "{{ message['content'] }} [SEP]" + _END
-"""A template in words of the tiny tokenizer, without marks; an answer ends with the end token."""
+"""A template of words in the tiny vocabulary, without generation marks; an answer ends with the end token."""
 MARKED = (
     _BEGIN
     + "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }} [SEP]{% endgeneration %}"
@@ -37,7 +37,7 @@ CHATML = (
     "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""ChatML with marks, as in TRL's documentation."""
+"""ChatML with generation marks, as in TRL's documentation."""
 CHATML_PLAIN = CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
 
@@ -81,7 +81,7 @@ def assistant(text: str) -> Message:
 
 
 def chats(count: int, turns: int = 1, start: int = 0) -> list[dict[str, Any]]:
-    """Return conversations in words of the tiny tokenizer; each answer repeats the first word of its question."""
+    """Return conversations in the tiny tokenizer's words; each answer repeats the first word of its question."""
     rows = []
     for number in range(start, start + count):
         words = [f"w{(number + 7 * turn) % 40}" for turn in range(turns)]
@@ -100,11 +100,11 @@ CHAT_TOKENIZER: Any = chat_tokenizer()
 
 
 def chat_of(template: str | None = None, loss_on: LossOn = "response", **given: Any) -> ResolvedChat:
-    """Return chat settings with a template; the tokenizer's by default."""
+    """Return resolved chat settings with a template, by default the tokenizer's."""
     return resolve_chat(ChatSpec(template=template, loss_on=loss_on, **given), CHAT_TOKENIZER)
 
 
 def encoded(messages: list[Message], chat: ResolvedChat, max_length: int = 4000, **given: Any) -> TokenisedRows:
-    """Return a conversation, whose last message is the answer, as one row."""
+    """Return a conversation, encoded as one row; its last message is the answer."""
     *source, last = messages
     return tokenise_chats([source], [last["content"]], CHAT_TOKENIZER, max_length, chat=chat, **given)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-# Tests use their own folders; tests of the cache set its folder.
+# The cache is off by default; tests of the cache set its folder.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
-# More threads only get in each other's way on models of this size, also in processes that tests start.
+# More threads only slow down models of this size, also in processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
-# A shell that starts the tests in the background has them ignore Ctrl-C, which some tests raise.
+# Processes that a shell starts in the background ignore SIGINT, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make a process ready that runs tests; one that only hands them out to others needs no torch."""
+    """Prepare a process that runs tests; the controller of pytest-xdist, which runs none, needs no torch."""
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     import hypothesis
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what is imported by now out of the search for garbage, which would walk all of torch again and again."""
+    """Exclude everything imported so far from garbage collection, which would traverse all of torch again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -49,12 +49,12 @@ def _seeded() -> None:
     from continual_petl.backbones.auto_defaults import select_as
 
     torch.manual_seed(0)
-    select_as(None)  # what a worker in this process has left
+    select_as(None)  # undo what a worker in this process may have selected
 
 
 @pytest.fixture(scope="session")
 def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from a family to a folder with a tiny model and what prepares its inputs, as users have it."""
+    """Return a function that maps a family to a saved tiny model, with its tokenizer or image processor."""
     from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
     made: dict[str, Path] = {}

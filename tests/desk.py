@@ -1,4 +1,4 @@
-"""Tasks for a learner and a custom Trainer, without a run; and digests of a run's banks."""
+"""Tasks learned with a custom Trainer, without a run; and the digests of a run's banks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SILENT: dict[str, Any] = {
 
 
 class Desk:
-    """A learner with the plans and data modules of a stream's tasks."""
+    """A learner, with the plan and the data module of each task of a stream."""
 
     def __init__(self, tasks: TaskStream, folder: Path, learner: type[ContinualLearner] = ContinualLearner) -> None:
         self.session = Session(tasks.spec, Store(folder))
@@ -48,7 +48,7 @@ class Desk:
             )
 
     def fit(self, task: str, *, add: bool = True, **arguments: Any) -> L.Trainer:
-        """Learn one task with a Trainer as a user would make it."""
+        """Learn one task with a Trainer, as a user would."""
         if add:
             self.learner.add_task(self.plans[task], tokenizer=self.session.models.tokenizer)
         trainer = L.Trainer(**(SILENT | {"max_epochs": 2} | arguments))
@@ -60,7 +60,7 @@ class Desk:
         return next(iter(self.data[task].test_dataloader()))
 
     def logits(self, task: str) -> Tensor:
-        """Return a task's outputs on its fixed batch."""
+        """Return a task's outputs for its first test batch."""
         self.learner.eval()
         self.learner.activate(task)
         outputs: Tensor = self.learner(self.batch(task))
@@ -71,11 +71,11 @@ class Desk:
         return tensor_digests(self.learner.bank(task).tensors())
 
     def backbone_digest(self) -> str:
-        """Return one digest over the backbone's parameters and buffers as they are now."""
+        """Return one digest of the backbone's current parameters and buffers."""
         return combined_digest(tensor_digests(module_tensors(self.backbone.model)))
 
 
 def bank_digests(run: Run) -> dict[str, str]:
-    """Return the digest of every learned bank, from the folder."""
+    """Return the digest of every learned bank, read from the run's folder."""
     store = Store(run.store.folder)
     return {task: store.manifest(task).digest for task in sorted(store.tasks)}

@@ -1,6 +1,6 @@
 """The architecture rules as functions: which package may import which, and what committed files may not contain.
 
-Pure functions of source text, so that ``test_house.py`` can show each of them a file that breaks it.
+They are pure functions of source text, so that ``test_house.py`` can test each with a file that breaks the rule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOORS = (
     {"backbones"},
     {"digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"},
 )
-"""Top floor first. A room may import rooms of lower floors and itself; nothing else, not even under TYPE_CHECKING."""
+"""Top floor first. A package may import itself and packages on lower floors, nothing else, even under TYPE_CHECKING."""
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -93,7 +93,7 @@ INSIDE = {
         {"files"},
     ),
 }
-"""The rooms inside a room, and its own files, top floor first; its ``__init__`` re-exports from any of them."""
+"""Subpackages and modules of the larger packages, top floor first; ``__init__`` may re-export from any of them."""
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:(?:work|root)/|(?:home|Users)/(?!you\b)\w)")
@@ -101,7 +101,7 @@ LINKED = ("streams", "callbacks")
 
 
 def source_files() -> Iterator[tuple[str, Path]]:
-    """Yield the module name and the path of every source file, the linked folders once."""
+    """Yield the module name and the path of every source file, those in linked folders only once."""
     for top, package in (("continual_petl", "continual_petl"), *((x, f"continual_petl.{x}") for x in LINKED)):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT / top).with_suffix("").parts
@@ -111,9 +111,9 @@ def source_files() -> Iterator[tuple[str, Path]]:
 
 
 def imports(module: str, source: str, *, is_package: bool = False) -> list[tuple[int, str]]:
-    """Return line and absolute dotted name of everything ``module`` imports, at any depth and in any branch.
+    """Return the line and the absolute name of everything that ``module`` imports, at any depth and in any branch.
 
-    ``from a import b`` counts as ``a.b``, since ``b`` may be a module; constant arguments of ``import_module`` count.
+    ``from a import b`` counts as ``a.b``, since ``b`` may be a module. ``import_module`` counts if its argument is constant.
     """
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -133,12 +133,12 @@ def imports(module: str, source: str, *, is_package: bool = False) -> list[tuple
 
 
 def upward_imports(module: str, source: str, *, is_package: bool = False) -> list[str]:
-    """Return one sentence for each import in ``module`` that does not point down."""
+    """Return one sentence for each import in ``module`` that is not from a lower floor."""
     if module == "continual_petl":
-        return []  # the facade: it re-exports from any floor, and no room may import it
+        return []  # the facade: it re-exports from any floor, and no package may import it
     room = module.split(".")[1]
     if room not in FLOOR_OF:
-        return [f"{module}: unknown room {room!r}; give it a floor in tests/house.py"]
+        return [f"{module}: unknown package {room!r}; add it to FLOORS in tests/house.py"]
     wrong = []
     for line, name in imports(module, source, is_package=is_package):
         parts = name.split(".")
@@ -147,9 +147,9 @@ def upward_imports(module: str, source: str, *, is_package: bool = False) -> lis
         elif parts[0] == "continual_petl":
             other = parts[1] if len(parts) > 1 else ""
             if other not in FLOOR_OF:
-                wrong.append(f"{module}:{line} imports {name!r}: import from the room that defines it, not the facade")
+                wrong.append(f"{module}:{line} imports {name!r}: import from the package, not from the facade")
             elif other != room and FLOOR_OF[other] <= FLOOR_OF[room]:
-                wrong.append(f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not")
+                wrong.append(f"{module}:{line} imports {name!r}: {room} may not import {other}, which is not below it")
             elif room == other and room in INSIDE and module.count(".") > 1:
                 wrong += _upward_inside(room, module, line, name)
     return wrong
@@ -159,20 +159,20 @@ def _upward_inside(whole: str, module: str, line: int, name: str) -> list[str]:
     floor_of = {room: number for number, rooms in enumerate(INSIDE[whole]) for room in rooms}
     room, other = module.split(".")[2], name.split(".")[2]
     if room not in floor_of or other not in floor_of:
-        return [f"{module}:{line} imports {name!r}: unknown room in {whole}; give it a floor in tests/house.py"]
+        return [f"{module}:{line} imports {name!r}: unknown part of {whole}; add it to INSIDE in tests/house.py"]
     if room == other or floor_of[room] < floor_of[other]:
         return []
-    return [f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not"]
+    return [f"{module}:{line} imports {name!r}: {room} may not import {other}, which is not below it"]
 
 
 def imported_files(module: str, source: str, files: Collection[str]) -> set[str]:
-    """Return those of ``files`` that a module imports, at any depth and in any branch."""
+    """Return which of ``files`` a module imports, at any depth and in any branch."""
     names = {name for _, name in imports(module, source)}
     return {file for name in names for file in (name, name.rpartition(".")[0]) if file in files and file != module}
 
 
 def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the groups of modules that reach each other, sorted."""
+    """Return the groups of modules that import each other, directly or not, sorted."""
     below: dict[str, set[str]] = {}
     for module in graph:
         seen, left = set[str](), list(graph[module])
@@ -204,7 +204,7 @@ def pickle_uses(where: str, source: str) -> list[str]:
 
 
 def machine_paths(where: str, text: str) -> list[str]:
-    """Return one sentence for each line of ``text`` that names a folder of the machine it was written on."""
+    """Return one sentence for each line of ``text`` that contains an absolute path of a developer's machine."""
     return [
         f"{where}:{number} names a folder of one machine: {line.strip()[:80]}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -213,7 +213,7 @@ def machine_paths(where: str, text: str) -> list[str]:
 
 
 def missing_docstrings(module: str, source: str) -> list[str]:
-    """Return one sentence for the module, and each public function and class at its top, that has no docstring."""
+    """Return one sentence for each missing docstring of the module or of a public function or class at its top level."""
     tree = ast.parse(source)
     wrong = [] if ast.get_docstring(tree) else [f"{module} has no docstring"]
     wrong += [

@@ -1,7 +1,7 @@
 """Slow set-up that no test depends on is done once, or not at all.
 
-Nothing here changes what a function returns or which errors it raises. Processes that tests start, rather than fork, do
-without it.
+Nothing here changes what a function returns or which errors it raises. It applies to forked processes too, but not to those
+that tests start afresh.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import types
 from typing import Any
 
 _FILE_OF_A_RUN = 2**16
-"""Characters; longer texts are tests of bounds, each read once."""
+"""Texts with more characters are not cached: they occur in tests of limits, and each is read once."""
 
 
 def make_quick() -> None:
-    """Change this process, before it runs tests."""
-    # Every Trainer reads the metadata of every installed package, which stay the same while tests run.
+    """Patch slow functions in this process before it runs tests."""
+    # Every Trainer reads the metadata of all installed packages, which does not change while tests run.
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     import torch
 
-    # A seed for a device that is not here is kept for later, with the stack it came from: three deep stacks for each.
+    # torch keeps a seed for an absent device until it is initialised, and records the call stack each time.
     devices: list[Any] = [torch.cuda, torch.xpu, torch.mtia]
     for device in devices:
         if not device.is_available():
             device.manual_seed_all = int
-    # No test can cut the power, which is all that waiting for the disk is good for; a wrong descriptor is still an error.
+    # Flushing to disk only protects from power failures, which no test has; fstat still fails for an invalid descriptor.
     os.fsync = os.fstat  # type: ignore[assignment]
-    # Every Run reads the stream file of its folder, which holds all rows in these tests.
+    # Every Run parses the stream file of its folder, which contains all rows in these tests.
     yaml_file: Any = importlib.import_module("continual_petl.streams.stream_file.yaml_file")
     yaml_file.parse = _remembering(yaml_file.parse)
-    # Every run writes it, and many tests learn the same stream.
+    # Every run writes its stream file, and many tests learn the same stream.
     dump: Any = importlib.import_module("continual_petl.streams.stream_file.dump")
     dump.yaml = types.SimpleNamespace(dump=_writing_once(dump.yaml.dump))
 
 
 def _remembering(parse: Any) -> Any:
-    """Return a ``parse`` that reads a text once, and gives each caller a copy to write in."""
+    """Return a ``parse`` that parses each text only once, and gives every caller a copy that may be modified."""
     known = functools.lru_cache(maxsize=200)(parse)
 
     @functools.wraps(parse)
@@ -53,7 +53,7 @@ def _remembering(parse: Any) -> Any:
 
 
 def _writing_once(dump: Any) -> Any:
-    """Return a ``dump`` that writes equal trees once; what they hold is plain, so that they are equal if they look alike."""
+    """Return a ``dump`` that serialises equal trees only once. They hold plain values: equal reprs mean equal trees."""
     known: dict[str, str] = {}
 
     @functools.wraps(dump)

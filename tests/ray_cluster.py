@@ -11,28 +11,28 @@ from typing import Any
 
 import pytest
 
-# `make` installs Ray with the tools of developers, so CI runs these.
+# `make` installs Ray with the development tools, so CI runs these tests.
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install 'continual-petl[ray]'"
 )
 UNTIDY = ("ignore::FutureWarning:ray", "ignore::ResourceWarning")
-"""Warnings that are Ray's own."""
+"""Filters for warnings that Ray itself causes."""
 
 
 @contextmanager
 def two_workers() -> Iterator[Any]:
-    """Start a cluster and yield the module `ray`."""
+    """Start a cluster and yield the `ray` module."""
     ray = importlib.import_module("ray")
-    handler = signal.getsignal(signal.SIGTERM)  # Ray's own, which exits, must not stay for the tests after this one
+    handler = signal.getsignal(signal.SIGTERM)  # Ray installs a handler that exits, which must not stay
     with pytest.MonkeyPatch.context() as patch:
-        # Ray's workers have a lower priority than everything else, including other tests.
+        # By default, Ray's workers have a lower priority than all other processes, including other tests.
         patch.setenv("RAY_worker_niceness", "0")
         for left in (2, 1, 0):
             try:
                 ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, object_store_memory=100 << 20)
                 break
             except Exception:
-                # Ray gives its own processes 30 seconds to start, whatever else the machine does.
+                # Ray gives its processes only 30 seconds to start, which is too short on a busy machine.
                 ray.shutdown()
                 if not left:
                     raise

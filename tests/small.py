@@ -8,7 +8,7 @@ from continual_petl.banks.config.presets import PRESETS
 
 
 def small(preset: str) -> dict[str, Any]:
-    """Return what a stream file would say under ``bank``."""
+    """Return the value of ``bank`` in a stream file for the preset in a small size."""
     forms = {modification.form for modification in PRESETS[preset].modifications}
     choice: dict[str, Any] = {"preset": preset}
     if forms & {"bottleneck", "lowrank", "decomposed"}:

@@ -1,4 +1,4 @@
-"""Small streams with rows from Python: learnable tasks over the tiny tokenizer's hundred words."""
+"""Small streams with rows given in Python: learnable tasks over the tiny tokenizer's words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def classification_rows(name: str, num_rows: int, *, pairs: bool = False) -> lis
 
 
 def write_rows(path: Path, name: str, *, pairs: bool = False) -> None:
-    """Write a folder with train, validation and test as JSON lines."""
+    """Write a folder with the splits train, validation and test as JSON Lines."""
     path.mkdir(parents=True)
     rows = classification_rows(name, 72, pairs=pairs)
     for split, part in (("train", rows[:40]), ("validation", rows[40:56]), ("test", rows[56:])):
@@ -40,7 +40,7 @@ def write_rows(path: Path, name: str, *, pairs: bool = False) -> None:
 
 
 def task(name: str, *, num_rows: int = 40, pairs: bool = False, **more: Any) -> dict[str, Any]:
-    """Return one task with its rows."""
+    """Return a classification task with its rows."""
     rows = classification_rows(name, num_rows + 32, pairs=pairs)
     data = {"train": rows[:num_rows], "validation": rows[num_rows:-16], "test": rows[-16:]}
     columns = {"columns": {"text_pair": "text_pair"}} if pairs else {}
@@ -48,7 +48,7 @@ def task(name: str, *, num_rows: int = 40, pairs: bool = False, **more: Any) -> 
 
 
 def regression_task(name: str, *, num_rows: int = 40, **more: Any) -> dict[str, Any]:
-    """Return a task whose target is a number."""
+    """Return a task whose target is the number of words, halved."""
     rows = [
         {"text": row["text"], "label": 0.5 * len(row["text"].split())}
         for row in classification_rows(name, num_rows + 32)
@@ -70,7 +70,7 @@ def stream(backbone: Path, /, tasks: Sequence[dict[str, Any]], **more: Any) -> T
 
 
 def row_of_kind(kind: str, draw: random.Random) -> dict[str, Any]:
-    """Return a row whose answer is determined by its input: by single words, or by its brightness."""
+    """Return a row whose answer is determined by single words of its input, or by the brightness of its image."""
     words = draw.choices(WORDS[10:40], k=draw.randint(2, 5))
     match kind:
         case "multilabel":
@@ -87,7 +87,7 @@ def row_of_kind(kind: str, draw: random.Random) -> dict[str, Any]:
 
 
 def task_of_kind(kind: str, name: str | None = None, *, num_rows: int = 32, **more: Any) -> dict[str, Any]:
-    """Return one task of any kind with its rows."""
+    """Return a task of the given kind with its rows."""
     name = name or kind
     if kind == "classification":
         return task(name, num_rows=num_rows, **more)
@@ -101,7 +101,7 @@ def task_of_kind(kind: str, name: str | None = None, *, num_rows: int = 32, **mo
 
 
 def with_columns(task: dict[str, Any], **names: str) -> dict[str, Any]:
-    """Return a task whose data calls its columns otherwise, by the keys of ``columns``."""
+    """Return the task with columns renamed in its data, and the new names in ``columns``."""
     data = {
         split: [{names.get(key, key): value for key, value in row.items()} for row in rows]
         for split, rows in task["data"].items()
@@ -110,7 +110,7 @@ def with_columns(task: dict[str, Any], **names: str) -> dict[str, Any]:
 
 
 def generating_stream(backbone: Path, generation: dict[str, Any], **more: Any) -> TaskStream:
-    """Return a stream on a decoder: a task that generates texts, one that does so with beams, and one with labels."""
+    """Return a stream for a decoder: two tasks that generate texts, one with beam search, and a classification task."""
     tasks = [
         task_of_kind("causal-lm", "texts", generation=generation),
         task_of_kind("causal-lm", "beams", generation={"num_beams": 2, "max_new_tokens": 4}),

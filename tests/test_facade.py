@@ -1,4 +1,4 @@
-"""Every exported name exists, is the same for type checkers, and guides import nothing else."""
+"""Every exported name exists, type checkers see the same names, and guides import nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_guides_import_only_public_packages(page: Path) -> None:
-    """What a block of `diff` changes is the package itself, so only whole programs count."""
+    """Blocks of `diff` change the package itself and may import its internals, so only complete programs are checked."""
     blocks = blocks_of(page.name, page.read_text("utf-8"))
     code = "\n".join(block.text for block in blocks if block.language == "python")
     assert re.findall(r"(?:from|import) (continual_petl\.\w+\.[\w.]+)", code) == []

@@ -1,4 +1,4 @@
-"""The three top-level folders are one import package: continual_petl."""
+"""The three top-level folders form one import package, continual_petl."""
 
 import tomllib
 from pathlib import Path

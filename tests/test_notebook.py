@@ -1,4 +1,4 @@
-"""In a notebook every object has a short summary: no rows, no weights, no errors, no unescaped HTML."""
+"""In a notebook every object shows a short summary without rows, weights, errors or unescaped HTML."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_learner_repr_lists_banks_and_the_active_one(backbone_folder: Folder) ->
     assert "\n" not in repr(learner)
     count = sum(parameter.numel() for parameter in learner.active_bank.parameters())
     assert f"<td>two</td><td>classification</td><td>{count:,}</td><td>yes</td>" in learner._repr_html_()
-    assert "(banks): ModuleDict(" in torch.nn.Module.__repr__(learner), "torch's own tree"
+    assert "(banks): ModuleDict(" in torch.nn.Module.__repr__(learner), "torch's module tree is missing"
 
 
 def test_uninitialised_learner_has_a_repr() -> None:

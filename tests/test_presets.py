@@ -1,4 +1,4 @@
-"""Presets are rows of data; a stream file selects each by name or by its dimensions, and invalid ones are refused."""
+"""Presets are pure data; a stream file selects one by its name or by its dimensions, and invalid banks are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README works: its Python blocks run, its YAML is a valid stream, its commands and names exist."""
+"""The README works: its Python blocks run, its YAML is a valid stream, its commands and names exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text("utf-8
 
 
 def blocks(language: str) -> list[str]:
-    """Return README's code blocks of one language."""
+    """Return the README's code blocks in one language."""
     return [text for name, text in BLOCKS if name == language]
 
 
@@ -73,7 +73,7 @@ def test_python_blocks_run(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "data" / "topics", "topics")
     spec = yaml.safe_load(blocks("yaml")[0])
-    # The tiny backbone is 16 wide.
+    # The tiny backbone has hidden size 16.
     spec |= {"backbone": str(backbone_folder()), "tasks": spec["tasks"][:1], "bank": small("houlsby")}
     Path("stream.yaml").write_text(yaml.safe_dump(spec))
     for text in blocks("python"):

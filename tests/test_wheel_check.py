@@ -1,4 +1,4 @@
-"""The wheel check refuses a wheel with a second top-level name, a missing file or a stale one."""
+"""The wheel check refuses a wheel with a second top-level name, a missing file or an outdated file."""
 
 from __future__ import annotations
 

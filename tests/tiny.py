@@ -24,7 +24,7 @@ from tests.small import small
 WORDS = [f"w{number}" for number in range(90)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
-# Two layers (two and two), width 16, two heads, an FFN of 32; ids of special tokens are those of VOCABULARY.
+# Two layers (or two in each stack), width 16, two heads, FFN width 32; special token ids as in VOCABULARY.
 _TEXT: dict[str, Any] = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 64}
 _SIZE: dict[str, Any] = {
     "hidden_size": 16,
@@ -54,9 +54,9 @@ _T5: dict[str, Any] = {
     "eos_token_id": 3,
     "decoder_start_token_id": 0,
 }
-# As in Llama 3 and the Qwens, two heads of queries share one of keys and values.
+# Grouped-query attention, as in Llama 3 and Qwen: two query heads share one key and value head.
 _LLAMA: dict[str, Any] = {**_TEXT, **_SIZE, **_SPECIAL, "num_key_value_heads": 1, "head_dim": 8}
-# As published: no absolute positions, both kinds of relative ones.
+# As in the published models: no absolute positions, but both kinds of relative ones.
 _DEBERTA: dict[str, Any] = {
     **_TEXT,
     **_SIZE,
@@ -80,7 +80,7 @@ _MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpnet": ("MPNetModel", {**_TEXT, **_SIZE, "pad_token_id": 1}),
     "deberta": ("DebertaModel", _DEBERTA),
     "deberta-v2": ("DebertaV2Model", _DEBERTA_V2),
-    # Tokens of the second layer see two neighbours on each side.
+    # In the second layer, a token attends to two neighbours on each side.
     "modernbert": (
         "ModernBertModel",
         {**_TEXT, **_SIZE, **_SPECIAL, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 4},
@@ -107,10 +107,10 @@ _WITHOUT_POOLER = {"roberta", "xlm-roberta", "mpnet", "vit"}
 
 
 def make_model(family: str) -> PreTrainedModel:
-    """Return a random model of two layers, width 16, with dropout configured as the real ones have it, in eval mode.
+    """Return a random model of two layers and width 16 in eval mode, with the family's usual dropout configured.
 
-    Encoder-decoders and decoders come with their language-modelling head. What a test draws itself stays the same, whether
-    the model was already made or not.
+    Encoder-decoders and decoders come with their language-modelling head. The global generator of random numbers is not
+    advanced, so that a test draws the same numbers whether or not the model was already made.
     """
     return copy.deepcopy(_made(family))
 
@@ -118,17 +118,17 @@ def make_model(family: str) -> PreTrainedModel:
 @functools.cache
 @torch.random.fork_rng(devices=[])
 def _made(family: str) -> PreTrainedModel:
-    """Return the model that is copied, which takes half as long as making it again."""
+    """Return the model to copy: a copy takes half as long as a new model."""
     torch.manual_seed(1)
     name, settings = _MODELS[family]
     kind = getattr(transformers, name)
     arguments = {"add_pooling_layer": False} if family in _WITHOUT_POOLER else {}
     model: PreTrainedModel = kind(kind.config_class(**settings), **arguments)
     if family == "mt5":
-        # As published (and in T5 1.1): an untied head, which only the weights file shows, not the configuration.
+        # As in the published mT5 and T5 1.1, the head is untied, which only the weights file shows, not the configuration.
         head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         head.weight = nn.Parameter(torch.randn(len(VOCABULARY), 16))
-    # Biases and LayerNorms start as zeros and ones; random ones show more.
+    # Biases and LayerNorms start as zeros and ones, which would hide mistakes; make them random.
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -139,9 +139,9 @@ def _made(family: str) -> PreTrainedModel:
 
 
 def make_tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
-    """Return a tokenizer of a hundred words that adds the special tokens that those of the family add.
+    """Return a tokenizer for VOCABULARY that adds the same special tokens as the family's tokenizers.
 
-    GPT-2's has no padding token, as the real one has none; those of the other decoders pad on the left.
+    As in reality, GPT-2's has no padding token. The tokenizers of all decoders pad on the left.
     """
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -177,14 +177,14 @@ PREPROCESSOR = {
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.5, 0.5, 0.5],
 }
-"""The files next to the weights of a ViT."""
+"""The image processor's configuration, which is saved next to the weights of a ViT."""
 
 IDS = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 21, 3, 0]])
 INPUTS = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}
 
 
 def make_inputs(family: str) -> dict[str, Tensor]:
-    """Return two rows that the family's model takes; encoder-decoders also get decoder tokens."""
+    """Return two rows of inputs for the family's model, with decoder tokens for encoder-decoders."""
     if family == "vit":
         return {"pixel_values": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))}
     if family in ENCODER_DECODERS:
@@ -193,7 +193,7 @@ def make_inputs(family: str) -> dict[str, Tensor]:
 
 
 def make_bank(model: PreTrainedModel, choice: Any, seed: int = 0) -> Bank:
-    """Return a fresh bank; a bare preset comes in a size that fits."""
+    """Return a fresh bank; a preset given by its name gets a size that fits the tiny models."""
     spec = BankChoice.model_validate(small(choice) if isinstance(choice, str) else choice).resolve()
     bank = Bank(spec, model, Sites(find_anatomy(model.config.model_type), model), nn.Identity())
     bank.initialise(model, seed)

@@ -1,7 +1,7 @@
 """Tests over all families run on representative ones by default, and on the rest in the slow suite.
 
-The representative ones cover each architecture: post-norm and pre-norm, custom attention and the attention registry, separate
-and fused projections, encoder, decoder, both, and images.
+The representative families cover post-norm and pre-norm, custom attention and the attention registry, separate and fused
+projections, encoders, decoders, encoder-decoders, and images.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 THREE = ("bert", "bart", "gpt2")
-"""An encoder, both, and a decoder: for what takes longer."""
+"""An encoder, an encoder-decoder and a decoder, for slower tests."""
 USUAL = ("bert", "distilbert", "deberta-v2", "modernbert", "bart", "t5", "gpt2", "llama", "vit")
 
 
 def walk(cases: Iterable[Any], usual: Sequence[str] = USUAL) -> list[Any]:
-    """Return the cases, families or tuples that begin with one, those of other families marked slow."""
+    """Return the cases (families, or tuples that begin with a family) and mark those outside ``usual`` as slow."""
     return [case if _family(case) in usual else _slow(case) for case in cases]
 
 
 def few(cases: Sequence[Any], most: int = 1) -> list[Any]:
-    """Return the cases, all but ``most`` of them marked slow: those kept are spread evenly, the first is among them."""
+    """Return the cases and mark all but ``most`` as slow; the others are evenly spaced, starting with the first."""
     kept = {number * len(cases) // most for number in range(most)}
     return [case if number in kept else _slow(case) for number, case in enumerate(cases)]
 

@@ -1,4 +1,4 @@
-"""Backbones with their own Python code, which leaves a trace when it is executed."""
+"""Backbones with their own Python code, which writes a file when it is executed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OwnTokenizerFast(PreTrainedTokenizerFast):
 
 
 def bring_code(backbone: Path, folder: Path, *, model_type: str = "bert", tokenizer: bool = False) -> Path:
-    """Copy a BERT, add Python code for the model or the tokenizer, and return the file that the code writes."""
+    """Copy a BERT, add Python code for the model or the tokenizer, and return the path of the file that the code writes."""
     shutil.copytree(backbone, folder)
     trace = folder / "trace"
     (folder / "own.py").write_text(CODE.format(model_type=model_type))
@@ -46,5 +46,5 @@ def bring_code(backbone: Path, folder: Path, *, model_type: str = "bert", tokeni
 
 
 def change(path: Path, **more: Any) -> None:
-    """Write keys into a JSON file."""
+    """Set keys in a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | more))

@@ -1,4 +1,4 @@
-"""Checks of an anatomy description against what the model computes."""
+"""Checks that an anatomy description agrees with what the model computes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.backbones.watch import Passed, first_tensor, seen_by_attention, watch
 
 
 def single(calls: dict[str, list[Passed]], path: str) -> Passed:
-    """Return the only call of a module."""
+    """Return the call of a module that is called exactly once."""
     assert len(calls[path]) == 1, path
     return calls[path][0]
 
 
 def close(found: Tensor, wanted: Tensor) -> None:
-    """Fail unless both are the same but for rounding."""
+    """Check that two tensors are equal up to rounding."""
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
 
 
 def check_attention(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor]) -> None:
-    """The modules of the description, and no others, call the registered attention function; it changes no bit."""
+    """Exactly the described modules call a registered attention function, and registering it changes no bit."""
     model.config._attn_implementation = "eager"
     with torch.no_grad():
         plain = model(**inputs)
@@ -38,7 +38,7 @@ def check_attention(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tens
 
 
 def check_results(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor]) -> None:
-    """Sub-layers read, and add their results to the residual stream, where the description says."""
+    """Sub-layers read from the residual stream, and add their results to it, where the description says."""
     _, calls = watch(model, inputs)
     for layer in sites.layers:
         whole = single(calls, layer.path)
@@ -55,7 +55,7 @@ def check_results(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor
             for before, result, norm in zip(streams[:-1], results, norms, strict=True):
                 close(before + result, norm.inputs[0])
             close(streams[-1], first_tensor(whole.output))
-        # The FFN's input: the stream, normalised where the norm comes first.
+        # The FFN reads the residual stream, which pre-norm models normalise first.
         wanted = norms[-1].output if layer.stack.norm_first else norms[-2].output
         for projection in sites.into(layer):
             close(single(calls, layer.full(projection.path)).inputs[0], wanted)
@@ -65,7 +65,7 @@ def check_results(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor
 
 
 def check_norms(model: PreTrainedModel, sites: Sites) -> None:
-    """Every norm of the model belongs to one layer."""
+    """Every norm of the model belongs to exactly one layer."""
     real = [path for path, module in model.named_modules() if "Norm" in type(module).__name__]
     found = Counter(path for layer in sites.layers for path in sites.norms(layer))
     assert found == Counter(real)

@@ -56,7 +56,7 @@ def test_nested_blocks_restore_what_was_there_before(backbone_folder: Folder) ->
     backbone = _load(backbone_folder, "bert", "eager")
     config = backbone.model.config
     with attending(backbone, "sdpa"):
-        # The same object as outside, which still says eager.
+        # The same Backbone as outside, whose ``attention`` still says eager.
         with attending(backbone, "eager"):
             assert config._attn_implementation == "eager"
         assert config._attn_implementation == "sdpa"

@@ -1,4 +1,4 @@
-"""A backbone that does not exist: the Hub is queried at most once, and a similar name is suggested."""
+"""If a backbone does not exist, the Hub is queried at most once, and a similar name is suggested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from continual_petl.errors import InputError
 
 
 class Hub(ThreadingHTTPServer):
-    """A Hub on this machine, which counts what it is asked."""
+    """A local Hub that records its requests."""
 
     def __init__(self) -> None:
         self.status, self.code = 404, "RepoNotFound"
@@ -30,7 +30,7 @@ class _Answer(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        if not self.path.startswith("/api/agent"):  # which huggingface_hub asks on its own account
+        if not self.path.startswith("/api/agent"):  # huggingface_hub sends this request by itself
             self.server.asked.append(f"{self.command} {self.path}")
         self.send_response(self.server.status)
         self.send_header("X-Error-Code", self.server.code)
@@ -131,7 +131,7 @@ def test_local_model_folders_are_suggested(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my-bert").symlink_to(backbone_folder())
-    Path("my-berd").mkdir()  # which holds none
+    Path("my-berd").mkdir()  # contains no model
     assert near_name("my-bret") == "my-bert"
     assert near_name("MiniLM") == near_name("minlm") == "minilm"
     assert near_name("roberta-large") is None

@@ -1,4 +1,4 @@
-"""The table of families: each fact is checked on a tiny model."""
+"""Every fact in the table of families is checked on a tiny model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_widths_match_the_modules(family: str) -> None:
         assert {sites.width(layer, p) for p in sites.into(layer)} == {(16, 32)}
         assert sites.module_width(layer.full(layer.stack.ffn.out)) == (32, 16)
         for attention in layer.stack.attentions:
-            # Two heads of eight; in some models they share one head of keys and values.
+            # Two heads of width 8, which share one key and value head in some models.
             shared = 8 if family in {"llama", "qwen2", "qwen3"} else 16
             assert sites.width(layer, attention.query) == (16, 16)
             assert sites.width(layer, attention.key) == sites.width(layer, attention.value) == (16, shared)
@@ -60,7 +60,7 @@ def test_attention_function_is_called_by_the_described_modules(family: str) -> N
 
 
 def in_heads(states_BTC: Tensor, like: Tensor) -> Tensor:
-    """Split projected states into heads as the attention function has them."""
+    """Split projected states into heads of the same shape as ``like``."""
     rows, heads, tokens, width = like.shape
     return states_BTC.view(rows, tokens, heads, width).transpose(1, 2)
 
@@ -69,7 +69,7 @@ def in_heads(states_BTC: Tensor, like: Tensor) -> Tensor:
 def test_projections_yield_the_queries_keys_and_values_of_attention(family: str) -> None:
     model, sites = make(family)
     inputs = make_inputs(family)
-    if family in ROTARY:  # at position 0 the rotation is none
+    if family in ROTARY:  # at position 0, nothing is rotated
         inputs["position_ids"] = torch.zeros_like(inputs["input_ids"])
     with seen_by_attention(model) as seen:
         _, calls = watch(model, inputs)
@@ -157,7 +157,7 @@ OUTSIDE: dict[str, dict[str, int | None]] = {
     "qwen2": {"model.embed_tokens": 0, "model.norm": 1},
     "vit": {"embeddings": 0, "layernorm": 1},
 }  # fmt: skip
-"""Owners of what is in no layer, by the longest beginning of its path that is here."""
+"""The layer that parameters outside all layers belong to; the longest matching prefix of their name counts."""
 
 
 @pytest.mark.parametrize("family", OUTSIDE)

@@ -86,6 +86,6 @@ def test_hub_cache_files_are_found_offline(folder: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr("transformers.utils.hub.cached_file", cached)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert files_module.files_there("some/model", "main", ("config.json",)) == {}, "nothing of this model is cached"
+    assert files_module.files_there("some/model", "main", ("config.json",)) == {}, "the model is not cached yet"
     (tmp_path / "models--some--model").mkdir()
     assert set(files_module.files_of("some/model", "main", images=False)) == TEXT

@@ -20,7 +20,7 @@ OWN_HEAD = ("mt5", "llama", "qwen3")
 
 
 def change(folder: Path, *, drop: str | None = None, **config: object) -> str:
-    """Write another configuration into a folder, and leave a tensor out of its checkpoint."""
+    """Change the configuration in a folder, and drop a tensor from its checkpoint."""
     weights = load_file(folder / "model.safetensors")
     if drop is not None:
         del weights[drop]
@@ -47,12 +47,12 @@ def test_output_head_is_loaded_from_the_checkpoint(family: str, tmp_path: Path) 
 def test_base_model_checkpoint_generates_only_with_a_tied_head(family: str, tmp_path: Path) -> None:
     if family == "mt5":
         make_model(family).save_pretrained(tmp_path)
-        # As published; transformers 5.23 still ties the head if the file lacks it, and ignores this key.
+        # As in the published configuration. transformers 5.23 ignores this key and ties the head if the file lacks it.
         change(tmp_path, drop="lm_head.weight", tie_word_embeddings=False)
     else:
         cast(PreTrainedModel, make_model(family).base_model).save_pretrained(tmp_path)
     backbone = load_backbone(str(tmp_path))
-    # A tied head is the embeddings; an untied one is missing, and nothing replaces it.
+    # A tied head shares the embeddings; an untied one is missing, and is not replaced.
     assert backbone.generates == (family not in OWN_HEAD)
     assert hasattr(backbone.model, "lm_head") == backbone.generates
     with torch.no_grad():

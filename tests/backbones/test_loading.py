@@ -144,7 +144,7 @@ def test_max_length_defaults_to_the_models(backbone_folder: Folder, family: str)
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if family in ENCODER_DECODERS else {})
     with torch.no_grad():
         assert torch.isfinite(first_tensor(backbone.model(**inputs)[0])).all()
-    if family in {"t5", "mt5"}:  # positions are relative: nothing sets a limit
+    if family in {"t5", "mt5"}:  # relative positions set no limit
         assert load_backbone(folder, max_length=1000).max_length == 1000
         return
     with pytest.raises(InputError, match=f"max_length: got {allowed + 1}, but the model accepts only {allowed}"):

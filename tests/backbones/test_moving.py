@@ -1,4 +1,4 @@
-"""Backbones with rotary tables that depend on the length of rows are limited in length, or refused with the reason."""
+"""Backbones whose rotary tables depend on the length of rows are limited to a length, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG = {
 
 
 def with_tables(folder: Path, to: Path, tables: dict[str, Any]) -> str:
-    """Copy a Llama and give it other rotary tables."""
+    """Copy a Llama with other rotary parameters."""
     shutil.copytree(folder, to)
     path = to / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": tables}))
@@ -39,14 +39,14 @@ def with_tables(folder: Path, to: Path, tables: dict[str, Any]) -> str:
 
 
 def answers(model: nn.Module, lengths: list[int]) -> list[torch.Tensor]:
-    """Return the states of the first five tokens, of rows of several lengths, each alone."""
+    """Return the states of the first five tokens of the same row, cut to each of several lengths."""
     row = torch.arange(64)[None] % 90 + 5
     with torch.no_grad():
         return [model.model(input_ids=row[:, :n]).last_hidden_state[:, :5] for n in lengths]  # type: ignore[operator]
 
 
 def test_length_dependent_rotary_tables_change(backbone_folder: Folder, tmp_path: Path) -> None:
-    """What is refused below would do harm: `transformers` alone answers with what the row before has left behind."""
+    """In transformers, such tables depend on earlier rows, so results would too; the next tests show the refusals."""
     long = load_backbone(with_tables(backbone_folder("llama"), tmp_path / "b", LONG), max_length=32)
     before, _, after = answers(long.model, [5, 40, 5])
     assert torch.equal(before, after)
@@ -71,7 +71,7 @@ def test_long_rows_are_refused_if_rotary_tables_would_change(backbone_folder: Fo
     assert (backbone.max_length, backbone.fixed_positions) == (32, 32)
     one, *others = answers(backbone.model, [5, 32, 5, 20])
     for other in others:
-        torch.testing.assert_close(other, one, atol=1e-6, rtol=0)  # rows of other lengths round otherwise
+        torch.testing.assert_close(other, one, atol=1e-6, rtol=0)  # rows of different lengths are rounded differently
     assert backbone.changed() == []
 
 

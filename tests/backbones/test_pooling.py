@@ -1,4 +1,4 @@
-"""Pooling matches its names, with padding on either side, and is refused where it is meaningless."""
+"""Each pooling does what its name says, with padding on either side, and is refused where it is meaningless."""
 
 from __future__ import annotations
 

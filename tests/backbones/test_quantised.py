@@ -1,4 +1,4 @@
-"""Quantised backbones: pinned by their integers, read again with the same bits, and refused where nothing could be exact."""
+"""Quantised backbones are pinned by their integers, load again with the same bits, and are refused if inexact."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_codes_and_digest_are_the_same_at_every_load_and_in_every_precision(
     with torch.no_grad():
         states = [run(each.model, bank, inputs).last_hidden_state for each in (first, again, plain)]
     assert torch.equal(states[0], states[1])
-    # A step of an 8-bit integer is a 127th of a row's largest weight; 4 bits have 16 steps.
+    # With 8 bits, a step is 1/127 of a row's largest weight; 4 bits give only 16 values.
     assert (states[0] - states[2]).norm() < (0.05 if quantize == "int8" else 0.4) * states[2].norm()
     weight: Any = first.model.get_parameter(sorted(names)[0])
     codes = weight.quantized_data if quantize == "nf4" else weight.qdata
@@ -198,7 +198,7 @@ def test_int4_has_sixteen_values_with_a_scale_per_group(
         groups = plain.get_parameter(name).view(*weight.scale.shape, 16)
         assert weight.scale.shape[1] * 16 == weight.shape[1]
         assert -8 <= int(weight.qdata.min()) <= int(weight.qdata.max()) <= 7
-        # Symmetric: 15 steps span twice the largest absolute value of a group, and rounding takes half a step.
+        # The 15 steps span twice a group's largest absolute value, and the rounding error is at most half a step.
         step = groups.abs().amax(-1, keepdim=True) / 7.5
         found = weight.dequantize().view_as(groups)
         assert bool(((found - groups).abs() <= step * 0.500001).all())

@@ -1,4 +1,4 @@
-"""Remote code of a backbone is executed only on request, and is then recorded among its files."""
+"""A backbone's remote code is executed only on request, and is then recorded among its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITE = r"not executed without your permission.*write backbone: \{name: \.\.\., 
 
 @pytest.fixture(autouse=True)
 def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let transformers keep its copies of the code elsewhere, and forget what a test registers."""
+    """Move the module cache of transformers to a temporary folder, and undo registrations after each test."""
     forget_modules(monkeypatch)
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
@@ -34,7 +34,7 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let code that was executed before leave its trace again when it is executed."""
+    """Forget imported remote code, so that loading it again executes it again."""
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -105,7 +105,7 @@ def test_model_type_without_anatomy_is_refused(backbone_folder: Folder, tmp_path
 def test_tokenizer_code_is_not_executed_by_default(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     trace = bring_code(backbone_folder(), folder, tokenizer=True)
-    # Where transformers knows a tokenizer for the type, it takes that.
+    # transformers uses its own tokenizer if it has one for the model type.
     assert type(load_tokenizer(str(folder))).__module__.startswith("transformers.")
     change(folder / "config.json", model_type="ownbert")
     with pytest.raises(InputError, match=rf"its tokenizer needs Python code.*{WRITE}"):

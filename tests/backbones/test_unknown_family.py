@@ -1,4 +1,4 @@
-"""An unknown family: the error shows how to register it, and the examples in docs/backbones.md work."""
+"""The error for an unknown family shows how to register it, and the examples in docs/backbones.md work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZE: dict[str, Any] = {
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget again what a test registers."""
+    """Undo registrations after the test."""
     monkeypatch.setattr(anatomy, "_ANATOMIES", dict(anatomy._ANATOMIES))
 
 
@@ -48,7 +48,7 @@ def test_error_shows_how_to_register_the_family(tmp_path: Path) -> None:
         "docs/backbones.md",
     ):
         assert words in message
-    # The error shows a complete description, which can be used as an Anatomy as is.
+    # The error shows a complete description, which evaluates to an Anatomy.
     shown = message[message.index("otherwise register_anatomy(") + len("otherwise register_anatomy(") :]
     made = eval(shown[: shown.index("), with the module path")], vars(anatomy))
     assert isinstance(made, Anatomy)
@@ -103,7 +103,7 @@ _SELF = _STACK.attentions[0]
     ],
 )
 def test_missing_norm_or_prompt_site_is_an_error(wrong: Anatomy, path: str) -> None:
-    """Nothing else would notice: layernorms: own would leave that norm frozen."""
+    """Nothing else would notice a missing norm: ``layernorms: own`` would silently leave it frozen."""
     with pytest.raises(InputError, match=f"modules that the model does not have; the first is {path!r}"):
         Sites(wrong, make_model("bert"))
 

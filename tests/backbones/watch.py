@@ -1,4 +1,4 @@
-"""Records what passes through the modules of a model and what reaches its attention functions."""
+"""Records the inputs and outputs of a model's modules, and the inputs of its attention function."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PASS_THROUGH = "pass_through"
 
 
 class Passed(NamedTuple):
-    """What one call of a module took and gave."""
+    """The inputs and the output of one call of a module."""
 
     inputs: list[Any]
     output: Any
 
 
 class Heads(NamedTuple):
-    """What one call of the attention function took."""
+    """The inputs of one call of the attention function."""
 
     module: nn.Module
     query: Tensor
@@ -33,14 +33,14 @@ class Heads(NamedTuple):
 
 
 def first_tensor(value: Any) -> Tensor:
-    """Return the tensor itself or the first one of a tuple."""
+    """Return the tensor itself, or the first one in a tuple."""
     found = value if isinstance(value, Tensor) else next(v for v in value if isinstance(v, Tensor))
     assert isinstance(found, Tensor)
     return found
 
 
 def watch(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[Any, dict[str, list[Passed]]]:
-    """Return the model's output, and every call of each of its modules by path."""
+    """Return the model's output, and the calls of each module by its path."""
     calls: dict[str, list[Passed]] = {}
 
     def hook(path: str) -> Any:
@@ -61,7 +61,7 @@ def watch(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[Any, dict[
 
 
 def _choose(model: PreTrainedModel, implementation: str | None) -> None:
-    # MPNet and DeBERTa refuse to be set, with a warning; here they are to show that they do not even look.
+    # The setter refuses for MPNet and DeBERTa, with a warning; a test shows that they ignore the setting.
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             module.config._attn_implementation = implementation
@@ -69,7 +69,7 @@ def _choose(model: PreTrainedModel, implementation: str | None) -> None:
 
 @contextmanager
 def seen_by_attention(model: PreTrainedModel) -> Iterator[list[Heads]]:
-    """Give the model an attention function that passes straight through to the eager one, and note what it gets."""
+    """Register an attention function that records its inputs and calls the eager one, and use it inside the block."""
     seen: list[Heads] = []
     before = model.config._attn_implementation
 

@@ -1,6 +1,6 @@
-"""Parameter counts and refusals of a bank on a tiny backbone, derived independently from its specification.
+"""Parameter counts and refusals of a bank on a tiny backbone, derived from its specification without the library.
 
-Nothing here asks the library: widths are those written in `tests.tiny`, the layer of a parameter is read off its name.
+The widths are those in `tests.tiny`, and the layer of a parameter follows from its name.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ SHARED_KEYS = {"llama", "qwen2", "qwen3"}
 OWN_ATTENTION = {"mpnet", "deberta", "deberta-v2"}
 _FINAL_NORM = re.compile(r"((encoder|decoder)\.(final_)?layer_norm|ln_f|norm|final_norm|layernorm)\.(weight|bias)")
 _NORM = re.compile(r"(^|\.)[^.]*(norm|ln_)[^.]*\.(weight|bias)$", re.IGNORECASE)
-# DeBERTa has biases of queries and values that belong to no linear layer.
+# DeBERTa's attention has query and value biases that belong to no linear layer.
 _BIAS = re.compile(r"\.([qv]_)?bias$")
 
 
 def num_layers(family: str) -> int:
-    """Return the number of layers of all stacks."""
+    """Return the number of layers in all stacks together."""
     return 4 if family in ENCODER_DECODERS else 2
 
 
 def attentions(family: str, layer: int) -> tuple[str, ...]:
-    """Return the attentions of a layer; a decoder behind an encoder has two."""
+    """Return the attentions of a layer: a layer in the decoder of an encoder-decoder has two."""
     return ("self", "cross") if family in ENCODER_DECODERS and layer >= 2 else ("self",)
 
 
 def projections(family: str, modifies: str) -> list[tuple[int, int]]:
-    """Return inputs and outputs of the projections of one sub-layer that a low-rank form changes."""
+    """Return the input and output widths of the projections in one sub-layer that a low-rank form changes."""
     keys = 8 if family in SHARED_KEYS else WIDTH
     return {
         "query": [(WIDTH, WIDTH)],
@@ -48,7 +48,7 @@ def projections(family: str, modifies: str) -> list[tuple[int, int]]:
 
 
 def own(family: str, model: PreTrainedModel, spec: BankSpec, layers: Sequence[int], reads: str) -> dict[str, int]:
-    """Return the sizes of the backbone parameters that a bank has a copy of or a difference to, by name."""
+    """Return, by name, the sizes of the backbone parameters that a bank has its own version of."""
     kinds = {m.modifies for m in spec.modifications if m.form in ("additive", "sparse")}
     found = {}
     for name, parameter in model.named_parameters():
@@ -76,7 +76,7 @@ def _layer(family: str, name: str) -> int | str:
 
 
 def refused(family: str, model: PreTrainedModel, spec: BankSpec, layers: Sequence[int]) -> bool:
-    """Return whether the family has no place for the bank, or a size is too large for it."""
+    """Return whether the family does not support the bank, or a size is too large for it."""
     for m in spec.modifications:
         size = m.bottleneck or 0
         if (
@@ -95,14 +95,14 @@ def refused(family: str, model: PreTrainedModel, spec: BankSpec, layers: Sequenc
 
 
 def forms(family: str, m: Modification, layers: Sequence[int], sizes: dict[str, int], *, trained: bool) -> int:
-    """Return what one modification counts.
+    """Return the number of parameters of one modification.
 
     Args:
-        family: of the backbone.
+        family: the backbone's family.
         m: the modification.
-        layers: those of the range.
-        sizes: of the parameters that a sparse difference covers.
-        trained: as it is trained, not as it is stored.
+        layers: the layers that it changes.
+        sizes: the sizes of the parameters that a sparse difference covers.
+        trained: whether to count the parameters in training, or those that are stored.
     """
     size, learned = m.bottleneck or 0, int(m.composition == "learned")
     num_attentions = sum(len(attentions(family, layer)) for layer in layers)
@@ -144,7 +144,7 @@ def _prompt(width: int, m: Modification, *, trained: bool) -> int:
         return count
     inner = width
     if m.reparametrise == "lstm":
-        # Four gates, two directions, two biases each; the second layer reads both directions of the first.
+        # Each LSTM layer has four gates, two directions and two biases; the second reads both directions of the first.
         count += 2 * 4 * hidden * (width + hidden + 2) + 2 * 4 * hidden * (2 * hidden + hidden + 2)
         inner, wide = 2 * hidden, m.mlp_width or hidden
     return count + (inner + 1) * wide + (m.depth - 1) * (wide + 1) * wide + (wide + 1) * width

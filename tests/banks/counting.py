@@ -1,6 +1,6 @@
 """The papers' models on the meta device (no weights, no memory), and the parameter counts of banks on them.
 
-Percentages are worked out in integers, so that a digit is never a matter of rounding errors.
+Percentages are computed with integers, so that rounding errors cannot change a digit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Name = Literal["bert-base", "bert-large", "roberta-base", "bart-large", "mbart-l
 
 @functools.cache
 def published(name: Name) -> PreTrainedModel:
-    """Return a model of the published sizes without values."""
+    """Return a model with the published sizes, but without values."""
     with torch.device("meta"):
         match name:
             case "bert-base":
@@ -55,17 +55,17 @@ def _sites(name: Name) -> Sites:
 
 
 def total(module: nn.Module) -> int:
-    """Return the number of parameters, shared ones once."""
+    """Return the number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def parts(name: Name, choice: Any, *, trained: bool = False) -> tuple[int, int]:
-    """Return what the forms of a bank and its own copies of backbone parameters count.
+    """Return the number of parameters in a bank's modifications, and in its own versions of backbone parameters.
 
     Args:
-        name: of the model.
-        choice: as in a stream file.
-        trained: count what is trained instead of what is stored.
+        name: the model's name.
+        choice: the bank, as in a stream file.
+        trained: count the parameters in training instead of those that are stored.
     """
     spec = BankChoice.model_validate(choice).resolve()
     with torch.device("meta"):
@@ -74,22 +74,22 @@ def parts(name: Name, choice: Any, *, trained: bool = False) -> tuple[int, int]:
 
 
 def count(name: Name, choice: Any, *, trained: bool = False) -> int:
-    """Return what a bank counts without its head."""
+    """Return the number of parameters of a bank without its head."""
     return sum(parts(name, choice, trained=trained))
 
 
 def floored(count: int, whole: int, digits: int = 1) -> str:
-    """Return a percentage cut after so many digits, as He et al. 2022 print theirs."""
+    """Return a percentage, truncated after the given number of digits as in He et al. 2022."""
     scaled = count * 100 * 10**digits // whole
     return f"{scaled // 10**digits}.{scaled % 10**digits:0{digits}d}"
 
 
 def rounded(count: int, whole: int, digits: int = 1) -> str:
-    """Return a percentage rounded to so many digits."""
+    """Return a percentage, rounded to the given number of digits."""
     scaled = (2 * count * 100 * 10**digits + whole) // (2 * whole)
     return f"{scaled // 10**digits}.{scaled % 10**digits:0{digits}d}"
 
 
 def times(count: int, whole: int, digits: int = 1) -> str:
-    """Return how many times the whole a count is, rounded to so many digits."""
+    """Return a count as a multiple of ``whole``, rounded to the given number of digits."""
     return rounded(count, 100 * whole, digits)

@@ -17,7 +17,7 @@ CASES = sorted(path.stem for path in FOLDER.glob("*.safetensors"))
 
 
 class Golden(NamedTuple):
-    """One file, with the prefixes of its names taken off."""
+    """The content of one file, with tensors sorted by the prefixes of their names."""
 
     family: str
     config: dict[str, Any]
@@ -44,7 +44,7 @@ def load(case: str) -> Golden:
 
 @torch.no_grad()
 def backbone(golden: Golden) -> PreTrainedModel:
-    """Build the tiny model and give it the file's weights, every one of them."""
+    """Build the tiny model with all of the file's weights."""
     model: PreTrainedModel
     if golden.family == "bert":
         model = BertModel(BertConfig(**golden.config), add_pooling_layer=False)

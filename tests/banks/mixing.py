@@ -1,4 +1,4 @@
-"""Trained-like banks, and mixed batches compared with each bank on its own rows."""
+"""Banks with random values, and mixed batches compared with separate passes of each bank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.tiny import ENCODER_DECODERS, make_bank
 
 
 def learned_bank(model: PreTrainedModel, choice: Any, seed: int) -> Bank:
-    """Return a bank with values unlike those of any other, folded and frozen."""
+    """Return a folded and frozen bank whose values depend on the seed, as if it was trained."""
     if isinstance(choice, BankSpec):
         bank = Bank(choice, model, Sites(find_anatomy(model.config.model_type), model), nn.Identity())
         bank.initialise(model, seed)
@@ -35,7 +35,7 @@ def learned_bank(model: PreTrainedModel, choice: Any, seed: int) -> Bank:
 
 
 def batch_of(family: str, num_rows: int) -> dict[str, Tensor]:
-    """Return rows of unlike lengths, padded."""
+    """Return padded rows of different lengths."""
     draw = torch.Generator().manual_seed(num_rows)
     if family == "vit":
         return {"pixel_values": torch.randn(num_rows, 3, 8, 8, generator=draw)}
@@ -48,7 +48,7 @@ def batch_of(family: str, num_rows: int) -> dict[str, Tensor]:
 
 
 def close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Check that states are equal within a few units in the last place of float32, for values of about one."""
+    """Check that states are equal up to a few float32 rounding errors of values around 1."""
     for mine, own in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, own, atol=1e-6, rtol=2e-6)
 

@@ -6,9 +6,9 @@ He et al. 2022 (https://arxiv.org/abs/2110.04366), equations 7 to 10. For one he
     gated          (1 - lambda) Attn(q, K, V) + lambda Attn(q, P_k, P_v)
     lambda         sum_i exp(s q.P_k,i) / (sum_i exp(s q.P_k,i) + sum_j exp(s q.k_j))
 
-The paper leaves s out of its notation. Written as in the paper, lambda is infinity over infinity in float32 once a logit
-passes 88; it is the sigmoid of the difference of two logsumexp, which is finite for any logits. Nothing here is fast and
-nothing is imported from the library: it is the reference for faster code.
+The paper leaves s out of its notation. Computed as in the paper, lambda is infinity / infinity in float32 if a logit
+exceeds 88. It equals the sigmoid of the difference of two logsumexp, which is finite for all logits. This code is slow, and
+uses nothing from the library: it is the reference for faster code.
 
 Shapes: B rows, N heads, Q queries, K keys, H width of a head, L length of the prefix.
 """
@@ -30,7 +30,7 @@ def heads_of(matrix_LD: Tensor, num_heads: int) -> Tensor:
 
 
 def softmax_sum(logits_K: Tensor, values_KH: Tensor) -> Tensor:
-    """Return ``sum_k softmax(logits)_k values_k``, one key after the other."""
+    """Return ``sum_k softmax(logits)_k values_k``, computed key by key."""
     highest = logits_K.max()
     weights = [torch.exp(logit - highest) for logit in logits_K]
     total = torch.stack(weights).sum()
@@ -47,7 +47,7 @@ def logits(q_H: Tensor, keys_KH: Tensor, scale: float, bias_K: Tensor | None = N
 
 
 def logsumexp(logits_K: Tensor) -> Tensor:
-    """Return ``log sum_k exp(logits_k)``, the largest taken out first."""
+    """Return ``log sum_k exp(logits_k)``, computed after subtracting the largest logit."""
     highest = logits_K.max()
     return highest + torch.log(torch.exp(logits_K - highest).sum())
 
@@ -74,14 +74,14 @@ def plain_prefix(
     bias: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the heads under a prefix, and lambda.
+    """Return the output of the heads with a prefix, and lambda.
 
     Args:
         form: concatenated or gated.
         q_BNQH: queries.
         k_BNKH: keys.
         v_BNKH: values.
-        key_NLH: the prefix's keys, the same for every row.
+        key_NLH: the prefix's keys, which are the same for every row.
         value_NLH: the prefix's values.
         bias: added to the scaled logits of the model's own keys, broadcastable to ``(B, N, Q, K)``: mask (minus infinity
             or the dtype's lowest number where a key is hidden) and position bias. A prefix has neither.

@@ -1,4 +1,4 @@
-"""Random banks from the legal combinations: one to three modifications, any options, any layer range."""
+"""Random legal banks: one to three modifications with any options, in any layer range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from continual_petl.banks.config.legal import LEGAL, options_of
 from continual_petl.banks.config.spec import BankSpec
 
-# 8 is the largest rank on keys that heads share, 16 the width; 9 and 17 are one too many.
+# 8 is the largest rank for keys shared by heads, and 16 the width; 9 and 17 are just too large.
 _SIZES = st.sampled_from([1, 2, 2, 3, 3, 3, 4, 5, 5, 8, 8, 9, 16, 17])
 _RARELY = st.sampled_from([False, False, False, True])
 _VALUES: dict[str, SearchStrategy[Any]] = {
@@ -36,8 +36,8 @@ _NEVER_IDENTITY = ("gated", "prepend")
 
 @st.composite
 def modifications(draw: DrawFn) -> dict[str, Any]:
-    """Return one legal modification as a stream file would write it."""
-    # By rows first, so that rows of few choices are as frequent as others.
+    """Return one legal modification, as written in a stream file."""
+    # Draw the row first, so that rows with few choices are as frequent as others.
     row = draw(st.sampled_from(LEGAL))
     chosen: dict[str, Any] = {
         "form": row.form,
@@ -55,7 +55,7 @@ def modifications(draw: DrawFn) -> dict[str, Any]:
             chosen[name] = draw(st.sampled_from(["houlsby", "bert"]))
         elif draw(st.booleans()):
             chosen[name] = draw(_VALUES[name])
-    # What would have no effect is refused, as `test_legal` shows.
+    # Drop options without effect, which are refused: see `test_legal`.
     if chosen.get("reparametrise", "none") == "none":
         chosen.pop("hidden", None)
         if row.form == "prompt":
@@ -71,14 +71,14 @@ def modifications(draw: DrawFn) -> dict[str, Any]:
 
 @st.composite
 def layer_ranges(draw: DrawFn, num_layers: int) -> str:
-    """Return a layer range in each of its spellings."""
+    """Return a layer range in any of its spellings."""
     first, last = sorted(draw(st.tuples(*[st.integers(0, num_layers - 1)] * 2)))
     return draw(st.sampled_from(["all", "all", str(first), f"{first}-{last}", f"{first},{last}", f"top-{last + 1}"]))
 
 
 @st.composite
 def banks(draw: DrawFn, num_layers: int) -> BankSpec:
-    """Return a whole specification; what a bank takes only once is left out the second time."""
+    """Return a complete specification; a modification that a bank may have only once is not repeated."""
     rows: list[dict[str, Any]] = []
     norms = draw(st.sampled_from(["frozen", "own"]))
     for row in draw(st.lists(modifications(), min_size=1, max_size=3)):
@@ -91,7 +91,7 @@ def banks(draw: DrawFn, num_layers: int) -> BankSpec:
             continue
         norms = "frozen" if row["form"] == "sparse" else norms
         rows.append(row)
-    # A range that nothing is in is refused.
+    # A layer range is refused if the bank changes nothing in it.
     inside = norms == "own" or any(row["form"] != "prompt" for row in rows)
     layers = draw(layer_ranges(num_layers)) if inside else "all"
     return BankSpec.model_validate({"modifications": rows, "layernorms": norms, "layers": layers})

@@ -1,7 +1,7 @@
-"""A layer without its modifications computes what the backbone does; the rest of the bank is unchanged.
+"""A layer without its modifications computes the same as the backbone's; the rest of the bank is unchanged.
 
-The oracle is built another way: the weights that stay are written into a copy of the model, and the forms that stay are those
-of a second bank whose ``layers`` leave the others out, with the same tensors copied.
+The reference is built differently: the remaining weights are written into a copy of the model, and the remaining forms are in
+a second bank whose ``layers`` exclude the ablated ones, with the same tensors.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def model_of(family: str) -> PreTrainedModel:
 
 @functools.cache
 def oracle_of(family: str) -> PreTrainedModel:
-    """Return a copy to write in, each time over all of it."""
+    """Return a copy of the model; every use overwrites all of its parameters."""
     return copy.deepcopy(model_of(family))
 
 
 @functools.cache
 def digests_of(family: str) -> dict[str, str]:
-    """Return the digests of the model, made once more."""
+    """Return the digests of a second instance of the model."""
     return tensor_digests(module_tensors(make_model(family)))
 
 
@@ -65,7 +65,7 @@ def states(model: PreTrainedModel, family: str, bank: Bank) -> Tensor:
 
 
 def layer_of(family: str, name: str) -> int | None:
-    """Return the layer of a parameter, from its name."""
+    """Return the layer of a parameter according to its name."""
     inside = re.search(r"(^|\.)(layers?|block|h)\.(\d+)\.", name)
     if inside is None:
         return None
@@ -112,9 +112,9 @@ def test_ablated_span_equals_bank_without_those_layers(family: str, preset: str)
         found = states(model, family, AblatedView(bank, span))
         assert torch.equal(found, without_by_hand(family, bank, span)), span
         touches = bool(set(span) & set(modified_layers(bank)))
-        # A sparse difference may have none of its entries in a layer.
+        # A sparse difference may have no entry in a layer.
         assert torch.equal(found, before) != touches or preset == "diff_pruning"
-        # The bank answers on as it did, and is what it was.
+        # The bank itself computes the same as before.
         assert torch.equal(states(model, family, bank), before)
     assert torch.equal(states(model, family, AblatedView(bank, ())), before)
     assert tensor_digests(bank.tensors()) == digests
@@ -127,7 +127,7 @@ def test_ablating_all_layers_gives_the_frozen_backbone(family: str, preset: str)
     bank = learned_bank(model, preset, seed=1)
     found = states(model, family, AblatedView(bank, range(by_hand.num_layers(family))))
     alone = torch.equal(found, states(model, family, make_bank(model, "probe")))
-    # A bank that has something else says so; a sparse difference may have none of its entries there.
+    # If something remains, remaining_parts names it; of a sparse difference, no entry may remain.
     assert alone if not remaining_parts(bank) else (not alone or preset == "diff_pruning")
     assert bool(modified_layers(bank)) == (preset not in NOTHING_IN_LAYERS)
 
@@ -151,12 +151,12 @@ def _check_any(data: st.DataObject, family: str) -> None:
     count = by_hand.num_layers(family)
     try:
         bank = learned_bank(model_of(family), data.draw(banks(count)), seed=data.draw(st.integers(0, 3)))
-    except InputError:  # what a family cannot take is of `test_random_combinations`
+    except InputError:  # `test_random_combinations` tests refusals
         return
     gone = data.draw(st.sets(st.integers(0, count - 1)))
     found = states(model_of(family), family, AblatedView(bank, gone))
     expected = without_by_hand(family, bank, gone)
-    # A bank of random values may overflow; where it does, it does in both.
+    # Random values may overflow, but then in both results.
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 

@@ -1,4 +1,4 @@
-"""A bank acts for one forward pass and leaves the backbone unchanged, for every family and preset."""
+"""A bank takes effect for one forward pass and leaves the backbone unchanged, for every family and preset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_backbone_is_untouched_and_every_parameter_gets_a_gradient(family: str, 
     if preset != "probe":
         assert not torch.equal(output, before)
         (output * torch.randn_like(output)).sum().backward()
-        # A full copy holds what this task may not read: the pooler, or positions of token types.
+        # A full copy may contain parameters that this task does not use, such as the pooler.
         silent = [name for name, p in bank.named_parameters() if p.grad is None]
         assert all(name.startswith("own.") and preset in ("full", "top_layers", "bitfit") for name in silent), silent
         assert len(silent) <= 2
@@ -75,7 +75,7 @@ def test_folding_keeps_answers_except_for_diff_pruning(family: str, preset: str)
     bank.fold()
     after = states(model, family, bank)
     if any(modification.reparametrise == "lstm" for modification in bank.spec.modifications):
-        # Kernels of an LSTM differ with and without gradients.
+        # LSTM kernels differ with and without gradients.
         torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
     else:
         assert torch.equal(after, before)
@@ -160,7 +160,7 @@ def test_gradient_checkpointing_that_would_skip_the_bank_is_refused() -> None:
     model: Any = make_model("bert").requires_grad_(False)
     bank = make_bank(model, "houlsby")
     for layer in model.encoder.layer:
-        # What `activation_checkpointing_enable` does, which has another name in older versions.
+        # As `activation_checkpointing_enable` does; the method has another name in older versions.
         layer.gradient_checkpointing = True
         layer._gradient_checkpointing_func = partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
     expected = states(model, "bert", bank)

@@ -18,7 +18,7 @@ from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, make_bank, make_inp
 from tests.usual import few, walk
 
 IN_HEADS = tuple(family for family in FAMILIES if family not in WITHOUT_REGISTRY)
-# Their own eager attention takes the softmax in float32, whatever the model's dtype.
+# In these families, eager attention computes the softmax in float32, whatever the model's dtype.
 SINGLE = ("llama", "qwen2", "qwen3", "modernbert", "vit")
 LONG = torch.tensor([[2, 10, 11, 12, 13, 14, 3], [2, 20, 21, 3, 0, 0, 0], [2, 30, 31, 32, 33, 3, 0]])
 LEFT = torch.tensor([[2, 10, 11, 12, 13, 14, 15], [0, 0, 0, 2, 20, 21, 22], [0, 2, 30, 31, 32, 33, 34]])
@@ -35,7 +35,7 @@ def lively(model: PreTrainedModel, choice: Any) -> Bank:
 
 
 def lively_model(family: str, attention: str) -> PreTrainedModel:
-    """Return a model whose layers outweigh its embeddings, so that it does not repeat one token."""
+    """Return a model with large weights in its layers, so that it does not keep repeating one token."""
     single = attention == "eager" and family in SINGLE
     model: Any = make_model(family)
     model.to(torch.float32 if single else torch.float64)
@@ -119,7 +119,7 @@ def test_gate_is_finite_for_large_logits() -> None:
 @pytest.mark.parametrize("family", ["bert", "bart", "t5", "gpt2", "llama", "modernbert"])
 @pytest.mark.parametrize("preset", ["prefix_flat", "multihead_parallel", "mam", "prompt", "p_tuning"])
 def test_padding_does_not_affect_prefixes(family: str, preset: str) -> None:
-    """A row alone, without padding, gives the same states as among longer ones."""
+    """A row gives the same states alone, without padding, as in a batch with longer rows."""
     model = make_model(family).double()
     bank = lively(model, preset).double()
     together = {"input_ids": LONG, "attention_mask": (LONG != 0).long()}
@@ -149,7 +149,7 @@ def test_cached_and_uncached_decoding_give_equal_tokens(
     plain = generate(model, make_bank(model, "probe"), inputs, {**settings, "use_cache": True})
     assert not torch.equal(with_cache, plain)
     if num_beams == 1 and family in DECODERS:
-        # A row alone, without padding on the left.
+        # The row gets the same tokens alone, without padding on the left.
         row = {"input_ids": ids[1:2, 3:], "attention_mask": torch.ones(1, 4, dtype=torch.long)}
         alone = generate(model, bank, row, {**settings, "use_cache": True})
         assert torch.equal(alone[:, 4:], with_cache[1:2, 7:])
@@ -157,7 +157,7 @@ def test_cached_and_uncached_decoding_give_equal_tokens(
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "gpt2", "llama", "bart", "vit"])
 def test_masked_prompt_leaves_the_text_states_unchanged(family: str) -> None:
-    """With attention to the prompt made impossible, the text's states are those without a prompt."""
+    """If attention to the prompt is masked, the states of the text are the same as without a prompt."""
     model = lively_model(family, "eager")
     bank = lively(model, "prompt").to(model.dtype)
     seen: list[int] = []
@@ -179,7 +179,7 @@ def test_masked_prompt_leaves_the_text_states_unchanged(family: str) -> None:
     AttentionMaskInterface.register("blind", ALL_MASK_ATTENTION_FUNCTIONS["eager"])
     inputs = make_inputs(family)
     if family in ENCODER_DECODERS:
-        # The encoder's own states, without the decoder that would look across.
+        # Compare only the encoder's states, since the decoder's cross-attention reads the prompt.
         inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     num_keys = 3 + (inputs["pixel_values"].shape[-1] // 4) ** 2 + 1 if family == "vit" else 3 + 5
     plain = _encoder(model, make_bank(model, "probe"), inputs, family)

@@ -1,8 +1,8 @@
 """Parameter counts of He et al. 2022 (https://arxiv.org/abs/2110.04366) on BART-large, integer for integer.
 
-Appendix B counts without biases: prefix 2ld and adapter 2rd each, LoRA 4rd on queries and values of one attention, 10rd on
-one FFN. Bottlenecks here have the biases that the released code has, r + d each, so every row says both numbers. The
-percentages printed in Tables 5, 6 and 12 are cut after one decimal; those of BitFit and prompts are rounded.
+Appendix B counts without biases: a prefix has 2ld parameters, an adapter 2rd, and LoRA 4rd for queries and values of one
+attention or 10rd for one FFN. Bottlenecks here have biases as in the released code, r + d each, so every row contains both
+numbers. The percentages in Tables 5, 6 and 12 are truncated after one decimal; those of BitFit and prompts are rounded.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.banks.counting import count, floored, published, rounded, total
 BART, MBART = 406_291_456, 610_851_840
 WIDTH = 1024
 NUM_ATTENTIONS, NUM_FFNS = 3 * 12, 2 * 12
-"""Encoder's own, decoder's own and decoder's across, in twelve layers each; FFNs of both stacks."""
+"""Encoder self-attention, decoder self-attention and cross-attention in 12 layers each; the FFNs of both stacks."""
 
 
 def biases(size: int, places: int) -> int:
-    """Return what the paper's formula of a bottleneck leaves out."""
+    """Return the number of biases, which the paper's formula for bottlenecks leaves out."""
     return places * (size + WIDTH)
 
 
@@ -43,7 +43,7 @@ def lora_ffn(rank: int) -> list[dict[str, Any]]:
 
 PREFIX_30 = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 30}
 
-# Name, bank, the paper's integer, the additional biases, the paper's percentage.
+# Name, bank, the paper's count, the additional biases, and the paper's percentage.
 ROWS: list[tuple[str, dict[str, Any], int, int, str]] = [
     ("prefix 200", preset("prefix", length=200), 14_745_600, 0, "3.6"),
     ("prefix flat 200", preset("prefix_flat", length=200), 14_745_600, 0, "3.6"),
@@ -75,7 +75,7 @@ ROWS: list[tuple[str, dict[str, Any], int, int, str]] = [
     ("prefix 30 and LoRA ffn 102", written(PREFIX_30, *lora_ffn(102)), 27_279_360, 0, "6.7"),
 ]
 
-# The rows of Tables 4 and 6 for translation.
+# The rows in Tables 4 and 6 about translation.
 ON_MBART = {"prefix 200", "MH-PA attn 200", "PA attn 200", "PA ffn 1024", "LoRA ffn 102", "MAM"} | {
     "PA attn 30 and PA ffn 512",
     "prefix 30 and LoRA ffn 102",
@@ -130,7 +130,7 @@ def test_bitfit_and_prompts_round_to_0_1_percent() -> None:
     bitfit, prompt = count("bart-large", "bitfit"), count("bart-large", preset("prompt", length=200))
     assert (bitfit, prompt) == (333_824, 204_800)
     assert [rounded(n, BART, 3) for n in (bitfit, prompt)] == ["0.082", "0.050"]
-    # The paper does not say the prompt's length; 200 is the shortest of its sizes that rounds to what it prints.
+    # The paper does not give the prompt's length; 200 is the shortest of its lengths that rounds to the printed 0.1 %.
     assert rounded(bitfit, BART) == rounded(prompt, BART) == "0.1"
     assert rounded(count("bart-large", preset("prompt", length=30)), BART) == "0.0"
 
@@ -151,7 +151,7 @@ def test_table_4_states_0_1_percent_wrongly(choice: dict[str, Any], formula: int
 
 
 def test_table_6_states_7_2_percent_of_lora_wrongly() -> None:
-    # Rank 102 gives the 6.1 % of Tables 5 and 12; 7.2 % would be rank 120.
+    # Rank 102 has 6.1 %, as in Tables 5 and 12; 7.2 % would need rank 120.
     assert floored(count("bart-large", preset("lora_ffn", rank=102)), BART) == "6.1"
     assert count("bart-large", preset("lora_ffn", rank=120)) == 29_491_200
     assert floored(29_491_200, BART) == "7.2"
@@ -164,7 +164,7 @@ def test_a_prefix_in_training_has_one_mlp_for_each_kind_of_attention() -> None:
     one = length * WIDTH + (WIDTH + 1) * hidden + (hidden + 1) * outputs
     assert count("bart-large", choice, trained=True) == 3 * one == 62_130_528
     assert rounded(62_130_528, BART) == "15.3"
-    # What is stored, and what the paper counts, are the vectors alone.
+    # Only the vectors are stored, which is also what the paper counts.
     assert count("bart-large", choice) == 14_745_600
 
 
@@ -174,7 +174,7 @@ def test_a_prefix_in_training_has_one_mlp_for_each_kind_of_attention() -> None:
     ids=[row[0] for row in ROWS if row[0] in ON_MBART],
 )
 def test_mbart_large_has_the_same_counts(choice: dict[str, Any], formula: int, extra: int) -> None:
-    # The paper prints BART's percentages for mBART too, which is half as large again.
+    # The paper prints BART's percentages for mBART too, although mBART has 1.5 times as many parameters.
     assert count("mbart-large", choice) == formula + extra
 
 
@@ -182,6 +182,6 @@ def test_mbart_large_has_two_more_norms_and_a_larger_whole() -> None:
     assert count("mbart-large", "bitfit") == 333_824 + 2 * WIDTH
     assert count("mbart-large", "layernorm") == count("bart-large", "layernorm") + 2 * 2 * WIDTH
     assert rounded(count("mbart-large", preset("prefix", length=200)), MBART, 2) == "2.41"
-    # It normalises before its sub-layers, so Pfeiffer's adapter reads the FFN's own output there.
+    # mBART is pre-norm, so Pfeiffer's adapter reads the FFN's output without a norm.
     pfeiffer = preset("pfeiffer", bottleneck=600, normalised_input=False)
     assert count("mbart-large", pfeiffer) == 29_491_200 + 38_976

@@ -1,7 +1,7 @@
 """Parameter counts of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), integer for integer, percent to the digit.
 
-An adapter counts 2md + d + m (section 2.1), a layer has two, a LayerNorm 2d. The percentages of Table 1 are shares of the
-encoder's layers, without embeddings and pooler; those of BERT-base come out either way.
+An adapter has 2md + d + m parameters (section 2.1), of which a layer has two, and a LayerNorm 2d. The percentages in Table 1
+are shares of the encoder's layers, without embeddings and pooler; those for BERT-base are shares of the whole model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.banks.counting import count, floored, parts, published, rounded, time
 BERT_LARGE, BERT_LARGE_ENCODER = 335_141_888, 302_309_376
 BERT_BASE, BERT_BASE_LAYER, BERT_BASE_POOLER = 109_482_240, 7_087_872, 590_592
 NUM_GLUE_TASKS = 9
-"""MNLI's two test sets count as two."""
+"""MNLI counts as two tasks, since it has two test sets."""
 
 
 def houlsby(size: int) -> dict[str, object]:
@@ -33,7 +33,7 @@ def test_backbone_totals_match() -> None:
 
 @pytest.mark.parametrize("size", [2**n for n in range(10)])
 def test_adapter_has_2md_plus_d_plus_m_parameters(size: int) -> None:
-    # The sizes of figure 4.
+    # The sizes in figure 4.
     assert parts("bert-base", houlsby(size)) == (24 * (2 * size * 768 + 768 + size), 25 * 2 * 768)
 
 
@@ -61,7 +61,7 @@ def test_table_1_counts_2_1_percent_of_the_encoder() -> None:
     assert ours == 6_444_032
     assert rounded(ours, BERT_LARGE_ENCODER) == floored(ours, BERT_LARGE_ENCODER) == "2.1"
     assert rounded(ours, BERT_LARGE) == "1.9"
-    # Nine tasks on one backbone: the paper's 1.2x.
+    # With nine tasks, backbone and banks together have 1.2 times its size, as in the paper.
     whole = BERT_LARGE_ENCODER + NUM_GLUE_TASKS * ours
     assert times(whole, BERT_LARGE_ENCODER) == "1.2"
     assert times(whole, BERT_LARGE_ENCODER, 2) == "1.19"
@@ -69,8 +69,8 @@ def test_table_1_counts_2_1_percent_of_the_encoder() -> None:
 
 def test_table_1_counts_3_6_percent_with_sizes_from_8_to_256() -> None:
     sizes = {size: count("bert-large", houlsby(size)) for size in (8, 64, 256)}
-    # The paper says which size was best for MNLI (256, two of the nine) and RTE (8), and not for the other six. Of all
-    # ways to choose, exactly one gives the 3.6 % it prints: each size three times.
+    # The paper gives the best size only for MNLI (256, two of the nine) and RTE (8). Of all possible sizes for the other
+    # six, only one choice gives the printed 3.6 %: then each size occurs three times.
     fitting = []
     for others in combinations_with_replacement(sizes, NUM_GLUE_TASKS - 3):
         chosen = (256, 256, 8, *others)
@@ -105,8 +105,8 @@ def test_layernorms_alone_are_40k() -> None:
 
 
 def test_table_2_counts_1_14_percent_with_its_sizes() -> None:
-    # The paper does not say which of 2, 4, 8, 16, 32, 64 was best for which of the 17 tasks. All at the smallest or
-    # largest size are far off; a mean near 32 gives the printed number, such as eight of 64 and nine of 4.
+    # The paper does not say which of the sizes 2, 4, 8, 16, 32 and 64 was best for each of the 17 tasks. The smallest or
+    # the largest for all is far off; a mean near 32, such as eight times 64 and nine times 4, gives the printed number.
     counts = {size: count("bert-base", houlsby(size)) for size in (2, 4, 64)}
     assert rounded(counts[2], BERT_BASE, 2) == "0.12"
     assert rounded(counts[64], BERT_BASE, 2) == "2.21"
@@ -124,7 +124,7 @@ def test_variable_fine_tuning_copies_whole_layers(num_layers: int) -> None:
 
 
 def test_top_12_layers_equal_the_full_encoder() -> None:
-    # Embeddings belong to the first layer; a pooler that is read joins a full copy.
+    # The embeddings count as part of the first layer; a pooler is part of a full copy if the task reads it.
     assert count("bert-base", {"preset": "top_layers", "layers": "top-12"}) == BERT_BASE == count("bert-base", "full")
 
 

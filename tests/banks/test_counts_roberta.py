@@ -1,6 +1,6 @@
-"""Parameter counts on RoBERTa-base: He et al. 2022, Table 2, and what AdapterHub (adapters 1.3) and peft 0.21 count.
+"""Parameter counts on RoBERTa-base equal those in He et al. 2022, Table 2, AdapterHub (adapters 1.3) and peft 0.21.
 
-Their numbers were read off live models of those libraries, heads left out.
+The libraries' numbers were read off their models, without heads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_mam_with_the_biases_of_the_released_code() -> None:
 
 
 def test_table_2_counts_0_1_percent_for_bitfit() -> None:
-    # The paper's count has the biases of the head in it, which belong to the head here.
+    # The paper's count includes the biases of the head, which here count as part of the head.
     ours = count("roberta-base", "bitfit")
     assert ours + HEAD_BIASES == 102_914
     assert rounded(102_914, WITH_HEAD, 3) == "0.083"
@@ -57,14 +57,14 @@ def test_table_2_counts_0_1_percent_for_bitfit() -> None:
         # DoubleSeqBn with reduction factors 16 and 12 (bottlenecks 48 and 64); no LayerNorms are trained.
         ({"preset": "houlsby", "bottleneck": 48, "layernorms": "frozen"}, 1_789_056),
         ({"preset": "houlsby", "bottleneck": 64, "layernorms": "frozen"}, 2_379_264),
-        # SeqBn with 16, ParBn with 2.
+        # SeqBn with reduction factor 16, ParBn with 2.
         ({"preset": "pfeiffer", "bottleneck": 48}, 894_528),
         ({"preset": "scaled_parallel", "bottleneck": 384}, 7_091_712),
-        # PrefixTuning flat, PromptTuning, LoRA.
+        # Flat PrefixTuning, PromptTuning and LoRA.
         ({"preset": "prefix_flat", "length": 30}, 552_960),
         ({"preset": "prompt", "length": 10}, 7_680),
         ({"preset": "lora", "rank": 8}, 294_912),
-        # MAM of the paper, from a flat prefix of 16 and ParBn with 48.
+        # The paper's MAM, built from a flat prefix of length 16 and ParBn with reduction factor 48.
         (MAM_16, 599_232),
     ],
 )
@@ -75,7 +75,7 @@ def test_counts_match_adapterhub(choice: dict[str, Any], theirs: int) -> None:
 @pytest.mark.parametrize(
     ("choice", "theirs", "stored"),
     [
-        # PrefixTuning through its MLP of 512; MAM's through one of 800, together with ParBn with 2.
+        # PrefixTuning with an MLP of width 512; MAM's with one of width 800, together with ParBn with factor 2.
         ({"preset": "prefix", "length": 30, "hidden": 512}, 9_872_384, 552_960),
         ({"preset": "mam", "length": 30, "bottleneck": 384}, 22_493_984, 552_960 + 7_091_712),
         ({"preset": "mam_flat", "length": 30, "bottleneck": 384}, 552_960 + 7_091_712, 552_960 + 7_091_712),
@@ -107,7 +107,7 @@ def test_counts_match_adapterhub_on_bart_large(choice: dict[str, Any], theirs: i
         ({"preset": "lora", "rank": 16}, 589_824),
         ({"preset": "prefix_flat", "length": 16}, 294_912),
         ({"preset": "prompt", "length": 20}, 15_360),
-        # A pattern that means both projections of the FFN; the bare names match the attention's too.
+        # In peft, a pattern selects the two FFN projections; their bare names would also match attention modules.
         ({"preset": "lora_ffn", "rank": 16}, 1_474_560),
     ],
 )

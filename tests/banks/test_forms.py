@@ -1,4 +1,4 @@
-"""Each form is described in one file and computed in another; no other code compares form names."""
+"""Each form is described in one file and computed in another; no other code compares names of forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOME = ("continual_petl.banks.config.forms.", "continual_petl.banks.forms.")
 
 
 def asks_for_a_form(source: str) -> list[int]:
-    """Return the lines that compare an attribute or variable called form with a name in quotes, by operator or match."""
+    """Return the lines that compare an attribute or variable called ``form`` with a form's name, or match it."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):

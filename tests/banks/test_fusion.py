@@ -1,4 +1,4 @@
-"""Fusion: attention over the changes of frozen adapters, against the paper's formula written out, and what it refuses."""
+"""Fusion computes the paper's formula, attention over the outputs of frozen adapters, and refuses invalid banks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROW = {"form": "bottleneck", "modifies": "ffn", "insertion": "parallel", "bottle
 
 
 def parents(model: PreTrainedModel, bank: Any, num: int = 3) -> list[Bank]:
-    """Return banks with values unlike those of any other."""
+    """Return banks with random values that differ for each."""
     found = [make_bank(model, bank, seed=seed) for seed in range(num)]
     for seed, parent in enumerate(found):
         draw = torch.Generator().manual_seed(seed)
@@ -46,7 +46,7 @@ def parents(model: PreTrainedModel, bank: Any, num: int = 3) -> list[Bank]:
 
 
 def fused(model: PreTrainedModel, read: list[Bank], *, seed: int = 7) -> Bank:
-    """Return a fresh bank that reads these banks."""
+    """Return a fresh fused bank that reads the given banks."""
     names = tuple(f"task{number}" for number in range(len(read)))
     spec = BankSpec(modifications=read[0].spec.modifications, layers=read[0].spec.layers, fuse=names)
     bank = Bank(spec, model, Sites(find_anatomy(model.config.model_type), model), nn.Identity())
@@ -86,9 +86,9 @@ def test_fused_change_is_that_of_the_paper(options: dict[str, Any]) -> None:
             values = [adapter.state_dict()[f"{path}.{name}".lstrip(".")] for adapter in adapters]
             setattr(part, name, torch.stack(values))
     x_BTI = torch.randn(2, 3, 6, dtype=torch.float64)
-    # BertFusion.forward of `adapters` with its defaults: keys and values per adapter, a key bias, scores without a scale.
+    # As BertFusion.forward in `adapters` by default: keys and values for each adapter, a key bias, unscaled scores.
     key_bias = torch.randn(5, dtype=torch.float64)
-    # `eval`: the adapters are read as they predict, without dropout, while the fusion is in training mode.
+    # `eval`: the adapters run without dropout, as at inference, although the fusion is in training mode.
     z_BTNO = torch.stack([adapter.eval().delta(x_BTI) for adapter in adapters], 2)
     if options.get("composition") == "learned":
         z_BTNO = z_BTNO * torch.stack([adapter.scale for adapter in adapters])[:, None]
@@ -98,7 +98,7 @@ def test_fused_change_is_that_of_the_paper(options: dict[str, Any]) -> None:
     value_BTNO = z_BTNO @ fusion.value.weight.T
     context_BTO = torch.squeeze(torch.matmul(torch.softmax(scores_BTN, -1).unsqueeze(2), value_BTNO), dim=2)
     expected_BTO = context_BTO * 100 * fusion.gate
-    # Rounding of float64: the same products in another order.
+    # The same products are summed in another order, in float64.
     torch.testing.assert_close(fusion.train().delta(x_BTI), expected_BTO, atol=1e-12, rtol=1e-10)
     h_BTO = torch.randn(2, 3, 5, dtype=torch.float64)
     torch.testing.assert_close(fusion.change(h_BTO, x_BTI), h_BTO + expected_BTO, atol=1e-12, rtol=1e-10)
@@ -123,7 +123,7 @@ def test_fusion_of_equal_banks_with_an_open_gate_is_that_bank(family: str, prese
             if isinstance(part, Fusion):
                 part.gate.fill_(1 / 100)
                 part.value.weight.copy_(torch.eye(len(part.value.weight)))
-    # Whatever the attention weighs, the sum is the adapter; rounding of float64.
+    # The weights sum to one, so the result is the adapter's output up to float64 rounding.
     torch.testing.assert_close(states(model, bank, family), states(model, one, family), atol=1e-10, rtol=1e-10)
 
 
@@ -141,7 +141,7 @@ def test_fresh_fused_bank_changes_nothing(family: str, composition: str, inserti
     assert same_bits(states(model, fused(model, read), family), states(model, None, family))
 
 
-def test_values_that_are_read_are_not_parameters_and_not_stored() -> None:
+def test_values_of_other_banks_are_neither_parameters_nor_stored() -> None:
     model = make_model("bert")
     read = parents(model, PFEIFFER)
     before = [{name: tensor.clone() for name, tensor in parent.tensors().items()} for parent in read]
@@ -177,7 +177,7 @@ def test_loss_pulls_values_towards_the_identity() -> None:
         for part in bank.modules():
             if isinstance(part, Fusion):
                 part.value.weight[0, 1] += 2.0
-    # Two layers with one entry that is off by two; the noise of the start is far smaller.
+    # In each of the two layers, one entry is off by two; the initial noise is far smaller.
     assert penalty_of(bank) == pytest.approx(0.01 * 2 * 4.0, rel=1e-4)
 
 
@@ -240,7 +240,7 @@ def test_settings_are_those_of_the_banks_that_are_read() -> None:
     assert (spec.modifications, spec.layers) == (known["a"].resolve().modifications, "1-2")
     assert (preset_of(spec), recipe_of(spec)) == ("fusion", RECIPES["fusion"])
     assert in_words(spec) == "fusion: bottleneck on ffn (9)"
-    # What a task was learned with counts, whatever the stream says now.
+    # The settings that the parents were learned with count, not those that the stream has now.
     learned = BankChoice.model_validate({"preset": "parallel", "bottleneck": 2}).resolve()
     assert resolve_bank("d", known, lambda name: learned).modifications == learned.modifications
     # A bank that starts from a fused one reads the same banks.
@@ -337,5 +337,5 @@ def test_families_with_two_stacks_are_fused_in_both() -> None:
     family = ENCODER_DECODERS[0]
     model = make_model(family)
     bank = fused(model, parents(model, {"preset": "parallel_attention", "bottleneck": 2}, 2))
-    # Self-attention of two and two layers, and cross-attention of two.
+    # Two encoder layers with self-attention, and two decoder layers with self- and cross-attention.
     assert sum(isinstance(part, Fusion) for part in bank.modules()) == 6

@@ -1,4 +1,4 @@
-"""Gradients of every form are the derivatives of what it computes: finite differences through a whole backbone in float64."""
+"""The gradients of every form agree with finite differences through a whole backbone, in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from continual_petl.banks.forms.arithmetic import ACTIVATIONS
 from continual_petl.banks.forms.sparse import DenseDifference
 from tests.usual import few
 
-# One layer (one and one), width 4, two heads, three tokens of a row of which one is padding.
+# One layer (or one in each stack), width 4, two heads; two rows of three tokens, one of them padding.
 WIDTH = 4
 IDS = torch.tensor([[2, 5, 6], [2, 7, 0]])
 INPUTS = {
@@ -50,14 +50,14 @@ def _model(family: str) -> PreTrainedModel:
         model = BartModel(BartConfig(**size, decoder_start_token_id=3, forced_eos_token_id=3))
     with torch.no_grad():
         for parameter in model.parameters():
-            # Larger than at the start of training, so that derivatives of second order would show.
+            # Larger than initial weights, so that the functions are clearly nonlinear.
             parameter.copy_(0.5 * torch.randn_like(parameter))
     model.double().requires_grad_(False).train(False)
     return model
 
 
 class _Pass(nn.Module):
-    """A pass with a bank as a module of the bank's parameters, and three random sums of its outputs."""
+    """A module with a bank's parameters, whose forward returns three random sums of a pass's outputs."""
 
     def __init__(self, family: str, spec: BankSpec) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Pass(nn.Module):
         self.family = family
         self.sums = torch.randn(3, *IDS.shape, WIDTH, dtype=torch.float64)
         if family == "bert":
-            # By torch's definition the embedding of padding has no gradient; only its own states would have one.
+            # torch gives no gradient to the embedding of padding, which only the states of padding depend on: leave them out.
             self.sums *= INPUTS["bert"]["attention_mask"].unsqueeze(-1)
         with torch.no_grad():
             for parameter in self.bank.parameters():
@@ -91,7 +91,7 @@ def check(family: str, bank: dict[str, Any] | list[dict[str, Any]], *, fast: boo
         return result
 
     assert torch.autograd.gradcheck(function, leaves, fast_mode=fast)
-    # A function that ignored a parameter would pass. Softmax ignores what is added to all keys.
+    # gradcheck would not notice unused parameters. A key bias has no effect, since softmax ignores a constant.
     unused = [
         name
         for name, gradient in zip(names, torch.autograd.grad(function(*leaves).sum(), leaves), strict=True)
@@ -116,7 +116,7 @@ DRAWN = [
     for row in LEGAL
     for modifies in row.modifies
     for composition in row.compositions
-    # The norm of a decomposed form is a constant to its gradient, so that is no derivative: see test_peft_parity.
+    # DoRA treats the norm as a constant, so its gradient is not the derivative: see test_peft_parity.
     if row.form not in ("additive", "sparse", "decomposed")
 ]
 
@@ -193,7 +193,7 @@ def test_several_at_once() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "bart"])
 def test_a_sparse_difference_with_its_gates_half_open(family: str) -> None:
-    # Random logits: some gates are shut, some open, most between, where their derivative is not zero.
+    # With random logits, some gates are closed or open, and most are in between, with a nonzero derivative.
     check(family, [{"form": "sparse", "modifies": "weights"}], fast=True)
 
 

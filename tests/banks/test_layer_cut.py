@@ -1,4 +1,4 @@
-"""A pass that is cut below a layer gives the same bits as the whole pass and leaves nothing behind."""
+"""A pass resumed at a layer from cached states gives the same bits as a whole pass, and leaves the model unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.usual import walk
 
 PROMPTS = ("prompt", "p_tuning")
 CUT = [(family, preset) for family, preset in TAKEN if family not in ENCODER_DECODERS and preset not in PROMPTS]
-# One preset of each way in which a bank acts, and a model whose layers return tuples, a decoder, and one of images.
+# One preset for each kind of change, and a model whose layers return tuples, a decoder, and a vision model.
 USUAL_PRESETS = ("houlsby", "lora", "mam", "bitfit", "diff_pruning", "probe")
 USUAL_CUT = [("bert", preset) for preset in USUAL_PRESETS] + [
     (family, "houlsby") for family in ("deberta-v2", "gpt2", "vit")
@@ -29,7 +29,7 @@ USUAL_CUT = [("bert", preset) for preset in USUAL_PRESETS] + [
 
 
 def top(model: PreTrainedModel, preset: str) -> Bank:
-    """Return a bank of the upper of two layers, drawn so that it changes every answer."""
+    """Return a bank in the upper of two layers, with random values that change every output."""
     bank = make_bank(model, small(preset) | ({} if preset == "probe" else {"layers": "top-1"}))
     with torch.no_grad():
         for number, parameter in enumerate(bank.parameters()):
@@ -38,7 +38,7 @@ def top(model: PreTrainedModel, preset: str) -> Bank:
 
 
 def learned(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor], below: Tensor | None) -> list[Tensor]:
-    """Return the states that a pass ends in, and the gradients of the bank, of what is no padding."""
+    """Return the final states of tokens other than padding, and the bank's gradients."""
     bank.zero_grad()
     if below is None:
         states = run(model, bank, inputs).last_hidden_state
@@ -74,7 +74,7 @@ def test_states_and_gradients_are_those_of_the_whole_pass_bit_for_bit(family: st
         for inputs in (padded, {name: tensor[:1] for name, tensor in padded.items()}):
             whole = learned(model, bank, inputs, None)
             below = states_below(model, bank.sites, inputs, layer)
-            # What a file without padding gives back: nothing at the places of padding.
+            # As read from a file of cached states, which has zeros instead of padding.
             unpadded = below * real(inputs, below).unsqueeze(-1)
             for given in (below, unpadded):
                 cut = learned(model, bank, inputs, given)

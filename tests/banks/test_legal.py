@@ -1,4 +1,4 @@
-"""Every choice of the four dimensions is legal or refused with the legal ones; an unused option is refused."""
+"""Every choice of the four dimensions is legal or refused with the legal choices; options without effect are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALLOWED = [
     for composition in row.compositions
 ]
 
-# One value of each option that is not its default.
+# For each option, a value that is not its default.
 OTHER: dict[str, Any] = {
     "bottleneck": 3,
     "activation": "tanh",
@@ -44,7 +44,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-# Other options that an option requires.
+# For each option, the other options that it requires.
 BESIDE: dict[str, dict[str, Any]] = {
     "init_scale": {"init": "houlsby"},
     "hidden": {"reparametrise": "mlp"},
@@ -65,7 +65,7 @@ def test_legal_combinations_match_the_papers() -> None:
         ("bottleneck", "ffn", "sequential", "add"),  # Houlsby, Pfeiffer
         ("lowrank", "query", "parallel", "scaled"),  # LoRA
         ("lowrank", "value", "parallel", "scaled"),
-        ("rescale", "key", "sequential", "multiply"),  # IA3, of a later paper
+        ("rescale", "key", "sequential", "multiply"),  # IA3, from a later paper
         ("bottleneck", "heads", "parallel", "add"),  # parallel adapter
         ("bottleneck", "ffn", "parallel", "add"),
         ("attention", "heads", "parallel", "add"),  # multi-head parallel adapter

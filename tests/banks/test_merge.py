@@ -1,4 +1,4 @@
-"""A merged copy gives the same answers as backbone and bank; unmergeable forms are refused."""
+"""A merged copy gives the same answers as backbone and bank together; forms that cannot be merged are refused."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FACTORS: list[dict[str, Any]] = [
     {"form": "rescale", "modifies": site, "insertion": "sequential", "composition": "multiply"}
     for site in ("key", "value", "ffn_inner")
 ]
-# In front of the low-rank changes in the list, and yet they multiply these.
+# The factors come before the low-rank changes in the list, but multiply these too.
 RESCALED = {"modifications": FACTORS + PROJECTIONS}
-# With low-rank changes and factors of the same projections.
+# The decomposed changes, factors and low-rank changes are on the same projections.
 DECOMPOSED = {
     "modifications": [
         *FACTORS,

@@ -1,4 +1,4 @@
-"""A row of a mixed batch gets the answer of its own bank, for every preset, independent of the other banks."""
+"""In a mixed batch, every row gets the answer of its own bank, for every preset, whatever the other banks are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRESETS_TOGETHER = [preset for preset in PRESETS if preset not in ALONE]
 
 
 def shareable(family: str, model: PreTrainedModel, *, seeds: int = 1) -> dict[Any, list[Bank]]:
-    """Return banks of all presets that can share a pass, by what they have to have in common."""
+    """Return banks of all presets that can share a pass, grouped by the key that banks in one pass must share."""
     found: dict[Any, list[Bank]] = {}
     for preset in PRESETS_TOGETHER:
         if refusal(family, preset) is not None:
@@ -58,7 +58,7 @@ def test_three_banks_of_a_preset_match_single_bank_answers(family: str, preset: 
         found, own = together(model, family, banks, counts, stacks)
         close(found, own)
     if preset != "probe":
-        # The three are unlike each other, so a bank that acted on another's rows would be seen.
+        # The banks differ, so the test would notice if one was applied to another's rows.
         assert (own[0][0] - run(model, banks[1], batch_of(family, 3)).last_hidden_state[0]).abs().max() > 1e-4
     assert list(model.state_dict()) == names
     assert tensor_digests(module_tensors(model)) == digests
@@ -77,7 +77,7 @@ _HEADS = {"form": "attention", "modifies": "heads", "insertion": "parallel", "bo
         [{**_ADAPTER, "modifies": "attention", "composition": "multiply"}, {**_ADAPTER, "modifies": "ffn"}],
         [{**_ADAPTER, "modifies": "ffn", "normalised_input": True, "composition": "scaled", "scale": 3.0}],
         [
-            # Own biases are brought in behind the projections, and are no part of what is scaled.
+            # Own biases are added after the projections, and are not part of what is scaled.
             {"form": "additive", "modifies": "bias"},
             {"form": "decomposed", "modifies": "key", "insertion": "parallel", "bottleneck": 2},
             {"form": "rescale", "modifies": "key", "insertion": "sequential", "composition": "multiply"},
@@ -111,7 +111,7 @@ def _any_mix(data: st.DataObject, model: PreTrainedModel, pool: list[list[Bank]]
 BERT = make_model("bert").requires_grad_(False)
 POOL: list[list[Bank]] = []
 STACKS = Stacks(max_bytes=20_000)
-"""So few bytes that stacks are filled again and again."""
+"""The limit is so small that stacks are refilled again and again."""
 
 
 @settings(derandomize=True, deadline=None, max_examples=12)
@@ -140,7 +140,7 @@ def test_any_legal_bank_shares_a_pass_or_gives_a_reason(spec: Any, other: Any, f
     for number, each in enumerate((spec, spec, other)):
         try:
             found.append(learned_bank(model, each, number))
-        except InputError:  # what a family cannot take is of `test_random_combinations`
+        except InputError:  # `test_random_combinations` tests refusals
             return
     if any(why_alone(bank.spec, model, bank.sites) for bank in found):
         return
@@ -166,7 +166,7 @@ def test_nan_bank_affects_only_its_own_rows(preset: str) -> None:
             parameter.fill_(torch.nan)
     after, _ = together(model, "bert", [*banks, *others], counts, stacks)
     if preset != "probe":
-        assert after[1].isnan().all(), "what changes in place is seen, whatever was kept"
+        assert after[1].isnan().all(), "changes in place must be noticed in spite of cached stacks"
     for number in (0, 2, *range(3, len(counts))):
         assert torch.equal(after[number], before[number])
 
@@ -185,7 +185,7 @@ def test_half_precision_matches_single_banks() -> None:
     found, own = together(half, "bert", sorted(banks, key=lambda bank: len(bank.own)), [1, 2, 1, 2])
     for states, expected in zip(found, own, strict=True):
         assert states.dtype == torch.bfloat16
-        # Two or three roundings to eight bits more or less.
+        # bf16 has 8 bits of precision, and values may be rounded two or three times more or less.
         torch.testing.assert_close(states, expected, atol=0.06, rtol=0.05)
 
 

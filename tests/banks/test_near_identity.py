@@ -1,4 +1,4 @@
-"""A fresh bank hardly changes the backbone: not a bit if its last factor is zero, by sigma squared if it is small.
+"""A fresh bank changes no bit of the outputs if its last factor is zero, and otherwise changes them by about sigma squared.
 
 Houlsby et al. 2019, section 2.1: with a near-identity initialisation the network is unaffected when training starts; section
 3.6 tries sigma from 1e-7 to 1 and finds that values up to 1e-2 work well.
@@ -119,18 +119,18 @@ def test_change_scales_with_the_square_of_sigma(family: str) -> None:
     for sigma in SIGMAS:
         bank = make_bank(model, {**small("houlsby"), "init_scale": sigma})
         changes.append(float((_answer(model, family, bank) - plain).abs().max()))
-    # Both projections shrink with sigma, and the non-linearity is linear near zero: a hundredth for every decade.
+    # Both projections are proportional to sigma, and the activation is linear near zero: sigma / 10 gives change / 100.
     seen, exact = (5, 4) if family in FLOAT32_NORMS else (8, 7)
     assert all(after < before for before, after in pairwise(changes[:seen])), changes
     assert max(changes[seen:], default=0.0) < 1e-7
-    # Not the last one seen, which rounding errors reach.
+    # The last change above the rounding errors is left out, since they affect it.
     ratios = [before / after for before, after in pairwise(changes[2:exact])]
     assert ratios == pytest.approx([100.0] * len(ratios), rel=0.1)
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES))
 def test_fresh_houlsby_bank_changes_answers_by_less_than_a_hundredth(family: str) -> None:
-    # A hundredth of the largest entry, at the paper's sigma of 1e-2, in float32, on models of two (and two) layers.
+    # Less than 1 % of the largest entry, with the paper's sigma of 1e-2, in float32, in models with two layers per stack.
     model = _model(family)
     bank = make_bank(model, "houlsby")
     assert {m.init_scale for m in bank.spec.modifications} == {1e-2}

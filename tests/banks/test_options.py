@@ -1,4 +1,4 @@
-"""An option without effect is an error, also if another option disables it."""
+"""An option without effect is an error, even if only another option disables it."""
 
 from __future__ import annotations
 

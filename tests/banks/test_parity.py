@@ -1,7 +1,7 @@
-"""Every form against another implementation of the same formula, element by element in float64.
+"""Bottlenecks and LoRA agree with other implementations of the same formulas, element by element in float64.
 
-The oracle writes the sub-layers of BERT out by hand from the papers' equations; it shares no code with the library.
-LoRA is compared with live `peft`.
+The reference implements BERT's sub-layers by hand from the papers' equations, without code of the library. LoRA is compared
+with the installed `peft`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 
 
 def _numbers(bank: Bank, model: PreTrainedModel) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Make everything random and float64; return the bank's and the backbone's values."""
+    """Convert everything to float64 and give the bank random values; return the values of bank and backbone."""
     model.double()
     with torch.no_grad():
         for parameter in bank.double().parameters():
@@ -51,7 +51,7 @@ def _linear(x: Array, values: dict[str, Array], name: str) -> Array:
 
 ACTIVATIONS: dict[str, Any] = {
     "relu": lambda x: np.maximum(x, 0),
-    # adapter-bert, modeling.py: the tanh approximation with these constants.
+    # As in modeling.py of adapter-bert: the tanh approximation.
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "silu": lambda x: x / (1 + np.exp(-x)),
@@ -60,11 +60,11 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 SITES = {"attention": "self", "ffn": "ffn"}
-"""Names of the places inside a bank."""
+"""The name of each site in a bank's parameters."""
 
 
 class Oracle:
-    """BERT's encoder with an adapter in it, in numpy; some layers may go without."""
+    """BERT's encoder with adapters, in numpy; the layers ``gone`` have none."""
 
     def __init__(
         self, forms: dict[str, Array], values: dict[str, Array], bank: Bank, eps: float, gone: tuple[int, ...] = ()
@@ -132,7 +132,7 @@ def test_bottlenecks_match_the_papers_formulas(preset: str, activation: str) -> 
     bank = make_bank(model, {"preset": preset, "bottleneck": 3, "activation": activation})
     forms, values = _numbers(bank, model)
     if preset == "houlsby":
-        # Own LayerNorms near the old ones keep the numbers of a usual size.
+        # Five LayerNorms, each with a weight and a bias.
         assert len(bank.own) == 10
     with torch.no_grad():
         ours = run(model, bank, INPUTS).last_hidden_state
@@ -165,7 +165,7 @@ def test_reference_without_adapters_matches_bert() -> None:
     np.testing.assert_allclose(plain.numpy()[real], theirs[real], rtol=1e-10, atol=1e-10)
 
 
-# peft 0.21 asks transformers 5 for a property under its old name.
+# peft 0.21 uses a property that transformers 5 has renamed.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize(("rank", "scale"), [(2, 1), (3, 2)])
 def test_lora_matches_peft(rank: int, scale: int) -> None:
@@ -202,7 +202,7 @@ def test_houlsby_initialisation_is_a_normal_truncated_at_two_sigma() -> None:
 @pytest.mark.parametrize("insertion", ["sequential", "parallel"])
 @torch.no_grad()
 def test_output_norm_matches_adapters(insertion: str) -> None:
-    """`adapters` 1.3.0, methods/modeling.py: ``ln_after`` acts on ``up(f(down(x)))``, and then the residual is added."""
+    """As in methods/modeling.py of `adapters` 1.3.0: ``ln_after`` acts on ``up(f(down(x)))``, then the residual is added."""
     generator = torch.Generator().manual_seed(3)
     row = {"form": "bottleneck", "modifies": "ffn", "insertion": insertion, "bottleneck": 3, "output_norm": True}
     form = Bottleneck(Modification.model_validate(row), 6, 6).double()

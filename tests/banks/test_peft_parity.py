@@ -1,20 +1,20 @@
-"""Prefixes and prompts against live `peft`, element by element in float64.
+"""Prefixes, prompts, IA3 and DoRA agree with the installed `peft`, element by element in float64.
 
-peft computes the same methods another way, and each difference is accounted for here, where it is undone:
+peft computes prefixes and prompts differently. The tests undo these differences:
 
-positions of a prefix   peft hands a prefix over as a cache, so a model without explicit positions counts on behind it: the
-                        text starts at position l. Ours, as in He et al. 2022, leaves positions alone. peft adds l to the
-                        `position_ids` that it is given, so `arange(T) - l` brings the text back to 0. BART's decoder takes
-                        none; there the rows of the position table move up by l.
-which attentions        peft reaches a decoder's attention to itself; an encoder-decoder's two other kinds have no prefix.
-which layers            of an encoder-decoder, peft builds L prefixes and reads those with even numbers, twice: its cache is
-                        cut into four rows a layer, of which two are thrown away. Layer i gets prefix 2 i modulo L. (L is the
-                        number of encoder layers, so peft wants as many of both.)
-positions of a prompt   peft hands a prompt over with the word embeddings, so prompt and text together have positions 0 to
-                        l + T - 1. Ours joins after token and position embeddings are summed and has no position, as in
-                        He et al. 2022. The text is brought back to 0 by moving the position table, with l rows in front
-                        that are zero. On BERT a prompt also has token type 0, which is subtracted from it.
-what comes out          peft leaves the prompt's l positions in the output; ours cuts them off.
+positions of a prefix   peft passes a prefix as a cache, so without explicit positions the text starts at position l. Here, as
+                        in He et al. 2022, a prefix does not change positions. peft adds l to given `position_ids`, so
+                        `arange(T) - l` moves the text back to 0. BART's decoder accepts none; there the rows of the
+                        position table are moved up by l.
+which attentions        in an encoder-decoder, peft adds a prefix only to the decoder's self-attention.
+which layers            for an encoder-decoder, peft makes L prefixes and uses each one with an even index twice: its cache is
+                        split into four rows per layer, two of which are discarded. Layer i gets prefix 2 i modulo L. (L is
+                        the number of encoder layers, so the decoder must have as many.)
+positions of a prompt   peft prepends a prompt to the word embeddings, so prompt and text have positions 0 to l + T - 1.
+                        Here, as in He et al. 2022, a prompt is prepended to the sum of token and position embeddings, and
+                        has no positions. The position table is moved up by l rows, and its first l rows are set to zero.
+                        On BERT, a prompt in peft also gets token type 0, whose embedding is subtracted.
+output                  peft keeps the prompt's l positions in the output; here they are removed.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "bott
 TARGETS = torch.tensor([[3, 2, 13, 14], [3, 2, 22, 0]])
 BART_INPUTS = {**INPUTS, "decoder_input_ids": TARGETS, "decoder_attention_mask": (TARGETS != 0).long()}
 
-# peft 0.21 asks transformers 5 for a property under its old name.
+# peft 0.21 uses a property that transformers 5 has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
 def _random(model: Any) -> Any:
-    """Return the model in float64 and eval mode, all of its values random."""
+    """Return the model in float64 and eval mode, with random values."""
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, parameter in model.double().named_parameters():
@@ -96,7 +96,7 @@ def _bart() -> Any:
 
 @torch.no_grad()
 def _bank(model: Any, row: dict[str, Any], layers: str = "all") -> Bank:
-    """Return a bank of one row, in float64, all of its values random."""
+    """Return a bank with one modification, in float64, with random values."""
     bank = make_bank(model, {"modifications": [row], "layers": layers}).double()
     generator = torch.Generator().manual_seed(5)
     for parameter in bank.modifications.parameters():
@@ -105,19 +105,19 @@ def _bank(model: Any, row: dict[str, Any], layers: str = "all") -> Bank:
 
 
 def _prefix(bank: Bank, layer: int, attention: str = "self") -> tuple[Tensor, Tensor]:
-    """Return key and value of one attention, both (l, D)."""
+    """Return the prefix keys and values of one attention, both of shape (l, D)."""
     at = f"0.layer_{layer}.{attention}"
     return bank.modifications.get_parameter(f"{at}.key"), bank.modifications.get_parameter(f"{at}.value")
 
 
 def _prompt(bank: Bank) -> Tensor:
-    """Return the prompt (l, D)."""
+    """Return the prompt, of shape (l, D)."""
     return bank.modifications.get_parameter("0.input.table")
 
 
 @torch.no_grad()
 def _peft(model: Any, config: Any, table: Tensor) -> PeftModel:
-    """Return peft's wrapper of the model with the given values in its one table."""
+    """Wrap the model with peft, and copy the given values into its embedding table."""
     theirs = get_peft_model(model, config).double().train(False)
     assert isinstance(theirs, PeftModel)
     encoder: Any = theirs.prompt_encoder["default"]
@@ -128,17 +128,17 @@ def _peft(model: Any, config: Any, table: Tensor) -> PeftModel:
 
 
 def _flat(prefixes: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Return prefixes as peft keeps them: (l, 2 L D), key and value of layer 0, of layer 1, and so on."""
+    """Return prefixes as peft stores them, of shape (l, 2 L D): keys and values of layer 0, of layer 1, and so on."""
     return torch.cat([part for pair in prefixes for part in pair], dim=1)
 
 
 @torch.no_grad()
 def _shift_positions(table: nn.Embedding, *, start: int = 0) -> None:
-    """Move a position table up by l, so that position p + l finds what position p had; the first l rows become zero.
+    """Move a position table up by l rows, so that position p + l has the row of p, and set its first l rows to zero.
 
     Args:
-        table: of the model that peft runs.
-        start: the row of position 0; BART keeps two rows free before it.
+        table: the position table of the model that peft runs.
+        start: the row of position 0; BART has two unused rows before it.
     """
     rows = table.weight.clone()
     table.weight.zero_()
@@ -161,13 +161,13 @@ def test_prefix_matches_peft_without_position_shift(make: Any, attention: str) -
     ours = _states(model, bank, INPUTS)
     config = PrefixTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=LENGTH)
     theirs = _peft(model, config, _flat([_prefix(bank, layer) for layer in range(LAYERS)]))
-    # peft adds l to what it is given.
+    # peft adds l to the given positions.
     positions = torch.arange(IDS.shape[1]).expand_as(IDS) - LENGTH
     with torch.no_grad():
         expected = theirs(**INPUTS, position_ids=positions).last_hidden_state
         shifted = theirs(**INPUTS).last_hidden_state
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
-    # What is accounted for is no trifle.
+    # The shift of positions makes a large difference.
     assert float((shifted - expected).abs().max()) > 1e-2
 
 
@@ -175,11 +175,11 @@ def test_prefix_matches_peft_without_position_shift(make: Any, attention: str) -
 def test_bart_decoder_prefix_matches_peft(attention: str) -> None:
     model = _bart()
     model.set_attn_implementation(attention)
-    # peft has no prefix across to the encoder; ours cannot be heard there once the projection behind it is zero.
+    # peft has no prefix in cross-attention; a zero output projection removes the effect of ours there.
     for layer in model.model.decoder.layers:
         layer.encoder_attn.out_proj.weight.data.zero_()
     bank = _bank(model, PREFIX, layers=f"{LAYERS}-{2 * LAYERS - 1}")
-    # Decoder layer i is layer L + i here, and reads prefix 2 i modulo L there; prefixes of odd number are never read.
+    # Decoder layer i is layer L + i here, and gets prefix 2 i modulo L in peft, which never uses prefixes with odd index.
     for i in range(LAYERS // 2, LAYERS):
         for mine, same in zip(_prefix(bank, LAYERS + i), _prefix(bank, LAYERS + i - LAYERS // 2), strict=True):
             mine.data.copy_(same)
@@ -217,7 +217,7 @@ def test_bart_encoder_prompt_matches_peft_without_positions() -> None:
     model = _bart()
     bank = _bank(model, PROMPT)
     ours = _states(model, bank, BART_INPUTS)
-    # peft makes a second prompt for the decoder and never reads it.
+    # peft also makes a prompt for the decoder, but never uses it.
     prompt = torch.cat([_prompt(bank).detach(), torch.ones(LENGTH, WIDTH, dtype=torch.float64)])
     _shift_positions(model.model.encoder.embed_positions, start=2)
     theirs = _peft(model, PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=LENGTH), prompt)
@@ -234,7 +234,7 @@ IA3 = {
     _gpt2: (r".*\.c_attn", r".*\.mlp\.c_proj"),
     _bart: (r".*\.(k_proj|v_proj)", r".*\.fc2"),
 }
-"""Projections whose outputs peft multiplies, and those whose inputs it does."""
+"""The projections whose outputs peft multiplies, and those whose inputs it multiplies."""
 
 
 @pytest.mark.parametrize("make", IA3)
@@ -256,7 +256,7 @@ def test_ia3_matches_peft(make: Any) -> None:
         for placement in bank.placements():
             part = projections(bank.sites, placement.layer, placement.modification.modifies)[placement.name]
             vector = model.get_submodule(placement.layer.full(part.path)).ia3_l["default"]
-            # GPT-2's queries, keys and values are one module.
+            # In GPT-2, one module computes queries, keys and values.
             place = bank.sites.columns(placement.layer, part) if part.num_parts > 1 else slice(None)
             vector.view(-1)[place] = placement.delta.get_parameter("vector")
         expected = theirs(**inputs, output_hidden_states=True)
@@ -268,7 +268,7 @@ DORA = {"form": "decomposed", "insertion": "parallel", "composition": "scaled", 
 DORA_SITES = ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
 DORA_MODULES = {
     _bert: (DORA_SITES, r".*encoder.*\.(query|key|value|dense)"),
-    # In peft a fused module has one low-rank change, here each of its parts has one.
+    # A fused projection has a single low-rank change in peft, but here one for each part.
     _gpt2: (("attention_out", "ffn_in", "ffn_out"), r".*\.(c_proj|c_fc)"),
     _bart: (DORA_SITES, r".*layers.*\.(q_proj|k_proj|v_proj|out_proj|fc1|fc2)"),
 }
@@ -337,7 +337,7 @@ def test_prompt_encoders_can_match_peft(kind: str, options: dict[str, Any]) -> N
     theirs = _random(PeftEncoder(config))  # type: ignore[no-untyped-call]
     ours = PromptEncoder(Modification.model_validate({**PROMPT, "hidden": 5, **options}), WIDTH).double()
     values = {"table": theirs.embedding.weight}
-    # Between the linear layers of theirs there is a ReLU.
+    # Every second module in peft's head is a ReLU.
     for name, layer in zip(_LINEAR[kind], theirs.mlp_head[::2], strict=True):
         values |= {f"{name}.{leaf}": value for leaf, value in layer.named_parameters()}
     if kind == "LSTM":

@@ -1,4 +1,4 @@
-"""A prefix in front of keys and values is a gated addition (He et al. 2022, equations 7 to 10), and both are AdapterHub's."""
+"""Prepending a prefix equals a gated addition (He et al. 2022, equations 7 to 10), and both agree with AdapterHub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.banks.plain_attention import MINUS_INFINITY, gate, heads_of, logits, 
 
 
 def _drawn(dtype: torch.dtype, std: float, *, length: int = 5, keys: int = 7, seed: int = 0) -> tuple[Tensor, ...]:
-    """Return q, k, v, prefix keys, prefix values and a padding mask as a bias."""
+    """Return random q, k, v, prefix keys and prefix values, and a padding mask as a bias."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -27,7 +27,7 @@ def _drawn(dtype: torch.dtype, std: float, *, length: int = 5, keys: int = 7, se
     return draw(2, 3, 4, 8), draw(2, 3, keys, 8), draw(2, 3, keys, 8), draw(3, length, 8), draw(3, length, 8), bias
 
 
-# float64: sums of about ten terms of the size of one, or of 64 at std 8. float32: measured below 1e-6 for normal inputs.
+# float64: sums of about ten terms of magnitude 1, or 64 with std 8. float32: the measured error is below 1e-6.
 @pytest.mark.parametrize(
     ("dtype", "std", "tolerance"), [(torch.float64, 1, 1e-12), (torch.float64, 8, 1e-12), (torch.float32, 1, 1e-5)]
 )
@@ -67,7 +67,7 @@ def test_lambda_is_finite_at_logits_where_the_papers_formula_is_not(dtype: torch
     prefix = torch.tensor([height, height - 1], dtype=dtype)
     own = torch.tensor([height - 2, height, height - 3], dtype=dtype)
     expected = naive_gate(prefix - height, own - height)
-    # The difference of two numbers of this height keeps fewer digits of what they differ in.
+    # The difference of two such large numbers has fewer significant digits.
     tolerance = 8 * abs(height) * torch.finfo(dtype).eps
     torch.testing.assert_close(gate(prefix, own), expected, rtol=tolerance, atol=0)
     if dtype == torch.float32:
@@ -95,7 +95,7 @@ def test_a_head_owns_neighbouring_columns() -> None:
 
 @pytest.fixture
 def registered() -> Any:
-    """Give a name of attention under which ``prefixes`` joins every attention module that it knows."""
+    """Register the attention ``plain_prefix``; return the prefixes by module and the form, both to be filled in."""
     prefixes: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     form: list[str] = []
 
@@ -132,5 +132,5 @@ def test_loops_match_adapterhub_flat_prefix(case: str, form: str, registered: An
     with torch.no_grad():
         result = model(**golden.inputs)
     for name, expected in golden.expected.items():
-        # float64, sums taken in another order.
+        # float64 sums in another order.
         torch.testing.assert_close(result[name], expected, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Any legal combination on any family: counts, initialisation, training, storing and loading, or the refusal."""
+"""Any legal bank on any family is counted, initialised, trained, stored and loaded correctly, or refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _prepared(family: str) -> tuple[PreTrainedModel, Sites, dict[str, str]]:
 
 
 class _Head(nn.Module):
-    """Stands for a head: one vector, drawn with the bank."""
+    """Stands in for a head: a vector that is initialised with the bank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _Head(nn.Module):
 
 
 class Case:
-    """One bank on one family."""
+    """The checks of one bank on one family."""
 
     def __init__(self, family: str, spec: BankSpec, reads: Reads, attention: str) -> None:
         self.family, self.spec, self.reads, self.attention = family, spec, reads, attention
@@ -98,7 +98,7 @@ class Case:
         before = tensor_digests(bank.body())
         bank.train()
         answer = self.answer(bank)
-        assert torch.equal(self.answer(bank), answer), "dropout and sampled gates follow torch's generator"
+        assert torch.equal(self.answer(bank), answer), "dropout and sampled gates must depend only on torch's generator"
         penalty = bank.penalty()
         loss = (answer * torch.randn_like(answer)).sum() + (0.0 if penalty is None else penalty)
         torch.autograd.backward(loss)

@@ -1,4 +1,4 @@
-"""Training settings that a stream leaves out come from the recipe of the bank."""
+"""Training settings that a stream does not set come from the bank's recipe."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ OTHERS: dict[str, list[Any]] = {
     "hidden": [24], "implementation": ["gated"], "density": [0.25], "penalty": [1e-3], "layernorms": ["frozen", "own"],
     "layers": ["0", "top-2"], "scope": ["shared"], "start_from": ["other"],
 }  # fmt: skip
-"""Values of every option of a preset, none of them the one that a preset has but for ``init`` and ``reparametrise``."""
+"""Values for every option; except for ``init`` and ``reparametrise``, no preset has any of them."""
 CHANGED = {
-    # These options make a preset another one.
+    # With these options, a preset equals another one.
     ("prefix", "reparametrise", "none"): "prefix_flat",
     ("prefix_flat", "reparametrise", "mlp"): "prefix",
-    # Like no preset; trained through an MLP as prefix is.
+    # This bank equals no preset, but is trained through an MLP like prefix.
     ("multihead_parallel", "reparametrise", "mlp"): "prefix",
     ("mam", "reparametrise", "none"): "mam_flat",
     ("mam_flat", "reparametrise", "mlp"): "mam",
@@ -96,7 +96,7 @@ def _allowed(preset: str) -> list[dict[str, Any]]:
 
 def test_every_option_is_covered() -> None:
     named = {name for preset in PRESETS for choice in _allowed(preset) for name in choice}
-    # Rank and length are other names of the bottleneck; modifications are no option of a preset, fuse only of fusion.
+    # rank and length are aliases of bottleneck; modifications is no option of a preset; only fusion has fuse.
     assert named == set(BankChoice.model_fields) - {"rank", "length", "modifications", "fuse"}
 
 

@@ -1,4 +1,4 @@
-"""Layers that are computed again in the backward pass give the same gradients, bit for bit, and leave nothing behind."""
+"""Gradient checkpointing gives the same gradients, bit for bit, and leaves the model unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADED = ("houlsby", "lora", "mam", "bitfit", "full")
 
 
 def drawn(model: PreTrainedModel, choice: Any) -> Bank:
-    """Return a bank in training mode, drawn so that it changes every answer."""
+    """Return a bank in training mode, with random values that change every output."""
     bank = make_bank(model, choice).double()
     for number, parameter in enumerate(bank.parameters()):
         noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
@@ -30,7 +30,7 @@ def drawn(model: PreTrainedModel, choice: Any) -> Bank:
 
 
 def with_dropout(preset: str) -> Any:
-    """Return a small bank with dropout in every form that has any."""
+    """Return a small bank, with dropout if the preset has this option."""
     choice = small(preset)
     return choice | {"dropout": 0.3} if preset in ("houlsby", "lora", "prefix", "prompt", "mam") else choice
 
@@ -44,7 +44,7 @@ def doubled(family: str) -> tuple[PreTrainedModel, dict[str, Tensor]]:
 def learned(
     model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor], *, checkpointing: bool, base: bool = True
 ) -> list[Tensor]:
-    """Return a pass's output, the gradients of the bank, and a number drawn after the backward pass."""
+    """Return a pass's output, random numbers drawn after the forward and after the backward pass, and the gradients."""
     torch.manual_seed(0)
     bank.zero_grad()
     output = run(model, bank, inputs, base=base, checkpointing=checkpointing)
@@ -57,7 +57,7 @@ def learned(
 
 
 def saved(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor], *, checkpointing: bool) -> int:
-    """Return the bytes that a pass keeps for its backward pass, without parameters; with checkpointing, the inputs too."""
+    """Return the bytes kept for the backward pass, without parameters; with checkpointing, including each layer's input."""
     kept: dict[int, int] = {}
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *bank.parameters())}
 

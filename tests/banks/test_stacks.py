@@ -1,4 +1,4 @@
-"""Stacks follow changes of their banks; guards of mixed batches fire if a model does not keep its rows."""
+"""Stacks are updated if their banks change, and mixed batches are refused if a model changes its rows."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def test_stack_is_cached_refilled_and_dropped() -> None:
             assert same is first
         stacks.max_bytes = first.num_bytes
         with stacks.stack(banks[2:]) as second:
-            assert second is not first, "one that is in use is not filled again"
+            assert second is not first, "a stack in use was refilled"
     with stacks.stack(banks[1:]) as third:
         for bank, matrix in zip(expected[1:], third.matrix(name, torch.float32), strict=True):
             assert torch.equal(matrix, bank[name])
-        assert third in (first, second), "memory that is there already is filled again"
+        assert third in (first, second), "a stack that is not in use must be refilled"
         assert third.matrix(name, torch.bfloat16).dtype == torch.bfloat16
     with torch.no_grad():
         expected[2][name].add_(1.0)
     with stacks.stack(banks[1:]) as fourth:
         assert torch.equal(fourth.matrix(name, torch.float32)[1], expected[2][name])
         assert torch.equal(fourth.matrix(name, torch.bfloat16)[1], expected[2][name].bfloat16())
-    assert stacks.num_bytes == fourth.num_bytes, "all but the last have to go where there is no room"
+    assert stacks.num_bytes == fourth.num_bytes, "beyond the limit, only the last stack is kept"
     assert stacks.num_users == 0
 
 
@@ -69,7 +69,7 @@ def test_bank_created_in_inference_mode_is_always_restacked() -> None:
     stacks.max_bytes = 0
     others = [learned_bank(make_model("bert"), "lora", seed) for seed in (2, 3)]
     with stacks.stack(others) as again:
-        assert again in made, "what was made in inference mode is filled again outside of it"
+        assert again in made, "a stack made in inference mode must be refilled outside of it"
         assert torch.equal(again.matrix(name, torch.float32)[0], others[0].get_parameter(name))
 
 
@@ -91,7 +91,7 @@ def test_models_that_change_the_number_of_rows_are_detected() -> None:
 
 
 class _OnePlus(nn.Module):
-    """A norm as Gemma's, whose weight counts from one."""
+    """A norm like Gemma's, which multiplies by one plus its weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def test_cached_single_bank_counts_towards_memory() -> None:
     model = make_model("bert").requires_grad_(False)
     stacks, made = Stacks(max_bytes=2**16), []
     for seed in range(30):
-        # Unlike in kind, so each is a group of one bank.
+        # The presets differ, so each bank forms a group of its own.
         pair = [learned_bank(model, preset, seed) for preset in ("houlsby", "lora")]
         run_together(model, [Share(bank, 1) for bank in pair], batch_of("bert", 2), stacks)
         made += [(weakref.ref(p), p.nbytes) for bank in pair for p in bank.parameters()]
@@ -165,4 +165,4 @@ def test_a_stack_follows_parameters_that_are_replaced_or_moved() -> None:
     for bank in banks:
         bank.to("meta")
     with stacks.stack(banks[:2]) as moved:
-        assert moved.vectors.is_meta, "memory of another device is not filled again"
+        assert moved.vectors.is_meta, "a stack on another device was refilled"

@@ -1,4 +1,4 @@
-"""Worker processes that start faster than a user's, and runs for the tests of fused banks."""
+"""Worker processes that start faster than in real runs, and runs for the tests of fused banks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def imported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the first worker spawned, as all are, and the others forked from a process that imported what takes seconds."""
+    """Spawn only the first worker, and fork the others from a process in which the slow imports are done."""
     spawned: list[BaseContext] = [multiprocessing.get_context("spawn")]
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["continual_petl.engine.parallel.worker", "transformers", "pytest"])
@@ -28,7 +28,7 @@ def imported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def parents_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that has learned two tasks to read; tests take copies."""
+    """Return a run that has learned the two tasks whose banks a fused task reads; tests copy it."""
     folder = tmp_path_factory.mktemp("parents") / "run"
     learn(stream(backbone_folder(), PARENTS, bank=BANK, training=TRAINING), folder)
     return folder
@@ -36,7 +36,7 @@ def parents_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def fused_run(parents_run: Path, backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with a fused task; tests take copies."""
+    """Return a run that has also learned a fused task; tests copy it."""
     folder = Path(shutil.copytree(parents_run, tmp_path_factory.mktemp("fused") / "run"))
     learn(tasks_of(backbone_folder()), folder)
     return folder

@@ -1,8 +1,8 @@
-"""A process that learns one small run and is killed, without warning, at a named point.
+"""A process that learns a small run and is killed, without warning, at a named point.
 
-`deaths` forks one child per instant, so that torch is not imported again; the run folder of an instant is FOLDER/INSTANT,
-where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER)`` reports every step, waits in the fifth
-for a line on standard input, and ends with 100 plus the number of the signal that stopped it.
+`deaths` forks one child for each name in INSTANTS, so that torch is not imported again; the child's run folder is
+FOLDER/INSTANT, in which the first of two tasks may already be learned. ``main(BACKBONE, FOLDER)`` prints a line at every
+step, waits in the fifth for a line on standard input, and exits with 100 plus the number of the signal that stopped it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TRAINING = {"batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 3, "head
 
 
 def tasks_of(backbone: Path) -> TaskStream:
-    """Return the run: two tasks, killed in the second."""
+    """Return a stream of two tasks; the process is killed while it learns the second."""
     return stream(backbone, [task("one", num_rows=24), task("two", num_rows=24)], training=TRAINING)
 
 
 class At(StreamCallback):
-    """Die at a hook of Lightning, or of the run, while the second task is learned, the ``count``-th time."""
+    """Kill the process at the ``count``-th call of a hook, Lightning's or the run's, during the second task."""
 
     def __init__(self, hook: str, count: int = 1) -> None:
         self._second, self._left = False, count
@@ -56,7 +56,7 @@ def die(*args: Any, **kwargs: Any) -> None:
 
 
 def in_place_of(module: Any, name: str, *mentions: str, half: bool = False) -> At:
-    """Die instead of the call whose arguments mention the second task; ``half`` writes half of the content first."""
+    """Kill the process at the call whose arguments mention the second task; ``half`` writes half of the content first."""
     real = getattr(module, name)
 
     def act(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ def in_place_of(module: Any, name: str, *mentions: str, half: bool = False) -> A
 
 
 def half_a_checkpoint() -> At:
-    """Die when half of the second checkpoint of the second task is written."""
+    """Kill the process when half of the second task's second checkpoint is written."""
     real, count = L.Trainer.save_checkpoint, [0]
 
     def save(trainer: L.Trainer, path: Any, *args: Any, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ INSTANTS: dict[str, Callable[[], At]] = {
 
 
 def deaths(backbone: Path, folder: Path, instants: Sequence[str]) -> dict[str, int]:
-    """Return the number of the signal that ended the process of each instant; 0 if it ended otherwise."""
+    """Return, for each instant, the number of the signal that killed its process, or 0 if none did."""
     found = {}
     for instant in instants:
         child = os.fork()
@@ -122,7 +122,7 @@ def deaths(backbone: Path, folder: Path, instants: Sequence[str]) -> dict[str, i
 
 
 def in_a_process(arguments: Sequence[str], reads: int, says: int, others: Sequence[int]) -> NoReturn:
-    """Run `main` in a forked process, between two pipes whose other ends it does not hold, and end the process."""
+    """Run `main` in a forked process with two pipes as standard input and output, close ``others``, and exit."""
     code: Any = 1
     try:
         for end in others:
@@ -139,7 +139,7 @@ def in_a_process(arguments: Sequence[str], reads: int, says: int, others: Sequen
 
 
 def main(backbone: str, folder: str) -> None:
-    """Run as said above."""
+    """Learn the run as described at the top of this module."""
     try:
         learn(tasks_of(Path(backbone)), Path(folder), callbacks=[Waits()])
     except Interrupted as stop:
@@ -147,7 +147,7 @@ def main(backbone: str, folder: str) -> None:
 
 
 class Waits(L.Callback):
-    """Tell every step, and wait in the fifth until something comes in."""
+    """Print a line at every step, and wait in the fifth for a line on standard input."""
 
     _num_steps = 0
 

@@ -1,8 +1,8 @@
-"""A disk on which the k-th operation fails, or where the process is killed at that point.
+"""A disk on which the k-th operation fails, or where the process is killed in this operation.
 
-`FaultyDisk` replaces ``os`` in the module that writes. `Everywhere` replaces functions of ``os`` itself, in a separate
-process, and so also covers calls of pathlib, shutil and other packages below a folder. `Copies` keeps what a process that is
-killed in a call would leave, for all calls of one process.
+`FaultyDisk` replaces ``os`` in the module that writes files. `Everywhere` replaces functions of ``os`` itself, in a separate
+process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies the folder in each
+call of one process, as it would be left if the process were killed there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PRIMITIVES = ("open", "write", "fsync", "replace", "rename", "mkdir", "truncate"
 
 
 class FaultyDisk:
-    """Stands for ``os`` in the module that writes; counts what changes the disk, and fails once.
+    """Replaces ``os`` in the module that writes files; counts the calls that change the disk, one of which fails.
 
     Args:
         fail_at: number of the call that fails, from 0; None only counts.
-        number: of the error.
+        number: errno of the error.
     """
 
     def __init__(self, fail_at: int | None, number: int = 0) -> None:
@@ -45,14 +45,14 @@ class FaultyDisk:
             self.calls.append(name)
             if len(self.calls) - 1 == self._fail_at:
                 if name == "write":
-                    real(args[0], bytes(args[1])[: len(args[1]) // 2])  # a full disk takes what fits
+                    real(args[0], bytes(args[1])[: len(args[1]) // 2])  # a full disk still stores what fits
                 raise OSError(self._number, os.strerror(self._number))
             return real(*args, **kwargs)
 
         return call
 
     def put_in(self, monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-        """Put it in place of the real one."""
+        """Replace the real ``os``."""
         monkeypatch.setattr(atomic, "os", self)
         return self
 
@@ -63,12 +63,12 @@ _CHANGES = ("write", "fsync", "replace", "rename", "unlink", "remove", "rmdir", 
 
 
 class Everywhere:
-    """Counts the calls of this process that change something below a folder, and fails or is killed in one of them.
+    """Counts the calls of this process that change something below a folder; one fails, or the process is killed in it.
 
     Args:
-        folder: calls below it count, except for the lock.
+        folder: calls that change something below it count, except for the lock.
         at: number of the call, from 0; None only counts.
-        number: of the error; None: the process ends there, without any cleaning up.
+        number: errno of the error; None: the process exits there, without cleaning up.
     """
 
     def __init__(self, folder: Path, at: int | None = None, number: int | None = None) -> None:
@@ -76,7 +76,7 @@ class Everywhere:
         self.calls: list[str] = []
 
     def put_in(self, patch: pytest.MonkeyPatch) -> Everywhere:
-        """Put it in place of the real functions."""
+        """Replace the real functions."""
         for name in _CHANGES:
             patch.setattr(os, name, self._watched(name, getattr(os, name)))
         return self
@@ -104,7 +104,7 @@ class Everywhere:
         raise OSError(self._number, os.strerror(self._number))
 
     def _place(self, what: Any, folder: int | None) -> str | None:
-        """Return the path of a file below the folder, from there; None for any other one, and for the lock."""
+        """Return the path relative to the folder; None if it is the lock or not below the folder."""
         if isinstance(what, int):
             path = os.readlink(f"/proc/self/fd/{what}")
         else:
@@ -116,11 +116,11 @@ class Everywhere:
 
 
 class Copies(Everywhere):
-    """Copies a folder in every call that changes it, half of what is written there: what a kill in this call would leave.
+    """Copies a folder in every call that changes it, as a kill would leave it: of what is written, half is on disk.
 
     Args:
-        folder: calls below it count, except for the lock.
-        copies: the folder of the copies, named by the number of the call.
+        folder: calls that change something below it count, except for the lock.
+        copies: the folder for the copies; each is named by the number of its call.
     """
 
     def __init__(self, folder: Path, copies: Path) -> None:
@@ -135,7 +135,7 @@ class Copies(Everywhere):
 
 
 def copies_of(act: Callable[[], object], folder: Path, copies: Path) -> int:
-    """Act in a process of which `Copies` are made; return its exit code."""
+    """Call ``act`` in a forked process that makes `Copies` of the folder; return its exit code."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -151,12 +151,12 @@ def copies_of(act: Callable[[], object], folder: Path, copies: Path) -> int:
 
 
 def without_numbers(name: str) -> str:
-    """Return a name without the number of the process that made it."""
+    """Return a name with the id of the process that made it replaced by PID."""
     return re.sub(r"[.][0-9]+[.]", ".PID.", name)
 
 
 def state_of(folder: Path) -> str:
-    """Return a digest of everything that a command can find in a folder: all names, and all bytes but the lock's."""
+    """Return a digest of all names in a folder and of the bytes of all files but the lock."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -166,10 +166,10 @@ def state_of(folder: Path) -> str:
 
 
 def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | None) -> tuple[bool, str]:
-    """Act in a process whose call fails, or in which it is killed.
+    """Call ``act`` in a forked process in which one call fails, or which is killed in this call.
 
     Returns:
-        Whether it still succeeded, and what it raised; nothing if it was killed, or reported a `StoreError`.
+        Whether it succeeded nevertheless, and the traceback; empty if it was killed, or raised a `StoreError`.
     """
     said, says = os.pipe()
     child = os.fork()
@@ -193,7 +193,7 @@ def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | N
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return every file of a folder by its name, with its bytes; progress and lock aside."""
+    """Return the bytes of every file in a folder by its name, except for progress and lock."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     named = {str(path.relative_to(folder)): path.read_bytes() for path in files}
     return {name: read for name, read in named.items() if not name.startswith((".progress", ".lock"))}

@@ -1,4 +1,4 @@
-"""Tasks whose banks are read by others, and a fused task that reads them."""
+"""Two tasks, and a fused task that reads their banks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose task can cache the states below its bank."""
+"""A run whose task can cache the hidden states below its bank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.streams_in_code import stream, task
 
 TOP: dict[str, Any] = {"preset": "houlsby", "bottleneck": 4, "layers": "top-1"}
 TRAINING = {"batch_size": 5, "learning_rate": 0.05, "head_dropout": 0.3}
-# 24 rows in batches of 5: ten batches in two epochs; 16 rows of validation.
+# 24 rows in batches of 5: ten batches in two epochs; 16 validation rows.
 ROWS = 24
 
 
@@ -27,7 +27,7 @@ def tasks_of(place: Path, /, *, bank: dict[str, Any] = TOP, rows: int = ROWS, **
 
 
 class Open:
-    """A session with one task begun, its bank fresh."""
+    """A session in which one task has been started, with a fresh bank."""
 
     def __init__(self, tasks: TaskStream, folder: Path) -> None:
         self.run = TaskRun.begin(Session(tasks.spec, Store(folder)), tasks.spec.tasks[0], [], StopRequest())
@@ -39,7 +39,7 @@ class Open:
         return decided
 
     def filled(self) -> StateCache:
-        """Return what is kept, with its files open."""
+        """Compute the cached states and return them, with their files open."""
         decided = self.decide()
         assert decided is not None
         fill_state_cache(self.run, decided)

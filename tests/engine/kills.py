@@ -43,13 +43,13 @@ PHASES: dict[str, tuple[Any, str]] = {
 
 
 class Kills:
-    """Kills and restarts in the same folder until the run is learned, then continues in a new folder.
+    """Kills a run and restarts it in the same folder until it is learned, then continues in a new folder.
 
     Args:
-        tasks: the run.
-        whole: the digests of its banks when nothing interrupts it.
-        folder: where run folders go.
-        seconds: how long a child lives at most before it is killed.
+        tasks: the stream to learn.
+        whole: the digests of its banks when nothing interrupts the run.
+        folder: contains the run folders.
+        seconds: the longest time before a child is killed.
     """
 
     def __init__(self, tasks: TaskStream, whole: dict[str, str], folder: Path, seconds: float) -> None:
@@ -61,7 +61,7 @@ class Kills:
         self.wrong: list[str] = []
 
     def make(self, count: int, seed: int) -> None:
-        """Kill so many times, then let the last run end."""
+        """Kill ``count`` times, then let the last run end."""
         draw, run, first = random.Random(seed), self._folder / "0", True
         while sum(self.phases.values()) < count or not first:
             last = sum(self.phases.values()) >= count
@@ -75,7 +75,7 @@ class Kills:
                 first = False
 
     def _live(self, run: Path, seconds: float | None) -> bool:
-        """Learn in a child, which is killed after some time; return whether it came to its end."""
+        """Learn in a child that is killed after ``seconds``; return whether it finished before."""
         self._set("start")
         child = os.fork()
         if child == 0:
@@ -118,7 +118,7 @@ class Kills:
         self._phase[:] = phase.encode().ljust(64, b"\0")
 
     def _check_whole(self, run: Path) -> None:
-        """Nothing but whole banks, which answer as certified."""
+        """Check that the run has only complete banks, whose answers are those certified."""
         store = Store(run)
         for task in store.tasks:
             if sorted(path.name for path in store.bank_folder(task).iterdir()) != [
@@ -128,9 +128,9 @@ class Kills:
                 "probe.safetensors",
                 "router.safetensors",
             ]:
-                self.wrong.append(f"kill {sum(self.phases.values())}: half a bank of {task!r}")
+                self.wrong.append(f"kill {sum(self.phases.values())}: incomplete bank of {task!r}")
             if store.manifest(task).digest != self._whole[task]:
-                self.wrong.append(f"kill {sum(self.phases.values())}: another bank of {task!r}")
+                self.wrong.append(f"kill {sum(self.phases.values())}: different bank of {task!r}")
         if store.tasks:
             problems = [problem for task in store.tasks for problem in check_task(store, task, self._backbone).problems]
             self.wrong += [f"kill {sum(self.phases.values())}: {problem}" for problem in problems]
@@ -139,7 +139,7 @@ class Kills:
         after, where = Run(run), f"run {self.num_finished}: "
         forgot = len(self._whole) > 1 and after.results.forgetting != 0.0  # one task has nothing to forget
         if bank_digests(after) != self._whole:
-            self.wrong.append(f"{where}other banks")
+            self.wrong.append(f"{where}different banks")
         if not all(check.ok for check in after.verify(data=True)) or forgot:
             self.wrong.append(f"{where}not verified")
         names = (str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())

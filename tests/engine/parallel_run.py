@@ -1,4 +1,4 @@
-"""A small run for parallel tasks, and callbacks that kill a worker, or wait until there are two."""
+"""A small run of parallel tasks, and callbacks that kill a worker or wait for a second one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    """Return all bytes of the banks, and results.jsonl without its times and seals."""
+    """Return the bytes of all files of the banks and of backbone.json, and results.jsonl without times and seals."""
     found = {
         str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "banks").rglob("*")) if path.is_file()
     }
@@ -52,7 +52,7 @@ class DieOnce(L.Callback):
 
 
 class Tells(L.Callback):
-    """Say at every step of some tasks which process learns, wait for another one, and take one's time."""
+    """At every step of two tasks, create a file named after task and process, wait for a second file, and sleep."""
 
     def __init__(self, folder: Path, tasks: tuple[str, str]) -> None:
         self.folder, self.tasks = str(folder), tasks
@@ -68,7 +68,7 @@ class Tells(L.Callback):
 
 
 def when_two_have_begun(folder: Path, act: Callable[[], None]) -> threading.Thread:
-    """Do something when two tasks are being learned."""
+    """Call ``act`` from a thread as soon as two tasks are being learned."""
 
     def watch() -> None:
         until = time.monotonic() + 400
@@ -84,10 +84,10 @@ def when_two_have_begun(folder: Path, act: Callable[[], None]) -> threading.Thre
 def stop_half_way(
     tasks: TaskStream, folder: Path, during: tuple[str, str], callbacks: Sequence[L.Callback] = (), **more: Any
 ) -> None:
-    """Learn, and send this process a SIGTERM when two tasks are being learned, which are not committed then."""
+    """Learn, and send this process a SIGTERM when two tasks are being learned, before they are committed."""
     (folder / "begun").mkdir(parents=True)
     thread = when_two_have_begun(folder / "begun", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    # On a slow machine the signal comes while the one before them is still committed here.
+    # On a slow machine, this process may still be committing the task before them when the signal arrives.
     where = "their progress is saved|the task is committed|was committed|before task"
     with pytest.raises(Interrupted, match=where) as told:
         learn(tasks, folder / "run", callbacks=[Tells(folder / "begun", during), *callbacks], **more)

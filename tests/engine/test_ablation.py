@@ -1,4 +1,4 @@
-"""An ablation evaluates a bank without some layers, changes nothing, and explains refusals."""
+"""An ablation evaluates a bank without the changes in some layers, modifies nothing, and explains refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EMPTY: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run with a task for each of these banks."""
+    """Return the folder of a run with one task for each bank in PRESETS and EMPTY."""
     folder = tmp_path_factory.mktemp("ablated") / "run"
     tasks = [task(name, bank=bank, **FEW) for name, bank in PRESETS.items()]
     tasks += [task(name, bank=bank, training={"epochs": 1}, **FEW) for name, bank in EMPTY.items()]
@@ -66,7 +66,7 @@ def validation(run: Run, name: str) -> Any:
 
 
 def outputs(run: Run, name: str, bank: Bank) -> tuple[Tensor, dict[str, float]]:
-    """Return what a bank says to the validation rows of a task, and its scores, with a learner made for it."""
+    """Return a bank's outputs for a task's validation rows, and its scores, computed by a new learner."""
     models, held = run.session.models, run.session.models.held(name)
     learner = ContinualLearner(held.backbone)
     learner.add_bank(held.plan, bank)
@@ -134,7 +134,7 @@ def test_ablation_does_not_change_the_run_or_other_tasks(learned: Path, tmp_path
     assert run.predict(texts, mixed) == answers
     assert all(check.ok for check in run.verify())
     assert files(folder) == before
-    # What else is in memory makes no difference.
+    # The result does not depend on which banks are in memory.
     assert {name: Run(folder).ablate(name) for name in PRESETS} == found
 
 
@@ -145,7 +145,7 @@ def test_rows_are_read_once_and_equivalent_spans_evaluated_once(learned: Path, m
     monkeypatch.setattr(measure, "evaluate", measured)
     monkeypatch.setattr(run.session, "split", read)
     found = run.ablate("upper", progress=lambda done, total: told.append((done, total)))
-    # Nothing is in layer 0: the whole bank and the one without layer 1 are all that there is.
+    # The bank changes nothing in layer 0, so only two variants differ: the whole bank, and the bank without layer 1.
     assert (measured.call_count, read.call_count, told) == (2, 1, [(1, 2), (2, 2)])
     assert found[0, 0].scores == found.scores
     assert found[0, 0].relative == 0
@@ -182,7 +182,7 @@ def test_undefined_score_has_no_relative_change(
     )
 
     def constant(learner: ContinualLearner, *given: Any) -> Any:
-        # A bank that says the same to every row: no correlation is defined.
+        # As if the bank predicted the same number for every row: then no correlation is defined.
         found = evaluate(learner, *given)
         assert isinstance(learner.active_bank, AblatedView)
         return found.model_copy(update={"scores": {}}) if learner.active_bank.removed else found
@@ -248,7 +248,7 @@ def test_number_of_spans(count: int) -> None:
 
 
 def on_disk(backbone: Path, folder: Path, *, with_test: bool = True) -> Path:
-    """Return a run whose rows lie in files."""
+    """Return a run whose rows are read from files."""
     write_rows(folder / "data", "one")
     if not with_test:
         (folder / "data" / "test.jsonl").unlink()

@@ -1,4 +1,4 @@
-"""An ablation is consistent as JSON, figure, table and page, and refuses contradictions."""
+"""An ablation is the same as JSON, figure, table and page, and contradictory values are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from continual_petl.errors import InputError
 
 
 def made(layers: int = 3, full: float | None = 0.8, **more: Any) -> Ablation:
-    """Return an ablation in which each removed layer costs the same."""
+    """Return an ablation in which every removed layer costs the same share of the score."""
     cells = []
     for first, last in combinations_with_replacement(range(layers), 2):
         score = None if full is None else full * (1 - (last - first + 1) / (2 * layers))
@@ -194,6 +194,6 @@ def test_page_is_a_single_offline_file(tmp_path: Path) -> None:
     assert evil not in text
     assert text.count('class="data"') == 2
     assert "Plotly" in text
-    assert text.count("<script") == text.count("</script>"), "plotly ends no script of the page"
+    assert text.count("<script") == text.count("</script>"), "a script of plotly contains </script>"
     found = re.findall(r'data-name="ablation-\d">(.*?)</script>', text)
     assert [json.loads(each)["data"][0]["type"] for each in found] == ["heatmap", "heatmap"]

@@ -1,4 +1,4 @@
-"""A later task is learned from the saved banks alone; the status of each cell of R."""
+"""A later task needs only the saved banks, no earlier data; every cell of R has a status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = {"epochs": 1}
 
 
 def task_on_disk(name: str, folder: Path) -> dict[str, Any]:
-    """Write a task's rows as files, and return the task."""
+    """Write a task's rows to files, and return the task."""
     rows = classification_rows(name, 48)
     (folder / name).mkdir(parents=True)
     for split, part in {"train": rows[:24], "validation": rows[24:32], "test": rows[32:]}.items():
@@ -63,7 +63,7 @@ def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path
     assert "test rows are not available" in found["one"].problems[0]
     assert (found["one"].ok, found["one"].verdict) == (False, "rows not checked")
     assert (found["three"].problems, found["three"].verdict) == ((), "unchanged")
-    # The third bank equals that of a run without missing data, and predictions still work.
+    # The third bank is the same as in a run without missing data, and predictions still work.
     shutil.rmtree(data)
     alone = learn(stream(backbone_folder(), [task_on_disk("three", data)]), tmp_path / "alone")
     assert bank_digests(run) == before | bank_digests(alone)
@@ -88,7 +88,7 @@ FOUR = [task(name, num_rows=16) for name in ("a", "b", "c", "d")]
 
 
 def statuses(run: Run) -> list[str]:
-    """Return the lower triangle of R as letters: measured, certified, not measured."""
+    """Return the lower triangle of R as letters: (m)easured, (c)ertified or (n)ot measured."""
     return ["".join(status[0] for status in line[: number + 1]) for number, line in enumerate(run.results.status)]
 
 
@@ -118,7 +118,7 @@ def test_evaluate_options_with_few_tasks(
 def test_evaluation_cost_does_not_grow_with_the_number_of_tasks(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the limits set down to 1 task, four are many."""
+    """The limits are lowered to 1 task, so that four tasks exceed them."""
     for name in ("MEASURE_ALL_UP_TO", "_SAMPLE", "_CHECKED"):
         monkeypatch.setattr(result_row, name, 1)
 
@@ -126,7 +126,7 @@ def test_evaluation_cost_does_not_grow_with_the_number_of_tasks(
         return statuses(learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / policy))
 
     sample, certified, auto = map(learned, ("sample", "certified", "auto"))
-    # One measured and one certified besides the new task; the last row is complete.
+    # Besides the new task, one task is measured and one certified; the last row is complete.
     assert sample[:2] == ["m", "mm"]
     assert sorted(sample[2]) == sorted("cmm")
     assert sorted(sample[3]) == sorted("ccmm")
@@ -134,11 +134,11 @@ def test_evaluation_cost_does_not_grow_with_the_number_of_tasks(
     assert certified[3] == "cccm"
     assert auto == certified
     assert learned("all") == ["m", "mm", "mmm", "mmmm"]
-    assert sample == statuses(Run(tmp_path / "sample")), "which ones is a matter of the seed, not of luck"
+    assert sample == statuses(Run(tmp_path / "sample")), "the seed determines which tasks are measured"
 
 
 def test_an_undefined_score_is_not_forgetting(backbone_folder: Folder, tmp_path: Path) -> None:
-    """The correlation of constant numbers is not defined, then as now."""
+    """The correlation with a constant is undefined, both when the task is learned and later."""
     from tests.streams_in_code import regression_task
 
     constant = {**regression_task("a", num_rows=16), "metric": "pearson", "bank": "probe"}
@@ -159,7 +159,7 @@ def test_run_without_new_tasks_does_not_change_later_defaults(backbone_folder: F
     spec = Run(tmp_path / "run").session.spec
     assert (spec.training.epochs, spec.training.learning_rate) == (1, stream(folder, [one]).spec.training.learning_rate)
     assert (spec.bank.preset, spec.evaluate) == ("houlsby", "certified")
-    # With a task to learn, the stream as it is given counts, for it and for later ones.
+    # If there is a task to learn, the given stream's settings apply to it and to later tasks.
     tasks = [one, task("two", num_rows=16)]
     run = learn(stream(folder, tasks, training={"epochs": 2}, bank="lora"), tmp_path / "run")
     assert (run.store.manifest("one").training.epochs, run.store.manifest("two").training.epochs) == (1, 2)
@@ -175,7 +175,7 @@ def test_verify_names_the_split_it_evaluates(backbone_folder: Folder, tmp_path: 
 
 @pytest.mark.slow
 def test_merged_stream_settings_stay_consistent(backbone_folder: Folder, tmp_path: Path) -> None:
-    """Settings of two streams that are sound by themselves may not go together."""
+    """Settings of two streams may be valid in each stream, but not together."""
     folder, one, two = backbone_folder(), task("one", num_rows=16, bank="lora"), task("two", num_rows=16)
     copies = stream(folder, [one, two], training=QUICK, bank={"preset": "lora", "start_from": "one"})
     learn(copies, tmp_path / "copies")
@@ -194,5 +194,5 @@ def test_settings_used_only_by_a_forgotten_task_are_removed(backbone_folder: Fol
     learn(stream(backbone_folder(), both, training={"epochs": 1, "momentum": 0.5}), tmp_path / "run")
     run = forget(tmp_path / "run", "one")
     assert [each.name for each in run.session.spec.tasks] == ["two"]
-    assert run.session.spec.training.momentum == 0.9, "the default"
+    assert run.session.spec.training.momentum == 0.9, "not the default"
     assert all(check.ok for check in run.verify())

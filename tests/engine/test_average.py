@@ -1,4 +1,4 @@
-"""Averages: the gradient of a weight against autograd, and the combination of tensors."""
+"""Averages: the gradients of the weights equal those of autograd, and tensors are combined exactly."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_gradient_of_the_weights_is_that_of_autograd(count: int) -> None:
     callback.on_after_backward(NO_TRAINER, NO_MODULE)
     assert logits_K.grad is not None
     torch.testing.assert_close(callback._logits_K.grad, logits_K.grad, rtol=1e-4, atol=1e-4)
-    # Only the head has gradients left for the task's optimizer.
+    # The task's optimizer gets gradients of the head only.
     assert {name for name, p in bank.named_parameters() if p.grad is not None} == {"head.weight", "head.bias"}
 
 

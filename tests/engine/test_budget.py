@@ -1,4 +1,4 @@
-"""Token budgets in a whole run: exact step counts, and refusals before training."""
+"""With a token budget, step counts are exact, and rows that exceed it are refused before training."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.learner.test_memory import Fails
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
-BUDGET = 60  # rows of 5 to 15 tokens: 4 to 8 of them
+BUDGET = 60  # 4 to 8 rows of 5 to 15 tokens
 
 
 class Steps(L.Callback):
-    """Notes the tokens of each batch, and the learning rate of each step."""
+    """Records the number of tokens of each batch, and the learning rate of each step."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -50,7 +50,7 @@ def test_schedule_and_dry_run_count_the_actual_steps(backbone_folder: Folder, tm
     run = learn(_stream(backbone_folder), tmp_path / "run", callbacks=[steps])
     assert facts.num_steps == len(steps.tokens) > 3 * 40 / 8
     assert max(steps.tokens) <= BUDGET
-    # The rate falls to zero with the step after the last: a schedule that counted other steps would end elsewhere.
+    # The rate would be zero in the step after the last. With a wrong number of steps it would end at another value.
     assert 0 < steps.rates[-1] == pytest.approx(0.02 / (len(steps.rates) - round(0.1 * len(steps.rates))))
     assert all(check.ok for check in run.verify(data=True))
 

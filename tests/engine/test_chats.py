@@ -1,4 +1,4 @@
-"""Conversations are learned, certified, predicted, resumed and forgotten like the rows of every other task."""
+"""Tasks of conversations are learned, certified, predicted, resumed and forgotten like all others."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_rows_are_texts_or_messages_alone_or_mixed_with_other_tasks(learned: Pat
         ([[{"role": "tool", "content": "w1"}]], "message 1 has role 'tool'"),
     ],
 )
-def test_rows_that_are_no_conversations_are_refused(learned: Path, row: Any, what: str) -> None:
+def test_rows_that_are_not_conversations_are_refused(learned: Path, row: Any, what: str) -> None:
     with pytest.raises(InputError) as caught:
         Run(learned).predict(row, task="talk")
     assert str(caught.value).startswith("task 'talk': row 1 is ")
@@ -206,7 +206,7 @@ def test_packed_conversations_learn_the_same_tokens(backbone: Path, tmp_path: Pa
     assert sum(int(mask.sum()) for mask in learned) == 2 * 3 * 24
 
 
-def test_conversations_are_learned_with_an_own_trainer(backbone: Path) -> None:
+def test_conversations_are_learned_with_a_custom_trainer(backbone: Path) -> None:
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
     data = begin_task(learner, chat_stream(backbone, talk()), "talk")
     assert learner.plan.chat is not None
@@ -239,7 +239,7 @@ def test_a_task_of_conversations_can_be_forgotten(own: Path) -> None:
 
 
 def test_another_template_of_the_tokenizer_changes_nothing(learned: Path, tmp_path: Path, backbone: Path) -> None:
-    """The certificate's own template answers."""
+    """Predictions use the template in the certificate."""
     before = Run(learned).predict("w3 w50", task="talk")
     file = backbone / "chat_template.jinja"
     template = file.read_text("utf-8")
@@ -320,7 +320,7 @@ def test_messages_without_chat_are_refused_with_what_to_write(backbone: Path, tm
 def test_answers_are_learned_up_to_their_end(backbone: Path, tmp_path: Path) -> None:
     training = {"epochs": 30, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32"}
     run = learn(chat_stream(backbone, talk(), training=training), tmp_path / "run")
-    # Every answer ends with this word; which word of the question comes first is harder.
+    # Every answer ends with w60; its first word, from the question, is harder to learn.
     for answer in run.predict(["w3 w50", "w9 w50"], task="talk"):
         assert str(answer.value).endswith("w60")
         assert len(str(answer.value).split()) <= 2

@@ -1,4 +1,4 @@
-"""A task learned with gradient checkpointing gets the same bank, and its certificate records the setting."""
+"""Gradient checkpointing does not change the learned bank; the certificate records the setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes, interrupted by signals and by kills at every kind of point."""
+"""Real processes are interrupted by signals, or killed at any of several points."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ QUICK = ("half-a-checkpoint",)
 SLOW = tuple(instant for instant in INSTANTS if instant not in QUICK)
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
 
 class Started:
-    """A process that does what `crash.main` does, forked so that torch is not imported again."""
+    """A process that runs `crash.main`, forked so that torch is not imported again."""
 
     def __init__(self, *arguments: str) -> None:
         reads, self._to = os.pipe()
@@ -42,7 +42,7 @@ class Started:
         self.said = os.fdopen(said)
 
     def end(self) -> tuple[str, int]:
-        """Let it go on; return what it said from then on, and its exit code."""
+        """Let the process continue; return what it prints from then on, and its exit code."""
         os.write(self._to, b"\n")
         os.close(self._to)
         with self.said:
@@ -56,7 +56,7 @@ def uninterrupted(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFact
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return every file of a run folder, process numbers left out."""
+    """Return the names of all files in a run folder, without process ids."""
     found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return sorted(re.sub(r"\.\d+\.new", ".new", name) for name in found)
 
@@ -74,7 +74,7 @@ def test_run_killed_at_any_point_resumes_to_the_same_banks(
     problems = []
     for instant in instants:
         folder = tmp_path / instant
-        # Whole tasks or no tasks, at once and readable.
+        # Before anything is resumed, the folder can be read, and each task is there completely or not at all.
         committed = ["one", "two"] if instant in ("after-the-commit", "row-measured") else ["one"]
         if Run(folder).store.tasks != committed or not all(check.ok for check in Run(folder).verify()):
             problems.append(f"{instant}: {Run(folder)}")
@@ -97,11 +97,11 @@ def test_signal_saves_exits_and_run_resumes(
     process = Started(str(backbone_folder()), str(tmp_path / "run"))
     for _ in range(5):
         assert process.said.readline() == "step\n"
-    # Meanwhile no other process may write.
+    # No other process may write to the run meanwhile.
     with pytest.raises(StoreError, match="another process is writing to this run"):
         learn(tasks_of(backbone_folder()), tmp_path / "run")
     os.kill(process.number, number)
-    # The step is finished, and no other begun.
+    # The process finishes the step and starts no other.
     assert process.end() == ("", 100 + number)
     assert (tmp_path / "run" / ".progress" / "one" / "last.ckpt").is_file()
     assert bank_digests(learn(tasks_of(backbone_folder()), tmp_path / "run")) == uninterrupted

@@ -63,7 +63,7 @@ def test_flipped_bit_is_reported_or_harmless(half: HalfLearned, tmp_path: Path, 
             num_told += 1
             if name not in str(error) or "Delete the folder" not in str(error) or not (run / ONE / LAST).exists():
                 wrong.append(f"{what}: {error}")
-    print(f"{num_told} of {len(flips)} flips were told")
+    print(f"{num_told} of {len(flips)} flips were reported")
     assert wrong == []
     assert num_told > len(flips) // 2
 
@@ -102,14 +102,14 @@ def test_best_bank_without_a_checkpoint_is_rebuilt(half: HalfLearned, tmp_path: 
 
 
 class Harmful:
-    """What a checkpoint of a stranger would execute."""
+    """Runs a command when it is unpickled, as a malicious checkpoint would."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
         return os.system, ("echo executed > executed",)
 
 
 def forgeries(real: dict[str, Any]) -> dict[str, object]:
-    """Return forged checkpoints by what is wrong with them; none may be resumed from."""
+    """Return forged checkpoints by what is wrong with them; training must not resume from any of them."""
     found: dict[str, object] = {"harmful": {"epoch": Harmful()}, "a list": [1], "another mapping": {"a": 1}}
     for name in real:
         found[f"without {name}"] = {key: value for key, value in real.items() if key != name}

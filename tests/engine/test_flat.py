@@ -1,4 +1,4 @@
-"""The cost of a task does not grow with the number of earlier tasks: measured in reads, calls and lines, not in seconds."""
+"""The cost of a task, measured in files read and calls, does not grow with the number of earlier tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = {"epochs": 1}
 
 
 class _Counts(StreamCallback):
-    """What was looked at, by task: from the end of the one before to its own end."""
+    """Counts, for each task, the files opened and checked since the end of the task before."""
 
     def __init__(self, looks: Looks, folder: Path) -> None:
         self._looks, self._folder = looks, folder
@@ -66,18 +66,18 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
             counts = _Counts(Looks(folder, patch), folder)
             watching = [NoForgetting("digests", limit=2), counts]
             learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
-        # The first task includes opening the store, and the last row of a stream is complete.
+        # Task "b", since "a" includes opening the store, and the row after the last task measures all tasks.
         found[count] = counts.found["b"]
     opened, asked = found[6]
     assert found[30][0] == opened
     assert opened["safetensors"] > 0
-    # Which of the earlier tasks were drawn decides how often one is looked at twice.
+    # The earlier tasks are drawn at random, so a few may be checked twice.
     assert abs(found[30][1] - asked) <= 12
 
 
 @pytest.mark.slow
 def test_row_that_measures_all_tasks_grows(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
-    """The counting sees growth where there is some."""
+    """The counts grow where they are expected to, so the test above could fail."""
     found = []
     for count in (2, 6):
         folder = multiply(shutil.copytree(first, tmp_path / str(count)), count)
@@ -101,14 +101,14 @@ def test_writer_notices_added_and_removed_banks(first: Path, tmp_path: Path) -> 
     store = Store(folder)
     with store.lock():
         links = store.links()
-        assert store.links() is links, "nothing is looked at again"
+        assert store.links() is links, "links were read again although the lock is held"
         aside = tmp_path / "aside"
         shutil.move(store.bank_folder("copy2"), aside)
         assert store.tasks == ["one", "copy1", "copy3"]
         assert store.broken().keys() == {"copy3"}
         shutil.move(aside, store.bank_folder("copy2"))
         assert store.links() == links
-    assert store.links() is not links, "who holds no lock looks every time"
+    assert store.links() is not links, "without the lock, links must be read every time"
 
 
 def test_bank_lost_during_training_is_reported(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:

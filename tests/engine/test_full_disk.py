@@ -1,4 +1,4 @@
-"""Every write of a run fails once: a clear error, the store unchanged, and the same command resumes."""
+"""Each write of a run may fail: the error is clear, the store is unchanged, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tasks_of(backbone: Path) -> TaskStream:
 
 
 class Learned:
-    """A run with one task learned of two, and what the second one becomes when nothing fails."""
+    """A run in which one of two tasks is learned, and the banks and writes of a run in which nothing fails."""
 
     def __init__(self, backbone: Path, folder: Path) -> None:
         self.tasks, self.folder = tasks_of(backbone), folder / "first"
@@ -48,7 +48,7 @@ class Learned:
         self._resumed: set[str] = set()
 
     def fails_at(self, call: int, number: int, folder: Path) -> list[str]:
-        """Fail in one call; return what is wrong afterwards."""
+        """Let one call fail; return what is wrong afterwards."""
         shutil.copytree(self.folder, folder)
         with pytest.MonkeyPatch.context() as patch:
             FaultyDisk(call, number).put_in(patch)
@@ -58,7 +58,7 @@ class Learned:
         if str(folder) not in str(told.value) or os.strerror(number) not in str(told.value):
             wrong.append(f"{where}says {told.value}")
         now, tasks = content(folder), Run(folder).store.tasks
-        if tasks == ["one"]:  # the stream file comes first; it is the old one or the new one
+        if tasks == ["one"]:  # the stream file is written first, so it may be old or new
             wrong += [
                 where + name
                 for name in self.before | now
@@ -68,7 +68,7 @@ class Learned:
             wrong.append(f"{where}the store holds {tasks}")
         if left := [str(path) for path in folder.rglob("*.new")]:
             wrong.append(f"{where}left behind {left}")
-        # Many failures leave the same folder, byte for byte, from which the same command goes on in the same way.
+        # Many failures leave the same bytes in the folder; the command is repeated only once for each state.
         if (state := state_of(folder)) not in self._resumed and bank_digests(learn(self.tasks, folder)) != self.digests:
             wrong.append(f"{where}another bank")
         self._resumed.add(state)
@@ -83,7 +83,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_failing_writes_leave_the_run_unchanged(learned: Learned, tmp_path: Path) -> None:
     last_rename = len(learned.calls) - 1 - learned.calls[::-1].index("rename")
-    # What follows the commit's rename is the flush of its folder: open, fsync.
+    # After the commit's rename, its folder is flushed: open, fsync.
     for call, number in ((last_rename + 2, errno.EIO), (last_rename - 9, errno.ENOSPC)):
         assert learned.fails_at(call, number, tmp_path / "run") == []
 
@@ -93,9 +93,7 @@ def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path
     wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
-    print(
-        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} folders that differ"
-    )
+    print(f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} different folders")
     assert wrong == []
 
 
@@ -112,7 +110,7 @@ def test_full_disk_is_reported_on_the_command_line(
 
 
 def _steps(folder: Path) -> list[tuple[str, Callable[[], object]]]:
-    """Return one write of each kind, over old content and where there was none."""
+    """Return one write of each kind, with and without existing content."""
 
     def make(name: str) -> None:
         with new_folder(folder / name) as inside:
@@ -150,7 +148,7 @@ def test_every_step_of_every_write_is_rolled_back(tmp_path: Path, monkeypatch: p
             if failed:
                 now = content(folder)
                 assert os.strerror(number) in told
-                # The torn end never counted.
+                # The incomplete last line was never valid, so it may be removed.
                 whole = line_bytes({"a": 1})
                 assert (folder / "lines").read_bytes() in (whole, whole + b'{"torn'), name
                 assert {k: v for k, v in now.items() if k != "lines"} == {
@@ -176,7 +174,7 @@ def test_failed_rollback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 class Stop(L.Callback):
-    """Ask for an end in the first batch."""
+    """Request a stop in the first batch."""
 
     def on_train_batch_start(self, *args: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
@@ -215,9 +213,9 @@ def test_unwritable_checkpoint_leaves_the_old_one(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_file_size_limit_of_the_system_is_handled(learned: Learned, tmp_path: Path) -> None:
-    """No injection: the system refuses files above a size, which the bank reaches and the small files do not."""
+    """Here the system itself refuses files above a size that only the bank exceeds."""
     run = shutil.copytree(learned.folder, tmp_path / "run")
     size = (run / "banks" / "one" / "bank.safetensors").stat().st_size
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Fused banks in a run: what they read is unchanged, is named in the certificate, and cannot be lost unnoticed."""
+"""Fused banks in a run: the banks they read stay unchanged, are named in the certificate, and their loss is noticed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_certificate_names_the_banks_that_were_read(
     assert manifest.bank == a.bank.model_copy(update={"fuse": ("a", "b")})
     assert (manifest.parent, a.reads) == (None, ())
     assert b'"reads"' not in bank_files(parents_run, "a")["banks/a/bank.json"]
-    # Per site 3 D^2 + D + 1 for Q, K, V and the gate, however many banks are read; what is read is not stored again.
+    # Per site 3 D^2 + D + 1 for Q, K, V and the gate, for any number of banks, which are not stored again.
     assert manifest.parameters["modifications"] == 2 * (3 * 16 * 16 + 16 + 1)
     assert bank_files(folder, "a", "b") == bank_files(parents_run, "a", "b")
     assert all(check.ok for check in Run(folder).verify(data=True))
@@ -82,13 +82,13 @@ def test_bank_read_in_a_fresh_process_answers_with_the_same_bits(folder: Path) -
     assert again.stdout == here
 
 
-def test_fused_bank_answers_otherwise_than_the_backbone_alone(folder: Path) -> None:
+def test_fused_bank_answers_differently_from_the_backbone_alone(folder: Path) -> None:
     run = Run(folder)
     held = run.session.models.held("f")
     gates = [tensor for name, tensor in held.bank.tensors().items() if name.endswith("gate")]
     assert len(gates) == 2
     assert all(gate.abs() > 1e-3 for gate in gates)
-    # What it reads is in memory too.
+    # The banks it reads are in memory too.
     stored = [num_bytes(run.store.manifest(name).tensors) for name in ("f", "a", "b")]
     assert held.num_bytes == sum(stored)
 
@@ -111,7 +111,7 @@ def test_fused_task_waits_for_the_banks_that_it_reads(backbone_folder: Folder, p
     spec = tasks_of(backbone_folder(), task("c"), fused("f", fuse=("c", "a")), task("d")).spec
     needs = needed(Session(spec, Store(parents)), spec.tasks)
     assert needs == {"a": set(), "b": set(), "c": set(), "f": {"a", "c"}, "d": set()}
-    # Those learned before are there already.
+    # A task does not wait for banks that are already learned.
     assert needed(Session(spec, Store(parents)), spec.tasks[2:])["f"] == {"c"}
 
 
@@ -130,7 +130,7 @@ def test_bank_that_is_read_cannot_be_forgotten_or_replaced(
     assert main(["forget", str(folder), name]) == 2
     assert "cannot be forgotten" in capsys.readouterr().err
     assert bank_files(folder, "a", "b", "f") == before
-    # The fused tasks themselves can be, and then the others.
+    # The fused tasks can be forgotten, and after them the tasks whose banks they read.
     for each in ("g", "f", name):
         forget(folder, each)
     assert problems(folder) == {}
@@ -150,7 +150,7 @@ def test_fused_task_can_be_replaced_by_one_that_reads_other_banks(backbone_folde
 def test_banks_that_are_not_in_the_stream_can_be_read(backbone_folder: Folder, parents: Path, fused_run: Path) -> None:
     run = learn(stream(backbone_folder(), [fused()], bank=BANK, training=TRAINING), parents)
     assert bank_digests(run)["f"] == bank_digests(Run(fused_run))["f"]
-    # Also as the bank of every task that is added from now on.
+    # The default bank of a stream can read them too.
     learn(stream(backbone_folder(), [task("g", num_rows=16)], bank=fused()["bank"], training=TRAINING), parents)
     assert [parent.task for parent in Run(parents).store.manifest("g").reads] == ["a", "b"]
     assert problems(parents) == {}
@@ -175,7 +175,7 @@ def test_missing_bank_is_noticed_by_its_readers(folder: Path) -> None:
     assert "reads the bank" not in found["b"]
     says = f"task 'f' reads the bank of 'a', which is missing in {folder}. Restore it from a copy of the folder."
     assert found["f"] == says
-    # Also without the backbone, or without replaying the probe.
+    # It is noticed without a backbone too, when no probe is replayed.
     assert says in check_task(Store(folder), "f", None).problems
     with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', which is missing"):
         Run(folder).predict("w3", "f")
@@ -188,7 +188,7 @@ def test_bank_with_another_digest_is_noticed_by_its_readers(folder: Path) -> Non
     damaged = problems(folder)
     assert damaged.keys() == {"a", "f"}
     assert damaged["f"].startswith("task 'f' reads other banks: task 'a': ")
-    # As someone would change it who knows how certificates are sealed.
+    # The certificate is sealed again, as an attacker who knows the format could do.
     other = "0" * 64
     edit(folder / "banks" / "a" / "bank.json", sealed=True, digest=other)
     certified = store.manifest("f").reads[0].digest

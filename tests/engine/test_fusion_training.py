@@ -1,4 +1,4 @@
-"""Training a fused bank: the same bank in any process and after a stop; what cannot be fused is refused before it."""
+"""Training a fused bank gives the same bank in any process and after a stop; impossible fusions are refused before."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parents(parents_run: Path, tmp_path: Path) -> Path:
 
 
 class Stop(L.Callback):
-    """End the fused task's training in the middle, as a lost process would."""
+    """Abort the fused task's training halfway, as if the process were lost."""
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if module.active == "f" and trainer.global_step == 5:
@@ -83,7 +83,7 @@ def test_stopped_fused_task_resumes_to_the_same_bank_unless_a_bank_that_it_reads
     stopped = Path(shutil.copytree(parents, tmp_path / "stopped"))
     run = learn(tasks_of(backbone_folder()), parents)
     assert files_of(parents) == files_of(fused_run)
-    # Nothing reads that bank yet, so it may be replaced; the fused task then begins again.
+    # No committed bank reads "a" yet, so "a" may be replaced; the fused task then starts over.
     changed = stream(
         backbone_folder(), [PARENTS[0] | {"training": {"learning_rate": 0.01}}, *PARENTS[1:], fused()], bank=BANK,
         training=TRAINING,
@@ -104,14 +104,14 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
     assert report.state == "learned", report.message
     seconds = commit_staged(session, tasks.spec.tasks[2], report.notices, [], StopRequest())
     finish_task(session, "f", [], seconds, StopRequest())
-    # No callback has verified earlier certificates here, which results.jsonl counts.
+    # results.jsonl counts how many earlier certificates the callbacks have verified; there is no callback here.
     assert {k: v for k, v in files_of(parents).items() if k != "results"} == {
         k: v for k, v in files_of(fused_run).items() if k != "results"
     }
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_two_processes_learn_the_same_fused_bank_after_a_kill(
     backbone_folder: Folder, fused_run: Path, tmp_path: Path
@@ -139,11 +139,11 @@ def test_banks_in_upper_layers_are_fused_there(backbone_folder: Folder, tmp_path
     assert run.store.manifest("f").bank.layers == "top-1"
     assert {name.split(".")[2] for name in run.store.tensors("f") if "ffn" in name} == {"layer_1"}
     assert all(check.ok for check in run.verify(data=True))
-    # Nothing acts in the other layer.
+    # The bank has no changes in layer 0.
     assert run.ablate("f")[0, 0].relative == 0.0
 
 
-def test_own_trainer_reads_the_banks_in_memory(backbone_folder: Folder) -> None:
+def test_custom_trainer_reads_the_banks_in_memory(backbone_folder: Folder) -> None:
     tasks = tasks_of(backbone_folder())
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     with pytest.raises(

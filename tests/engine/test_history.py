@@ -1,4 +1,4 @@
-"""The training history of a task is stored with its bank: bounded, the same after an interruption, certified."""
+"""A task's training history is stored with its bank; it is bounded, certified, and the same after an interruption."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_history_of_a_long_fit_is_thinned(
     tasks = stream(backbone_folder(), [task("one", num_rows=21)], training={"batch_size": 3, "epochs": 5})
     history = learn(tasks, tmp_path / "run").store.history("one")
     losses = history.curve.losses
-    assert [point.step for point in losses] == [*range(2, 35, 2), 35], "the last range is shorter"
+    assert [point.step for point in losses] == [*range(2, 35, 2), 35], "the last point covers the rest"
 
 
 @pytest.mark.slow

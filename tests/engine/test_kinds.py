@@ -1,4 +1,4 @@
-"""A run over tasks of every kind: learned, certified, predicted, interrupted and resumed."""
+"""Tasks of every kind are learned, certified, predicted, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stream_of_kinds(backbone: Path, kinds: tuple[str, ...], **more: Any) -> Task
 
 @pytest.fixture(scope="module")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return one run folder for each backbone."""
+    """Return one run folder for each family."""
     folder = tmp_path_factory.mktemp("kinds")
     for family, kinds in FAMILIES.items():
         learn(stream_of_kinds(backbone_folder(family), kinds), folder / family)
@@ -74,7 +74,7 @@ def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
 
 @pytest.mark.parametrize(("family", "kind"), [(family, kind) for family in FAMILIES for kind in FAMILIES[family]])
 def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kind: str) -> None:
-    """To the bit, and those that the certificate of the scores has a digest of."""
+    """Predictions equal the evaluated outputs bit for bit, and their scores equal those in the certificate."""
     run = Run(learned[family])
     session, manifest = run.session, run.store.manifest(kind)
     tasks = TaskStream(session.spec)
@@ -147,7 +147,7 @@ def test_class_weights_affect_loss_and_manifest_but_not_scores(backbone_folder: 
     assert manifests["balanced"].class_weights == tuple(24 / (2 * count) for count in counts)
     assert manifests["named"].class_weights == (1.0, 50.0)
     assert len({manifest.digest for manifest in manifests.values()}) == 3
-    # Whatever the weights: the share of rows.
+    # Accuracy is the share of correct rows, whatever the weights.
     right = [answer.value for answer in runs["named"].predict([row["text"] for row in rows["test"]], "one")]
     share = sum(value == row["label"] for value, row in zip(right, rows["test"], strict=True)) / len(right)
     assert manifests["named"].scores["test"].scores["accuracy"] == pytest.approx(share)
@@ -184,7 +184,7 @@ def test_rows_of_another_kind_are_refused(
 
 
 def test_causal_lm_is_evaluated_with_its_certified_settings(backbone_folder: Folder, tmp_path: Path) -> None:
-    """A larger max_target_length would cut its sources shorter, another generation would not fit behind them."""
+    """With a larger max_target_length its sources would be cut shorter, with more new tokens they would not fit."""
     draw = random.Random(1)
     rows = [{"source": " ".join(draw.choices(WORDS, k=50)), "target": draw.choice(WORDS[:4])} for _ in range(30)]
     data = {"train": rows[:16], "validation": rows[16:22], "test": rows[22:]}

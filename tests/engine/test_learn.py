@@ -1,4 +1,4 @@
-"""A run from stream to verified banks on disk."""
+"""`learn` turns a stream into verified banks on disk, and refuses what cannot be learned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_task_is_learned_and_verified(backbone_folder: Folder, tmp_path: Pat
     ]
     files = {p.name for p in (tmp_path / "run" / "banks" / "first").iterdir()}
     assert files == {"bank.safetensors", "bank.json", "probe.safetensors", "history.json", "router.safetensors"}
-    # From the folder alone, as another process would.
+    # Verify from the folder alone, as another process would.
     (check,) = Run(tmp_path / "run").verify()
     assert check.ok
     assert check.how == "digests and probe, bit for bit"
@@ -142,7 +142,7 @@ def test_trainer_objects_are_not_written_to_the_stream(backbone_folder: Folder, 
 
 @pytest.mark.slow
 def test_diverged_bank_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
-    """Its logits are NaN, and argmax would call every row by the first label."""
+    """Its logits are NaN, so argmax would predict the first label for every row."""
     training = {"learning_rate": 1e30, "gradient_clip": None}
     with pytest.raises(
         InputError, match=r"task 'first': learning diverged: .*Lower training\.learning_rate \(it was 1e\+30\)"
@@ -175,7 +175,7 @@ def test_shared_bank_cannot_change_its_form(backbone_folder: Folder, tmp_path: P
 def test_shared_full_copy_with_pooler_is_refused_for_word_tasks(
     backbone_folder: Folder, tmp_path: Path, preset: str
 ) -> None:
-    """The tags of words do not go through BERT's pooler, whatever the pooling is."""
+    """Word tagging does not use BERT's pooler, whatever ``pooling`` says."""
     tasks = [task("first", num_rows=16), task_of_kind("token-classification", "second", num_rows=16)]
     backbone = {"name": str(backbone_folder()), "pooling": "pooler"}
     mixed = stream(backbone_folder(), tasks, bank={"preset": preset, "scope": "shared"}, backbone=backbone)

@@ -1,4 +1,4 @@
-"""Adding a task to a run of many costs as much as within one command: a sample of certificates is checked."""
+"""Adding a task to a run with many tasks checks only a sample of the certificates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_banks_read_do_not_grow_with_the_number_of_tasks(
             looks = Looks(folder, patch)
             assert learn_at_the_command_line(folder) == 0
             found[count] = sum(path.endswith("bank.safetensors") for path in looks.opened)
-    # The sample of 20 that `NoForgetting` takes after every task, the row's, the verdict's.
+    # `NoForgetting` checks a sample of 20 after every task; the row of R and the verdict check a few more.
     assert 20 <= found[60] <= 26
     assert found[60] == found[90]
 
@@ -75,9 +75,9 @@ def test_verdict_says_what_was_checked_and_carried_over(
     assert results.carried == 4
     scores = [Run(folder).store.manifest(name).score for name in results.tasks]
     assert results.acc == pytest.approx(sum(score or 0.0 for score in scores) / 7)
-    assert math.isnan(results.bwt), "of some tasks no later score is known"
+    assert math.isnan(results.bwt), "some tasks have no later score"
     assert sum(status != "not measured" for status in results.row_status(6)) == 3
-    # A command that learned enough tasks checks all of them.
+    # If a command learns enough tasks, it checks all certificates.
     tasks = [task(f"more{number}", num_rows=16) for number in range(6)]
     run = learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder)
     assert (run.results.carried, run.results.bwt) == (0, 0.0)
@@ -96,13 +96,13 @@ def test_verify_sample_checks_some_certificates_and_the_whole_chain(many: Callab
     run = Run(folder)
     some = {check.task for check in run.verify(limit=4)}
     assert len(some) == 4
-    assert "copy29" in some, "the newest is among them"
+    assert "copy29" in some, "the sample lacks the newest"
     assert len(run.verify(limit=30)) == len(run.verify()) == 30
     left = next(name for name in run.store.tasks[1:] if name not in some)
     change_tensors(folder / "banks" / left / "bank.safetensors", nudge("head.output.bias"))
-    assert all(check.ok for check in Run(folder).verify(limit=4)), "not looked at this time"
+    assert all(check.ok for check in Run(folder).verify(limit=4)), "a certificate outside the sample was checked"
     assert [check.task for check in Run(folder).verify() if not check.ok] == [left]
-    # What breaks the chain is found wherever it is.
+    # A broken chain is found anywhere, even outside the sample.
     edit(folder / "banks" / left / "bank.json", sealed=True, notices=("nothing to see here",))
     after = f"copy{int(left.removeprefix('copy')) + 1}"
     assert after in {check.task for check in Run(folder).verify(limit=4) if not check.ok}

@@ -1,12 +1,13 @@
 """Wherever a command fails or is killed, the next one leaves the folder as an undisturbed command would.
 
-The slow test kills each command in every call that writes, and has the call fail as well; `learn` and `sweep`, which take
-longer, meet one fault in each call: a kill, a full disk and a broken disk in turn. All faults in every call of all commands::
+In the slow test, each command is killed in every call that writes, and each of these calls also fails once. `learn` and
+`sweep`, which take longer, meet only one fault in each call: a kill, a full disk or an I/O error, in turn. To test all faults
+in every call of all commands::
 
     CONTINUAL_PETL_FAULTS=all pytest -m slow -rP tests/engine/test_leftovers.py
 
-What a kill leaves is copied in each call of one process. Many faults leave the same folder, byte for byte: the next command
-is given once in each.
+A single process copies the folder in each call, as a kill there would leave it. Many faults leave the same folder, byte for
+byte; the next command then runs only once.
 """
 
 from __future__ import annotations
@@ -37,28 +38,28 @@ from tests.sweep.sweeps import small_stream, small_sweep
 Folder = Callable[..., Path]
 
 pytestmark = [
-    pytest.mark.skipif(not Path("/proc/self/fd").is_dir() or not hasattr(os, "fork"), reason="forks, and asks Linux"),
+    pytest.mark.skipif(not Path("/proc/self/fd").is_dir() or not hasattr(os, "fork"), reason="needs fork and /proc"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 FAULTS = (None, errno.ENOSPC, errno.EIO)
-"""A kill, and what the system may say."""
+"""None, for a kill, and the errors that the system may return."""
 
 
 def faults(name: str, call: int) -> tuple[int | None, ...]:
-    """Return the faults that a command meets in a call."""
+    """Return the faults to test in one call of a command."""
     if os.environ.get("CONTINUAL_PETL_FAULTS") == "all":
         return FAULTS
     return (FAULTS[call % 3],) if name in ("learn", "sweep") else (None, FAULTS[1 + call % 2])
 
 
 class Command:
-    """A command that writes below a folder, and what it leaves there when nothing happens.
+    """A command that writes below a folder, and what it leaves there when nothing fails.
 
     Args:
-        act: the command, given a folder.
-        then: what is given next where the command could do without the call that failed.
-        start: the folder that it finds; None: it makes one.
-        scratch: an empty folder.
+        act: the command, called with the folder.
+        then: the next command if ``act`` succeeded despite the failed call.
+        start: the folder to start from, which is copied; None for an empty one.
+        scratch: the folder to work in, which must not exist.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Command:
         return folder
 
     def killed_in(self, call: int) -> Path:
-        """Return the folder as a process leaves it that is killed in one call."""
+        """Return the folder as a process that is killed in this call leaves it."""
         copies = self._scratch / "copies"
         if not copies.exists():
             folder = self._begin()
@@ -94,7 +95,7 @@ class Command:
         return shutil.copytree(copies / str(call), self._scratch / "run")
 
     def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
-        """Fail, or be killed, in one call, and give the next command, which is the same again; return what is wrong then."""
+        """Let the command fail or be killed in one call, run the next command, and return what is wrong afterwards."""
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
         if copied and number is None:
@@ -107,18 +108,18 @@ class Command:
         if (state := (ended_well, state_of(folder))) in self._went_on:
             return []
         self._went_on.add(state)
-        with suppress(InputError):  # what was to be forgotten may be forgotten already
+        with suppress(InputError):  # the task may already be forgotten
             (self._then if ended_well else self.act)(folder)
         found = left_in(folder)
         return [
-            f"{where}{name} is {found.get(name, 'missing')!r:.300}, and was to be {self.whole.get(name, 'missing')!r:.300}"
+            f"{where}{name} is {found.get(name, 'missing')!r:.300}, but should be {self.whole.get(name, 'missing')!r:.300}"
             for name in sorted(found.keys() | self.whole.keys())
             if found.get(name) != self.whole.get(name)
         ]
 
 
 def left_in(folder: Path) -> dict[str, object]:
-    """Return the content of a folder by name, without times and anything derived from them."""
+    """Return the content of a folder by name, without times and seals."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -127,7 +128,7 @@ def left_in(folder: Path) -> dict[str, object]:
         found[name] = "a folder" if path.is_dir() else "a file"
         if name in ("results.jsonl", "trials.jsonl"):
             lines = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
-            # A sweep notes each start of a trial: one that was stopped begins twice.
+            # A sweep records each start of a trial, so a trial that was stopped has two such lines.
             found[name] = [line for number, line in enumerate(lines) if line not in lines[:number] or not _begun(line)]
         elif path.is_file() and (name == "stream.yaml" or name.startswith(("banks", "tombstones"))):
             found[name] = path.read_bytes()
@@ -159,7 +160,7 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     one_trial = small_sweep(space={"bank.bottleneck": [2]})
 
     def add(folder: Path) -> None:
-        # The command reports what it raised by its exit code. Loggers write a folder for each start, and are not compared.
+        # This command turns errors into an exit code.
         if main(["learn", str(folder), str(scratch / "two.json"), "--quiet"]) != 0:
             raise StoreError("reported")
 
@@ -175,7 +176,7 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     def made(name: str) -> Command:
         if name not in known:
             act, start = commands[name]
-            then = commands["run"][0] if name == "replace" else act  # or it would be replaced a second time
+            then = commands["run"][0] if name == "replace" else act  # or the task would be replaced again
             known[name] = Command(act, then, None if start is None else scratch / start, scratch / name)
         return known[name]
 
@@ -212,7 +213,7 @@ def test_copies_are_what_killed_processes_leave(command: Callable[[str], Command
 
 
 def half_left_in(folder: Path) -> dict[str, bytes | None]:
-    """Return all names without the numbers of processes, and the bytes of what holds no times."""
+    """Return all names without process ids, with the bytes of files that contain no times."""
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
     timeless = {name for name in found if name.startswith(("banks", "tombstones", "stream", ".stream"))}
     return {
@@ -228,5 +229,5 @@ def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Co
     calls = range(len(found.calls))
     cases = [(call, number) for call in calls for number in faults(name, call)]
     wrong = [text for call, number in cases for text in found.fails_at(call, number, copied=True)]
-    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} folders that differ")
+    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} different folders")
     assert not wrong, "\n".join(wrong)

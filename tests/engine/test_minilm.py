@@ -1,4 +1,4 @@
-"""The real packaged MiniLM: digest, two quickstart tasks with a few rows, certificates."""
+"""The packaged MiniLM has the published weights, and learns two quickstart tasks with a few rows."""
 
 from __future__ import annotations
 

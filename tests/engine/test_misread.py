@@ -1,4 +1,4 @@
-"""Misread rows are those that the certified scores count as wrong, for every task kind."""
+"""For every task kind, the misread rows are those that the certified scores count as wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run of tasks of several kinds, each learned too shortly to be good at it."""
+    """Return a run of tasks of several kinds, each trained too briefly to be good."""
     little: dict[str, Any] = {"training": {"epochs": 1, "learning_rate": 1e-4}}
     tasks = [
         task("one", **little),
@@ -54,7 +54,7 @@ def test_number_of_misread_rows_matches_the_accuracy(run: Run, name: str) -> Non
         answer = run.predict([asked], task=name)[0]
         assert answer.value == row.predicted
         assert answer.probabilities is not None
-        assert row.probability == pytest.approx(answer.probabilities[row.predicted], abs=1e-5)  # other padding
+        assert row.probability == pytest.approx(answer.probabilities[row.predicted], abs=1e-5)  # the padding differs
 
 
 def test_regression_rows_are_sorted_by_error(run: Run) -> None:
@@ -114,7 +114,7 @@ def test_long_texts_are_truncated_visibly(backbone_folder: Folder, tmp_path: Pat
 def test_images_are_shown_by_their_paths(backbone_folder: Folder, tmp_path: Path) -> None:
     made = task_of_kind("image-classification", "light", training={"epochs": 1, "learning_rate": 1e-4})
     for number, row in enumerate(made["data"]["test"]):
-        row["label"] = ("light", "dark")[row["label"] == "light"]  # so that some are wrong, whatever is learned
+        row["label"] = ("light", "dark")[row["label"] == "light"]  # so that some predictions are wrong
         file = tmp_path / f"{number}.png"
         Image.fromarray(np.array(row["image"], dtype=np.uint8)).save(file)
         row["image"] = str(file)

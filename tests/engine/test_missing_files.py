@@ -1,4 +1,4 @@
-"""A missing file is reported without loading the model only if the model could not reveal another mistake."""
+"""A missing file is reported without loading the model, unless the model may reveal another mistake."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_backbone_with_unclear_configuration_is_loaded(
 ) -> None:
     config = json.loads((backbone_folder() / "config.json").read_text())
     tasks = stream(tmp_path, [GONE], bank={"preset": "houlsby", "bottleneck": 4})
-    assert not refused(tasks), "there is no config.json"
+    assert not refused(tasks), "refused without a config.json"
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
     assert not refused(tasks)
     (tmp_path / "config.json").write_text(json.dumps(config))

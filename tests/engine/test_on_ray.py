@@ -39,7 +39,7 @@ def test_ray_cluster_matches_one_process_byte_for_byte_after_a_kill(
     learn(tasks, tmp_path / "run", executor="ray", callbacks=[DieOnce(tmp_path / "died", "two")])
     assert (tmp_path / "died").exists()
     assert files_of(tmp_path / "run") == files_of(tmp_path / "one")
-    assert cluster.is_initialized(), "a cluster that was there before stays"
+    assert cluster.is_initialized(), "an existing cluster was shut down"
 
 
 @pytest.mark.parametrize("error", [None, ConnectionError])

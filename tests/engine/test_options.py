@@ -1,4 +1,4 @@
-"""Tasks with options are learned, certified, predicted, served and exported by the likelihood of each option."""
+"""Tasks with options are learned, certified, served and exported, and predict the most likely option."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = ("w10", "w11 w12", "w13 w14 w15")
 
 
 def rows(count: int, seed: int) -> list[dict[str, str]]:
-    """Return rows whose option is determined by the first word of the source."""
+    """Return rows whose correct option is determined by the first word of the source."""
     draw = random.Random(seed)
     words = [draw.choices(range(20, 80), k=3) for _ in range(count)]
     return [{"source": " ".join(f"w{n}" for n in row), "target": OPTIONS[row[0] % 3]} for row in words]
@@ -200,7 +200,7 @@ def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], message: str
         TaskSpec.model_validate(choice() | more)
 
 
-def test_a_target_that_is_no_option_is_refused(backbone: Path, tmp_path: Path) -> None:
+def test_a_target_that_is_not_an_option_is_refused(backbone: Path, tmp_path: Path) -> None:
     wrong = choice()
     wrong["data"]["train"][4]["target"] = "w11"
     with pytest.raises(

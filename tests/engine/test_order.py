@@ -27,7 +27,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 class Noise(StreamCallback):
-    """Draw from every global generator, wherever a callback may."""
+    """Draw from the global generators, and seed them, in several hooks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         torch.rand(3)

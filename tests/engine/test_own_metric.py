@@ -1,4 +1,4 @@
-"""A task reports a metric of the user's own: certified with its code, measured again, never imported without permission."""
+"""A task reports a user-defined metric, which is certified with its code and never imported without permission."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN: dict[str, Any] = {"metric": METRIC, "remote_code": True}
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next import execute the module again."""
+    """Forget the imported module, so that the next import executes it again."""
     monkeypatch.setattr(metric_code, "_loaded", {})
     monkeypatch.delitem(sys.modules, "own_scores_of_yes", raising=False)
 
@@ -66,7 +66,7 @@ def test_own_metric_from_stream_to_verification(
     right = sum(one == "yes" == other for one, other in zip(found, labels, strict=True))
     assert manifest.score == pytest.approx(right / len(labels))
 
-    # An opened folder, which may come from anyone.
+    # An opened folder may come from anyone, so its metric is not imported.
     forget(monkeypatch)
     trace.unlink()
     stranger = Run(folder)
@@ -85,7 +85,7 @@ def test_own_metric_from_stream_to_verification(
     assert all(check.ok for check in Run(folder, remote_code=True).verify(data=True))
     assert trace.exists()
 
-    # Other code, and none: nothing is forgotten, and a downloaded run still predicts.
+    # If the code was changed or is missing, nothing counts as forgotten, and a downloaded run still predicts.
     module.write_text(module.read_text() + "\n")
     for arguments in ([], ["--digests"], ["--data", "--remote-code"]):
         assert main(["verify", str(folder), *arguments]) == 1
@@ -105,7 +105,7 @@ def test_own_metric_from_stream_to_verification(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_two_ranks_give_an_own_metric_the_rows_of_both(
     backbone_folder: Callable[..., Path], tmp_path: Path, module: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,14 +28,14 @@ Folder = Callable[..., Path]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_two_processes_match_one_byte_for_byte_after_kills_and_stops(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = stream(backbone_folder(), TASKS, training=TRAINING)
     learn(tasks, tmp_path / "sequential")
-    # By then the workers' banks of the first two are committed, or as good as that.
+    # The signal comes when "three" and "four" are being learned, so the first two are committed, or about to be.
     stop_half_way(tasks, tmp_path, ("three", "four"), [DieOnce(tmp_path / "died", "two")], jobs=2)
     assert (tmp_path / "died").exists()
     assert "task 'two': its worker was killed; the task resumes from its last checkpoint" in caplog.text
@@ -69,7 +69,7 @@ def test_staged_bank_is_committed_byte_for_byte(
     assert report.notices == ("told",)
     request = StopRequest()
     if not alike:
-        # As if this process had another processor than the worker.
+        # This process pretends to run on another processor than the worker.
         other = {"processor": "another"}
         monkeypatch.setattr(
             staging, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)

@@ -1,4 +1,4 @@
-"""Predictions for texts match the bank's evaluated answers to the same texts."""
+"""Predictions for texts equal the outputs that were evaluated for the same texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def left_padding(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a backbone whose tokenizer says to pad on the left and brings no padding token, as some on the Hub do."""
+    """Return a backbone whose tokenizer pads on the left and has no padding token, like some on the Hub."""
     folder = shutil.copytree(backbone_folder(), tmp_path_factory.mktemp("left") / "bert")
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text()) | {"padding_side": "left", "pad_token": None}
@@ -42,7 +42,7 @@ def test_predictions_match_the_scores(
     split = run.session.split(run.session.spec.tasks[0]).rows
     learner = models.resident("one")
     outputs = outputs_of(learner, split, models.pad_token_id, run.session.spec.trainer, run.session.folder)
-    # To the bit: these are the batches of the measurement.
+    # Equal bit for bit, since the batches are those of the evaluation.
     size = manifest.training.batch_size
     assert Predictor(models).predict(rows, "one", batch_size=size) == answers(
         manifest.kind, manifest.labels, torch.stack(outputs)

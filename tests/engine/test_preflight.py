@@ -1,4 +1,4 @@
-"""Which problems are reported before the first step of a run, and which only when a task starts."""
+"""Which problems are reported before a run's first step, and which only when their task starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_number_of_tasks_checked_ahead_is_limited(
         with pytest.raises(InputError, match=r"task 'second', split train .*columns\.label is 'score'"):
             learn(tasks, tmp_path / str(number_read))
         assert (tmp_path / str(number_read) / "banks" / "first").is_dir() == learned
-    # Learned tasks are not read again.
+    # The data of learned tasks is not read again, and does not count towards the limit.
     monkeypatch.setattr(preflight, "CHECKED_TASKS", 20)
     with pytest.raises(InputError, match="'score'"):
         learn(tasks, tmp_path / "1")
@@ -123,7 +123,7 @@ def test_unsupported_kind_is_refused_before_reading_data(
 
 
 def test_revision_of_a_local_folder_is_refused_only_for_new_runs(backbone_folder: Folder, tmp_path: Path) -> None:
-    """A run started with one, before it was refused, can be verified and resumed: its backbone is pinned by content."""
+    """A run that an older release started with a revision still works, since its backbone is pinned by content."""
     folder, first = backbone_folder(), task("first", num_rows=16)
     asked = {"name": str(folder), "pooling": "mean", "revision": "main"}
     with_revision = stream(folder, [first], training=QUICK, backbone=asked)
@@ -141,7 +141,7 @@ def test_revision_of_a_local_folder_is_refused_only_for_new_runs(backbone_folder
 
 
 def test_unwritable_folder_is_refused(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # permissions do not stop root
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root ignores permissions
     with pytest.raises(InputError, match=r"--run-dir .*run: .* cannot be written to; give another run folder"):
         learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
 

@@ -39,7 +39,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc of Linux")
 def test_killing_the_run_ends_all_workers_even_starting_ones() -> None:
     with subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
@@ -100,7 +100,7 @@ def test_worker_reports_why_it_cannot_start(backbone_folder: Folder, tmp_path: P
 def test_script_without_main_guard_gets_an_error_instead_of_hanging(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As Python marks a process that imports the script of the one that starts it.
+    # Python sets this in a process that imports the main script of its parent.
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(InputError, match=r"jobs: a worker imports the script .* under `if __name__ == \"__main__\":`"):
         Pool(2, "processes")

@@ -1,4 +1,4 @@
-"""The protocol of a stream is checked on the labels of its data before anything is learned."""
+"""A stream's labels are checked for its protocol before anything is learned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABELS = ["a", "b", "c", "d", "e"]
 
 
 def relabelled(name: str, *labels: str, **more: Any) -> dict[str, Any]:
-    """Return a task whose labels no and yes have other names."""
+    """Return a task with the given labels instead of no and yes."""
     made = task(name, num_rows=16, **more)
     for row in (row for rows in made["data"].values() for row in rows):
         row["label"] = labels[row["label"] == "yes"]
@@ -37,7 +37,7 @@ def relabelled(name: str, *labels: str, **more: Any) -> dict[str, Any]:
 
 
 def write_split_stream(folder: Path, backbone: Path, **split: Any) -> Path:
-    """Write a stream that cuts one file with five labels into tasks."""
+    """Write a stream that splits one file with five labels into tasks."""
     folder.mkdir(exist_ok=True)
     rows = [
         {
@@ -79,7 +79,7 @@ def test_labels_found_in_data_are_compared_before_anything_is_learned(
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_says_the_labels_is_read_however_many_tasks_there_are(
+def test_data_that_contains_the_labels_is_read_for_any_number_of_tasks(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "CHECKED_TASKS", 1)
@@ -100,7 +100,7 @@ def test_later_task_is_compared_with_manifests(backbone_folder: Folder, tmp_path
     one = task("one", num_rows=16)
     learn(stream(backbone_folder(), [one], protocol="class", training=QUICK), tmp_path / "run")
     two = relabelled("two", "yes", "maybe")
-    for tasks in ([one, two], [two]):  # also if the stream no longer names the first task
+    for tasks in ([one, two], [two]):  # even if the stream no longer names the first task
         with pytest.raises(InputError, match=r"task 'two', labels: .*'yes' of task 'one'") as caught:
             learn(stream(backbone_folder(), tasks, protocol="class", training=QUICK), tmp_path / "run")
         assert caught.value.key == ("tasks", len(tasks) - 1, "labels")
@@ -150,7 +150,7 @@ def test_split_is_run_and_stored_as_its_tasks(backbone_folder: Folder, tmp_path:
     assert found == [each.labels for each in stored.tasks]
     assert sorted(label for labels in found for label in labels or ()) == LABELS
     assert all(check.ok for check in Run(tmp_path / "run").verify(data=True))
-    # Learning the same file again finds everything learned.
+    # If the same file is learned again, there is nothing to do.
     assert learn(TaskStream.from_yaml(file), tmp_path / "run").store.tasks == ["s-01", "s-02"]
 
 
@@ -166,7 +166,7 @@ def test_split_with_another_seed_does_not_continue_a_run(backbone_folder: Folder
         learn(more, tmp_path / "run")
 
 
-def test_problem_of_a_split_task_is_told_with_its_line(
+def test_problem_of_a_split_task_is_reported_with_its_line(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_split_stream(tmp_path / "cut", backbone_folder())

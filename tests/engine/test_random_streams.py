@@ -1,4 +1,4 @@
-"""Any short stream, learned, continued and verified, keeps all guarantees."""
+"""All guarantees hold for random short streams that are learned, continued and verified."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tasks(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def any_stream(num_examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that shows a test this many streams, the same ones every time."""
+    """Return a decorator that runs a test on this many random streams, the same ones every time."""
     setting = settings(
         max_examples=num_examples,
         derandomize=True,
@@ -81,7 +81,7 @@ def test_random_streams(backbone_folder: Folder, tasks: list[dict[str, Any]], st
 
 
 def check(backbone: Path, tasks: list[dict[str, Any]], stop: int, data: st.DataObject) -> None:
-    """Learn a stream at once, and in another order with its last task appended and interrupted; compare and verify."""
+    """Learn a stream in one go, then in another order with the last task appended and interrupted; compare and verify."""
     training = {"epochs": 1, "learning_rate": 0.01, "checkpoint_every": 2}
 
     def stream_of(which: list[dict[str, Any]], **more: Any) -> Any:
@@ -90,11 +90,11 @@ def check(backbone: Path, tasks: list[dict[str, Any]], stop: int, data: st.DataO
     with tempfile.TemporaryDirectory() as folder:
         whole = learn(stream_of(tasks), Path(folder, "whole"))
         expected = bank_digests(whole)
-        # Another order, the last task appended later, and stopped on the way.
+        # The tasks in another order; the last one is appended later, and interrupted.
         shuffled = data.draw(st.permutations(tasks))
         policy = data.draw(st.sampled_from(["all", "sample", "certified", "auto"]))
         learn(stream_of(shuffled[:-1]), Path(folder, "other"))
-        with suppress(Interrupted):  # or not, where the last task has fewer batches
+        with suppress(Interrupted):  # not raised if the last task has too few batches
             learn(stream_of(shuffled, evaluate=policy), Path(folder, "other"), callbacks=[SignalAt(stop)])
         run = learn(stream_of(shuffled, evaluate=policy), Path(folder, "other"))
         assert bank_digests(run) == expected

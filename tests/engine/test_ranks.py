@@ -1,4 +1,4 @@
-"""One task on two DDP processes: the same bank in both, and the scores of one process, task after task."""
+"""Tasks on two DDP processes: both end with the same bank, whose scores are those computed by one process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 class Notes(L.Callback):
-    """Record in each process the seed and rows of every step, and the validation scores; die once on request."""
+    """Record the seed and rows of every step and the validation scores in each process; kill one process on request."""
 
     def __init__(self, folder: Path, die_in: str = "") -> None:
         self.folder, self.die_in = str(folder), die_in
@@ -65,7 +65,7 @@ class Notes(L.Callback):
 
 
 class Held(L.Callback):
-    """Record in each process how many values of the backbone it holds while it trains."""
+    """Record how many values of the backbone each process holds while it trains."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -76,7 +76,7 @@ class Held(L.Callback):
 
 
 def seen(folder: Path, task: str, what: str) -> list[list[Any]]:
-    """Return what each of the two processes wrote down."""
+    """Return what each of the two processes recorded."""
     files = [(folder / f"{task}.{rank}.{what}").read_text() for rank in (0, 1)]
     return [[json.loads(line) for line in text.splitlines()] for text in files]
 
@@ -117,7 +117,7 @@ def test_ranks_are_killed_if_one_fails_to_start(
     asked: list[tuple[str, Any]] = []
 
     class Cut:
-        """The first one fits already, and waits for the second, which never comes: it would not end by itself."""
+        """The first process already trains and waits for the second, which never starts; it would wait forever."""
 
         def __init__(self, brief: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]
@@ -148,7 +148,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     class Place:
-        """The first one reports a reset connection; the kill of the second is known a moment later."""
+        """The first process reports a reset connection; a moment later the second is found to be killed."""
 
         def __init__(self, brief: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]
@@ -182,7 +182,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
 def test_three_tasks_in_sequence_on_two_ranks(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -196,20 +196,20 @@ def test_three_tasks_in_sequence_on_two_ranks(
         manifest = run.store.manifest(name)
         assert manifest.notices[-1] == f"task {name!r} was learned by 2 processes: each step took 2 batches of 5 rows"
         first, second = seen(tmp_path, name, "scores")
-        assert first == second, "both saw the scores of all rows"
+        assert first == second, "the ranks saw different scores"
         history = run.store.history(name)
         assert history is not None
         assert [point.scores for point in history.curve.scores] == first
         assert [point.step for point in history.curve.losses] == [1, 2, 3, 4, 5, 6]
         last = manifest.training.select == "last"
         chosen = first[-1] if last else max(first, key=lambda scores: scores[manifest.metric])
-        # The certificate's were computed by one process, in other batches: they may differ in the last bits.
+        # The scores in the certificate were computed by one process, in other batches, so their last bits may differ.
         assert manifest.scores["validation"].scores == pytest.approx(chosen, abs=1e-6)
         steps = seen(tmp_path, name, "steps")
-        # 24 rows are five batches of 5, shared as three steps in each of two epochs.
+        # 24 rows make five batches of at most 5, so two processes take three steps in each of the two epochs.
         assert [len({seed for seed, _ in each}) for each in steps] == [6, 6]
-        assert not {seed for seed, _ in steps[0]} & {seed for seed, _ in steps[1]}, "dropout of their own"
-        assert all(mine[1] != other[1] for mine, other in zip(*steps, strict=False)), "rows of their own"
+        assert not {seed for seed, _ in steps[0]} & {seed for seed, _ in steps[1]}, "the ranks share dropout seeds"
+        assert all(mine[1] != other[1] for mine, other in zip(*steps, strict=False)), "the ranks got the same rows"
 
 
 def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
@@ -223,9 +223,9 @@ def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("imported_twice")
-def test_backbone_in_parts_teaches_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_sharded_backbone_trains_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [
         task_of_kind("causal-lm", "texts", num_rows=21, max_target_length=8, bank=small("lora")),
         task("labels", num_rows=24, training={"gradient_checkpointing": True}),
@@ -243,7 +243,7 @@ def test_backbone_in_parts_teaches_the_same_banks(backbone_folder: Folder, tmp_p
         notices.append(run.store.manifest("texts").notices)
         held.append([int((tmp_path / f"held.{rank}").read_text()) for rank in (0, 1)])
         assert all(check.ok for check in run.verify(data=True))
-    # The sums of a layer's products have the same order on both, and a gathered matrix has the same bits.
+    # A gathered matrix has the same bits as the whole one, and sums are taken in the same order.
     assert banks[0] == banks[1]
     layers = make_model("llama").get_submodule("model.layers")
     matrices = sum(p.numel() for p in layers.parameters() if p.ndim > 1)

@@ -1,4 +1,4 @@
-"""Scores of earlier tasks with missing data come from their certificates, and are never called measured."""
+"""If the data of earlier tasks is missing, their scores come from the certificates, and are not shown as measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = {"epochs": 1}
 
 
 def _learned(backbone: Path, tmp_path: Path, *names: str, **more: Any) -> Path:
-    """Learn tasks one after the other into a run, the data of each gone when the next comes."""
+    """Learn tasks one after the other; the data of each is deleted before the next."""
     given: list[dict[str, Any]] = []
     for name in names:
         given = [*given, task_on_disk(name, tmp_path / "data")]
@@ -95,7 +95,7 @@ def test_learn_evaluate_option(backbone_folder: Folder, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lacking(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run whose rows of R have no score of a task whose data is gone."""
+    """Return the folder of a run whose rows of R lack the scores of earlier tasks, since their data is deleted."""
     return _learned(backbone_folder(), tmp_path_factory.mktemp("lacking"), "one", "two", "three", evaluate="all")
 
 
@@ -124,7 +124,7 @@ def test_earlier_rows_are_filled_in_without_changing_lines(
     after = (copied / "results.jsonl").read_bytes()
     assert after.startswith(before)
     assert all(check.ok for check in run.verify())
-    # A second time there is nothing to do.
+    # The second time, nothing is missing.
     assert main(["reevaluate", str(copied)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.endswith("nothing was filled in; 3 scores (marked c) are certified, not measured.")
@@ -138,7 +138,7 @@ def test_certified_scores_can_be_measured_once_their_data_is_available(
 ) -> None:
     folder = _learned(backbone_folder(), tmp_path, "one", "two")
     (tmp_path / "data" / "one").rmdir()
-    task_on_disk("one", tmp_path / "data")  # its data is back
+    task_on_disk("one", tmp_path / "data")  # restores its data
     assert main(["reevaluate", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "no score in R is missing: nothing was filled in; 1 score (marked c) is certified, not measured. " in shown
@@ -166,7 +166,7 @@ def test_failed_certificates_are_not_filled_in(copied: Path, capsys: pytest.Capt
 def test_broken_chain_other_backbone_or_read_only_folder_is_refused(
     copied: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
-    reevaluate(copied)  # what is complete is refused too
+    reevaluate(copied)  # nothing is missing any more, but the folder is refused all the same
     before = (copied / "results.jsonl").read_bytes()
     kept = (copied / "stream.yaml").read_bytes()
     other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))

@@ -26,7 +26,7 @@ from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 
-# 24 rows in batches of 5: five batches in an epoch, the last one short, so batches 0-4 and 5-9.
+# 24 rows in batches of 5: five batches an epoch (0-4 and 5-9), the last with 4 rows.
 ROWS, TRAINING = 24, {"batch_size": 5, "learning_rate": 0.05}
 DROPOUT = {"backbone_dropout": True, "head_dropout": 0.3}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class SignalAt(L.Callback):
-    """Send this process a signal in the middle of a training batch, counted over all epochs."""
+    """Raise a signal at the start of a training batch, counted over all epochs."""
 
     def __init__(self, batch: int, number: int = signal.SIGINT) -> None:
         self._batch, self._number = batch, number
@@ -76,7 +76,7 @@ def _slow(cases: Sequence[object]) -> list[Any]:
     ]
 
 
-# Batches: first, middle and last of the first epoch, first of the second, middle, very last.
+# Batches 0, 3 and 4 of the first epoch (first, middle, last), and 5, 7 and 9 of the second.
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_interrupted_run_equals_uninterrupted_run(
     assert Run(run_dir).store.tasks == []
     count = Count()
     assert bank_digests(learn(tasks, run_dir, callbacks=[count])) == uninterrupted[settings]
-    # No batch is learned twice; with two batches to a step, a stop waits for the step.
+    # No batch is learned twice. If a step takes two batches, the stop waits for the end of the step.
     waited = settings.startswith("accumulate") and batch in (0, 5, 7)
     assert count.batches == 10 - (batch + 1) - waited
     assert not (run_dir / ".progress" / "one").exists()
@@ -123,7 +123,7 @@ def test_interruption_in_every_batch_gives_the_same_bank(
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [3, 9])
 def test_early_stopped_fit_is_not_resumed(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
-    """No later epoch is better than the first by so much, so the second is the last, of six; the signal comes in it."""
+    """No epoch improves enough on the first, so the second of six is the last; the signal comes during it."""
     tasks = stream(
         backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "epochs": 6, "select": "last"}
     )
@@ -246,7 +246,7 @@ def test_progress_of_another_task_is_not_resumed(
             heard.extend(event.notices)
 
     assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
-    # The loss of work is reported, with its cause.
+    # That saved work is lost is reported, with the cause.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
     assert "'one': its saved progress is no longer valid (" in " ".join(heard)
@@ -266,7 +266,7 @@ def test_copied_run_folder_with_progress_can_be_resumed(
 
 
 class Epochs(L.Callback):
-    """Remember bank and validation accuracy after every epoch."""
+    """Record the bank's digest and the validation accuracy after every epoch."""
 
     def __init__(self) -> None:
         self.digests: list[str] = []
@@ -287,7 +287,7 @@ def test_selected_bank_is_committed(backbone_folder: Folder, tmp_path: Path, sel
         stream(backbone_folder(), [task("one", num_rows=ROWS)], training=training), tmp_path, callbacks=[epochs]
     )
     best = epochs.scores.index(max(epochs.scores))
-    assert best != 4, "these settings were chosen so that the last epoch is not the best one"
+    assert best != 4, "the last epoch must not be the best for this test"
     assert bank_digests(run)["one"] == epochs.digests[best if select == "best" else 4]
     if select == "best":
         assert run.store.manifest("one").scores["validation"].scores["accuracy"] == epochs.scores[best]
@@ -311,7 +311,7 @@ def test_a_checkpoint_holds_bank_and_optimizer_but_no_backbone(backbone_folder: 
     checkpoint = torch.load(folder / LAST, weights_only=True)
     bank = load_file(folder / BEST)
     assert {name.partition("one.")[2] for name in checkpoint["state_dict"]} == set(bank)
-    # Bank, two moments of AdamW, and bookkeeping; the backbone alone would be 29 kB.
+    # The checkpoint contains the bank, AdamW's two moments and bookkeeping. The backbone alone has 29 kB.
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in bank.values())
 
     def tensors(value: Any) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Facts about an interrupted task: its total training time, and where it resumes."""
+"""An interrupted task reports its total training time, and where it resumes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 ONE = Path(".progress") / "one"
 LONG = 100_000.0
-"""Seconds that no test takes."""
+"""More seconds than any test takes."""
 
 
 class Half:
-    """A task of two epochs with five steps each, whole, and stopped in its eighth step."""
+    """A task of two epochs of five steps, once learned completely and once stopped in the eighth step."""
 
     def __init__(self, backbone: Path, folder: Path) -> None:
         self.tasks: TaskStream = tasks_of(backbone)
@@ -46,7 +46,7 @@ class Half:
             learn(self.tasks, self.folder, callbacks=[SignalAt(7)])
 
     def copy(self, folder: Path) -> Path:
-        """Return a copy that was trained for long."""
+        """Return a copy of the stopped run that seems to have been trained for a long time."""
         run = shutil.copytree(self.folder, folder)
         trained_for_long(run)
         return run
@@ -97,7 +97,7 @@ def test_worker_counts_earlier_starts(half: Half, tmp_path: Path) -> None:
 
 
 def test_ddp_processes_count_earlier_starts(half: Half, tmp_path: Path) -> None:
-    """The one that fits notes the time of all starts; the run adds what it read before."""
+    """A process that fits records the time of all starts."""
     run = half.copy(tmp_path / "run")
     report = Worker(brief_of(Session(half.tasks.spec, Store(run)), ()), ()).fit("one")
     assert report.state == "learned", report.message
@@ -119,7 +119,7 @@ def test_stop_between_commit_and_results_keeps_the_time(half: Half, tmp_path: Pa
     learn(half.tasks, run)
     assert LONG < trained(run) < 2 * LONG
     found = files_of(run)
-    assert all(found[name] == half.whole[name] for name in half.whole if name != "results")  # its row is there twice
+    assert all(found[name] == half.whole[name] for name in half.whole if name != "results")  # has its row twice
     assert not (run / ONE).exists()
 
 
@@ -150,7 +150,7 @@ def test_kill_between_position_and_checkpoint_keeps_the_time(half: Half, tmp_pat
     at = read_position(run / ONE)
     assert at is not None
     write_position(run / ONE, at.model_copy(update={"checkpoint": "0" * 64, "step": 9}))
-    assert half_learned(Store(run)) == {"one": None}, "the step is not that of the checkpoint"
+    assert half_learned(Store(run)) == {"one": None}, "the position does not belong to the checkpoint"
     learn(half.tasks, run, callbacks=[heard])
     assert heard.heard == ["task 'one': resumes from its saved progress"]
     assert trained(run) > LONG

@@ -1,4 +1,4 @@
-"""Tasks whose rows have their own options: from the column to the certificate, and predictions in every way."""
+"""Rows with their own options: they are read, learned and certified, and can be predicted in every way."""
 
 from __future__ import annotations
 

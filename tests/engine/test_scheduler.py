@@ -1,4 +1,4 @@
-"""The scheduler of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
+"""The scheduler of parallel tasks respects dependencies and handles failures; nothing is trained here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unsendable(L.Callback):
 
 
 class Told:
-    """Trains nothing: returns a given report for every task, and records the requests."""
+    """A worker pool that trains nothing: it returns a given report for every task, and records the requests."""
 
     retries = 2
 
@@ -72,7 +72,7 @@ class Told:
 
 
 class Committed(list[str]):
-    """The committed tasks, in order; a stand-in for the store and its session."""
+    """The committed tasks, in order; also stands in for the store and the session."""
 
     def __init__(self, tasks: TaskStream, monkeypatch: pytest.MonkeyPatch) -> None:
         spec = tasks.spec

@@ -1,4 +1,4 @@
-"""A signal in any phase of a run: it stops at the next safe point, sets the exit code, and can be resumed."""
+"""After a signal in any phase, a run stops at the next safe point with the right exit code, and can be resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 
 class In(StreamCallback):
-    """Send a signal in a hook, once, in the second task."""
+    """Raise a signal in a hook, once, in the second task."""
 
     def __init__(self, hook: str, number: int) -> None:
         self._left, self._second, self._number = 1, False, number
@@ -121,7 +121,7 @@ def test_ignored_signal_stays_ignored() -> None:
         with listening() as request:
             os.kill(os.getpid(), signal.SIGINT)
             assert request.signal_number is None
-            assert list(request.handlers) == [signal.SIGTERM], "Lightning is given no handler for it either"
+            assert list(request.handlers) == [signal.SIGTERM], "Lightning would get a handler for SIGINT"
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -211,7 +211,7 @@ def test_error_raised_in_place_of_a_signal_is_not_reported(
     error: type[BaseException],
 ) -> None:
     def translated(*args: Any, **kwargs: Any) -> None:
-        # As pydantic does if a signal arrives while Python code is called from its compiled code.
+        # Pydantic does so if a signal arrives while its compiled code calls Python code.
         try:
             signal.raise_signal(number)
         except BaseException as stop:
@@ -225,9 +225,9 @@ def test_error_raised_in_place_of_a_signal_is_not_reported(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
-    """Send twenty of each to a process that runs the command; the same command resumes after each of them."""
+    """Twenty of each signal are sent to processes that run the command; after each, the same command resumes."""
     (tmp_path / "tasks.yaml").write_text(dump_stream(learned.tasks.spec))
     draw, codes = random.Random(4), Counter[tuple[str, int]]()
     run, seconds = tmp_path / "run", 0.0
@@ -235,7 +235,7 @@ def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         sent = 0
         while sent < 20:
-            # Until the child is ready, it would handle a signal as pytest does, not as a command.
+            # Until the child has reset the handlers, it would handle a signal like pytest, not like the command.
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             child = os.fork()
             if child == 0:
@@ -249,7 +249,7 @@ def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             seconds = seconds or time.monotonic() - started
             codes[signal.Signals(number).name, code] += 1
-            # Before the command has begun to run, a signal does what it does to any process.
+            # Before the command has started, a signal kills the process (-number).
             last_words = (tmp_path / "err").read_text()[-2000:] if (tmp_path / "err").exists() else ""
             assert code in (0, 128 + number, -number), f"exit code {code} after signal {number}: {last_words}"
             if code == 0:
@@ -262,25 +262,25 @@ def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
 
 
 def _command(command: list[str], said: Path) -> None:
-    """Run a command and end this process with its code, as Python does."""
+    """Run a command and exit with its code, as Python would."""
     code = 9
     try:
         _be_quiet(said)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         code = main(command)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # from here on no exception may leave this function
-    except KeyboardInterrupt:  # before the command has begun to run
+    except KeyboardInterrupt:  # the command has not started yet
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
-        traceback.print_exc()  # os._exit below would lose it
+        traceback.print_exc()  # os._exit below prints no traceback
     finally:
-        sys.stderr.flush()  # os._exit drops what is buffered, such as the traceback of a fault
+        sys.stderr.flush()  # os._exit does not flush buffers, which may hold a traceback
         os._exit(code)
 
 
 def _be_quiet(path: Path) -> None:
-    # As in a new process, whatever other tests or the libraries that they use have installed.
+    # Restore the handlers of a new process; other tests, or libraries that they use, may have replaced them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for descriptor in (1, 2):

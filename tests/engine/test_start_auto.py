@@ -1,4 +1,4 @@
-"""``start_from: auto`` and averages: what is tried and taken, its record, and that earlier banks are only read."""
+"""``start_from: auto`` and averages: candidates, choice and record are right, and earlier banks are only read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with four tasks, one with a bank of another shape; tests take copies."""
+    """Return a run with four tasks, one of which has a bank of another shape; tests copy it."""
     folder = tmp_path_factory.mktemp("first") / "run"
     learn(stream(backbone_folder(), EARLIER, training=QUICK), folder)
     return folder
@@ -166,7 +166,9 @@ def test_first_task_and_tasks_without_similar_banks_start_fresh(backbone_folder:
 
 
 @pytest.mark.slow
-def test_without_sums_of_earlier_tasks_a_bank_starts_fresh(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_without_routing_statistics_of_earlier_tasks_a_bank_starts_fresh(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
     tasks = [task("one", num_rows=16), task("new", num_rows=16, bank=AUTO)]
     run = learn(stream(backbone_folder(), tasks, routing="off", training=QUICK), tmp_path / "run")
     assert len(start_of(run).candidates) == 1
@@ -192,7 +194,7 @@ def test_two_devices_take_the_same_start(backbone_folder: Folder, first: Path, t
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("fit", [1, 3, 4])
 def test_run_killed_while_it_chooses_takes_the_same_start(
@@ -210,7 +212,9 @@ def test_run_killed_while_it_chooses_takes_the_same_start(
                 os.kill(os.getpid(), signal.SIGKILL)
 
         monkeypatch.setattr(choose, "fit_briefly", killed)
-        monkeypatch.setattr(choose, "score_after_fit", killed)  # no score is used: the process is killed first
+        monkeypatch.setattr(
+            choose, "score_after_fit", killed
+        )  # never returns: the process is killed before a score is used
         learned(backbone_folder(), run, new())
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -285,7 +289,7 @@ def test_edited_choice_of_a_half_learned_task_is_reported(
     path.write_text(content.replace(f'"chosen": {chosen}', f'"chosen": {chosen + 1}'))
     with pytest.raises(StoreError, match="does not match its seal"):
         learned(backbone_folder(), folder, new())
-    # As it was, the choice is kept: nothing is tried again.
+    # With the original content, the choice is kept and nothing is tried again.
     path.write_text(content)
     monkeypatch.setattr(choose, "score_after_fit", stop)
     assert start_of(learned(backbone_folder(), folder, new())).chosen == chosen

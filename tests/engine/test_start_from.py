@@ -28,7 +28,7 @@ from tests.streams_in_code import regression_task, stream, task
 Folder = Callable[..., Path]
 QUICK = {"epochs": 1, "learning_rate": 0.02}
 STILL = QUICK | {"optimizer": "sgd", "learning_rate": 1e-30, "weight_decay": 0.0, "select": "last"}
-"""Every step is too small to change a number, so a bank ends as it began."""
+"""The steps are too small to change any value, so a bank stays as it was at the start."""
 FITTING = [name for name, spec in PRESETS.items() if not any(m.folds for m in spec.modifications)]
 ONE = task("one", num_rows=16)
 
@@ -48,7 +48,7 @@ def tensors_of(run: Run | Path, name: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that has learned the first task; tests take copies."""
+    """Return a run that has learned the first task; tests copy it."""
     folder = tmp_path_factory.mktemp("first") / "run"
     learn(stream(backbone_folder(), [ONE], training=QUICK), folder)
     return folder
@@ -67,7 +67,7 @@ def test_bank_starts_as_a_copy_and_parent_is_unchanged(backbone_folder: Folder, 
     before = files_of(folder / "banks" / "one")
     child = two() | {"training": STILL}
     run = learn(with_two(backbone_folder(), child), folder)
-    # Same kind and labels, so the head is the parent's too.
+    # Kind and labels are the same, so the head is copied too.
     assert tensors_of(run, "two") == tensors_of(run, "one")
     assert files_of(folder / "banks" / "one") == before
     manifest, parent = run.store.manifest("two"), run.store.manifest("one")
@@ -84,7 +84,7 @@ def test_warm_started_bank_differs_from_a_fresh_one(backbone_folder: Folder, fol
     fresh = learn(with_two(backbone_folder(), task("two", num_rows=16)), tmp_path / "fresh")
     assert tensors_of(fresh, "one") == tensors_of(warm, "one")
     assert not set(tensors_of(fresh, "two").values()) & set(tensors_of(warm, "two").values())
-    # It depends on its seed, its name and its parent, not on what else was learned, or on who learned it.
+    # The bank depends on its seed, name and parent, not on which other tasks were learned.
     between = task("between", num_rows=16, bank="lora")
     other = learn(stream(backbone_folder(), [ONE, between, two()], training=QUICK), tmp_path / "other")
     assert bank_digests(other)["two"] == bank_digests(warm)["two"]
@@ -115,7 +115,7 @@ def test_settings_are_inherited_along_a_chain(backbone_folder: Folder, tmp_path:
     banks = [spec.resolved_bank(each) for each in spec.tasks]
     assert [bank.start_from for bank in banks] == [None, "one", "two"]
     assert {bank.model_copy(update={"start_from": None}) for bank in banks} == {banks[0]}
-    # The settings a task was learned with count, whatever the stream says now.
+    # A child inherits the settings that its parent was learned with, not those that the stream has now.
     session = Session(stream(backbone_folder(), [ONE, two()], bank="lora", training=QUICK).spec, Store(tmp_path))
     learn(stream(backbone_folder(), [ONE], training=QUICK), tmp_path)
     assert session.bank(session.spec.tasks[1]).modifications[0].form == "bottleneck"
@@ -128,7 +128,7 @@ def test_another_activation_may_start_from_the_same_tensors(backbone_folder: Fol
 
 
 class Stop(L.Callback):
-    """End the second task's training in the middle, as a lost process would."""
+    """Abort the second task's training halfway, as if the process were lost."""
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if module.active == "two" and batch_idx == 1:
@@ -148,7 +148,7 @@ def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
     assert (folder / ".progress" / "two" / LAST).exists()
     stopped = Path(shutil.copytree(folder, tmp_path / "stopped"))
     assert bank_digests(learn(tasks(), folder)) == bank_digests(whole)
-    # The same task on another parent's bank begins again.
+    # If the parent's bank is another one, the task starts over.
     shutil.rmtree(stopped / "banks" / "one")
     (stopped / "results.jsonl").unlink()
     run = learn(tasks(ONE | {"training": {"learning_rate": 0.01}}), stopped)

@@ -1,4 +1,4 @@
-"""Cached states of the frozen layers change no answer, and are cached where possible and useful."""
+"""Caching the states of the frozen layers changes no answer; it is done where possible and useful."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the digest of the bank of a run that nothing interrupts."""
+    """Return the bank's digest after an uninterrupted run."""
     return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("whole")))
 
 
 class Recomputed:
-    """Plain restatement of the cache: the states of each row, recomputed in each step, in its canonical batch."""
+    """A plain reimplementation of the cache: recomputes each row's states in every step, in the batch used for caching."""
 
     def __init__(self, opened: Open) -> None:
         self._opened = opened
@@ -71,7 +71,7 @@ def test_cached_states_train_like_states_computed_in_every_step(
 def test_bank_matches_uncached_training_up_to_rounding(backbone_folder: Folder, tmp_path: Path) -> None:
     runs = [learn(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path / way) for way in ("on", "off")]
     scores = [run.store.manifest("one").scores["test"].scores["accuracy"] for run in runs]
-    # The same batches but other paddings of the frozen half: rounding of 1e-7 a step.
+    # The batches are the same, but rows in the frozen layers are padded differently: rounding of 1e-7 per step.
     assert scores[0] == pytest.approx(scores[1], abs=0.07)
     assert [run.store.manifest("one").training.prefix_cache for run in runs] == ["on", "off"]
     assert all(check.ok for run in runs for check in run.verify(data=True))
@@ -273,7 +273,7 @@ def test_batch_with_other_rows_is_refused(backbone_folder: Folder, tmp_path: Pat
 def test_final_scores_and_certificates_do_not_read_the_cache(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Final scores and certificates take the plain way, so that they hold where nothing is kept."""
+    """They are computed by whole passes, so that they can be reproduced without a cache."""
     read: list[str] = []
     real = StateCache.__call__
 
@@ -290,7 +290,7 @@ def test_final_scores_and_certificates_do_not_read_the_cache(
     monkeypatch.setattr(StateCache, "__call__", call)
     run = learn(tasks_of(backbone_folder()), tmp_path, callbacks=[Listener()])
     assert any("states below layer 1 are computed once and cached on disk" in notice for notice in heard)
-    # Two epochs of five batches, and of four of validation.
+    # Two epochs, each of five training and four validation batches.
     assert [read.count("train"), read.count("validation")] == [10, 8]
     assert all(check.ok for check in run.verify(data=True))
     assert len(read) == 18

@@ -1,4 +1,4 @@
-"""Cached states are reproducible, belong to the task's progress, and are never mixed up."""
+"""Cached states are reproducible, belong to the task's progress, and are not used with other data or settings."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the digest of the bank of a run that nothing interrupts."""
+    """Return the bank's digest after an uninterrupted run."""
     return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("whole")))
 
 
 @pytest.fixture
 def fills(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of files that are made, as they are made."""
+    """Return a list to which the name of every states file is added when it is filled."""
     made: list[str] = []
     real = StatesFile.fill
 
@@ -74,7 +74,7 @@ def test_lost_or_damaged_states_are_recomputed_identically(
 
 
 class Nth:
-    """Does something at the n-th batch whose states are computed."""
+    """Calls ``act`` at the n-th batch whose states are computed."""
 
     def __init__(self, number: int, act: Callable[[], Any]) -> None:
         self._left, self._act = number, act
@@ -138,7 +138,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_states_with_another_binding_are_recomputed(
     backbone_folder: Folder, tmp_path: Path, fills: list[str], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Without the check of the half-learned task, which discards them before."""
+    """Tests the cache alone; a run would have discarded the half-learned task's states before."""
     more = dict(CHANGES.get(change, {}))
     place = backbone_folder(more.pop("family", "bert"))
     more["backbone"] = {"name": str(place), "pooling": "mean"} | more.get("backbone", {})

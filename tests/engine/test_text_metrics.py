@@ -1,4 +1,4 @@
-"""Metrics of generated texts that a task chooses: certified, in R, and measured again to the same value."""
+"""A metric of generated texts that a task selects is certified, reported in R, and reproduced by verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users' Trainer settings: none makes a task depend on another, or a run fail half-way."""
+"""No Trainer setting makes a task depend on another task, or a run fail halfway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two")]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        # Lightning would start processes that cannot be sent a backbone with its hooks, or wait for another machine.
+        # Lightning would have to send a backbone with hooks to its processes, or wait for another machine.
         (
             {"devices": 2, "accelerator": "cpu", "strategy": "ddp_spawn"},
             "a run supports only strategy: ddp",
@@ -51,11 +51,11 @@ def test_a_second_checkpoint_callback_is_refused(backbone_folder: Folder, tmp_pa
 @pytest.mark.slow
 def test_early_stopping_of_one_task_does_not_stop_the_next(backbone_folder: Folder, tmp_path: Path) -> None:
     def learned(*names: str) -> dict[str, str]:
-        # It wants a leap in every epoch, which there is only after the first.
+        # It demands a large improvement in every epoch, which only the first brings.
         stop = EarlyStopping("val/accuracy", mode="max", min_delta=0.3, patience=1)
         tasks = stream(backbone_folder(), [task(name) for name in names], training={"epochs": 5, "select": "last"})
         run = learn(tasks, tmp_path / "-".join(names), callbacks=[stop])
-        assert stop.stopped_epoch > 0, "it fired"
+        assert stop.stopped_epoch > 0, "training was not stopped early"
         return bank_digests(run)
 
     both = learned("one", "two")

@@ -1,4 +1,4 @@
-"""Verification in several processes: the same verdicts, whatever happens to the processes."""
+"""Verification in several processes gives the same verdicts, whatever happens to the processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT = 40
 
 
 def flip(path: Path) -> None:
-    """Flip a bit of the last value."""
+    """Flip a bit in the file's last value."""
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
@@ -70,7 +70,7 @@ def told(checks: list[TaskCheck]) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.slow
 def test_several_processes_find_the_same_as_one(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is wrong names files as the folder was given, whichever process found it.
+    # With a relative folder, every process must name files relative to it.
     monkeypatch.chdir(many.parent)
     alone = Run(many.name).verify()
     assert [check.task for check in alone if not check.ok] == ["copy5", "copy17", "copy30"]
@@ -84,18 +84,18 @@ def test_several_processes_find_the_same_as_one(many: Path, monkeypatch: pytest.
     monkeypatch.setattr(Checker, "check", check)
     seen: list[tuple[int, int]] = []
     before = torch.get_num_threads()
-    # A process takes seconds to start, in which this one would be done.
+    # Another process takes seconds to start; meanwhile this one would have checked everything.
     monkeypatch.setattr(in_processes, "_next", waiting(in_processes._next))
     together = Run(many.name).verify(jobs=2, progress=lambda done, total: seen.append((done, total)))
     assert told(together) == told(alone)
-    assert 0 < len(own) < COUNT, "another process did its share"
+    assert 0 < len(own) < COUNT, "the processes did not share the work"
     assert seen[-1] == (COUNT, COUNT)
     assert seen == sorted(seen)
     assert torch.get_num_threads() == before
 
 
 def waiting(real: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
-    """This process takes the first few tasks, and leaves the others."""
+    """Let this process's main thread take one batch of tasks and leave the others to other processes."""
     import threading
 
     taken: list[int] = []
@@ -120,7 +120,7 @@ def test_digests_alone_reveal_every_changed_file(many: Path, jobs: int) -> None:
     found = Run(many).verify(probe=False, jobs=jobs, progress=lambda done, total: seen.append(done))
     wrong = {check.task for check in found if not check.ok}
     assert wrong == {"copy5", "copy17", "copy30", "copy9", "copy10", "(stream.yaml)"}, (
-        "copy10 follows copy9 in the chain"
+        "copy10 is wrong too, since it follows copy9 in the chain"
     )
     assert {check.how for check in found} == {"digests"}
     assert seen[-1] == COUNT - 1
@@ -196,7 +196,7 @@ def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
 
 def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker(Session(load_stream(whole / "stream.yaml"), Store(whole)), indexed=False, data=False)
-    assert checker.most_jobs() == 1, "nothing is known of the backbone yet"
+    assert checker.most_jobs() == 1, "the backbone's size is not known yet"
     assert checker.check("one").ok
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
     monkeypatch.setattr(checker_module, "_memory", lambda: 9 * 2**30)

@@ -1,4 +1,4 @@
-"""Entities of tagged words, against a second implementation that follows the rules of conlleval one by one."""
+"""Entities of tagged words agree with a second implementation, which follows conlleval rule by rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IOB = TAGS[:3] + TAGS[5:7]
 
 
 def plain_entities(tags: list[str]) -> set[tuple[str, int, int]]:
-    """Return (name, start, stop) as conlleval finds them: chunks start and end between two neighbouring tags."""
+    """Return (name, start, stop) of each entity as conlleval does, which compares each tag with the one before."""
     found, start = set(), -1
     before, name_before = "O", ""
     for number, tag in enumerate([*tags, "O"]):
@@ -54,7 +54,7 @@ def test_entity_scores_are_micro_averaged_across_batches(rows: list[list[tuple[s
         width = 2 * max(map(len, batch)) + 1
         predictions, targets = torch.full((len(batch), width), 1), torch.full((len(batch), width), -100)
         for number, row in enumerate(batch):
-            # Every word has a second piece, which does not count, whatever is predicted there.
+            # Every word has a second token, whose prediction does not count.
             for place, (predicted, true) in enumerate(row):
                 predictions[number, 2 * place + 1], targets[number, 2 * place + 1] = (
                     IOB.index(predicted),
@@ -76,6 +76,6 @@ def test_tags_without_prefix_form_entities_by_runs() -> None:
 
 
 def test_bare_prefixes_are_accepted() -> None:
-    """As seqeval reads them: tasks with one sort of entity often write B, I and O alone."""
+    """Tasks with one type of entity often use the bare tags B, I and O; seqeval accepts them too."""
     assert entities(["B", "I", "I", "O", "B", "B", "O", "I"]) == {("", 0, 3), ("", 4, 5), ("", 5, 6), ("", 7, 8)}
     assert entities(["S", "B", "E", "I"]) == {("", 0, 1), ("", 1, 3), ("", 3, 4)}

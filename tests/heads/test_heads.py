@@ -1,4 +1,4 @@
-"""Heads: their computations, checked against library losses; and answers in words."""
+"""Heads compute the same losses as torch and transformers, and give answers in words."""
 
 from __future__ import annotations
 

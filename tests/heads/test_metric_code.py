@@ -1,4 +1,4 @@
-"""A metric of the user's own is imported only with permission, is refused with a reason, and is called with predictions."""
+"""A user-defined metric is imported only with permission, called with predictions, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kind: pass
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a package whose __init__ leaves a trace when it is executed."""
+    """Return the folder of a package whose ``__init__`` writes a file when it is executed."""
     monkeypatch.setattr(metric_code, "_loaded", {})
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = tmp_path / "own_scores"
@@ -80,7 +80,7 @@ def test_code_is_identified_without_executing_it(package: Path) -> None:
         ("sys.exit", "module sys has no file, so a certificate cannot identify its code"),
     ],
 )
-def test_what_is_no_function_is_refused(package: Path, metric: str, message: str) -> None:
+def test_what_is_not_a_function_is_refused(package: Path, metric: str, message: str) -> None:
     with pytest.raises(InputError, match=f"metric {metric!r}: .*{message if '.*' in message else re.escape(message)}"):
         load_metric(metric)
 
@@ -100,7 +100,7 @@ def test_code_that_has_changed_since_it_was_imported_is_refused(package: Path) -
         ("broken", "it failed on 2 rows: KeyError: 'x'"),
     ],
 )
-def test_results_that_are_no_finite_numbers_are_refused(package: Path, name: str, message: str) -> None:
+def test_results_that_are_not_finite_numbers_are_refused(package: Path, name: str, message: str) -> None:
     metric = f"own_scores.good.{name}"
     scores = make_scores("causal-lm", None, metric, load_metric(metric))
     scores.update(["a", "b"], ["a", "c"])

@@ -1,4 +1,4 @@
-"""Scores match their names."""
+"""Scores are computed as their names promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _values(kind: Any, labels: Sequence[str] | None, predictions: Any, targets: 
 
 
 def test_accuracy_is_over_rows_not_classes() -> None:
-    # One class of three rows, one of one: micro 3/4, macro 1/2.
+    # Three rows of one class, one of the other: micro-averaged 3/4, macro-averaged 1/2.
     values = _values("classification", "ab", torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))
     assert values["accuracy"] == 0.75
     assert values["macro_f1"] == pytest.approx((6 / 7 + 0) / 2)
@@ -40,7 +40,7 @@ def test_matthews_of_two_classes_is_pearsons_correlation(seed: int) -> None:
 
 
 def test_matthews_of_three_classes() -> None:
-    # By hand, Gorodkin 2004: 4 right of 6, counts (2, 2, 2) true and (3, 2, 1) predicted.
+    # By hand, with the formula of Gorodkin 2004: 4 of 6 are right; true counts (2, 2, 2), predicted (3, 2, 1).
     values = _values("classification", ABC, torch.tensor([0, 0, 1, 1, 2, 0]), torch.tensor([0, 1, 1, 2, 2, 0]))
     expected = (4 * 6 - (2 * 3 + 2 * 2 + 2 * 1)) / ((36 - 14) * (36 - 12)) ** 0.5
     assert values["matthews"] == pytest.approx(expected)
@@ -49,7 +49,7 @@ def test_matthews_of_three_classes() -> None:
 def test_multilabel_scores_match_a_manual_computation() -> None:
     predictions = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0]]).bool()
     targets = torch.tensor([[1.0, 0, 1], [0, 0, 1], [0, 1, 0]])
-    # Right, predicted, true: a 1 2 1, b 1 1 1, c 1 1 2.
+    # Counts of right, predicted and true: a 1 2 1, b 1 1 1, c 1 1 2.
     assert _values("multilabel", ABC, predictions, targets) == pytest.approx(
         {"micro_f1": 6 / 8, "macro_f1": (2 / 3 + 1 + 2 / 3) / 3, "exact_match": 1 / 3}
     )
@@ -61,7 +61,7 @@ def test_unlabelled_words_are_ignored_in_accuracy() -> None:
 
 
 def test_text_scores_match_a_manual_computation() -> None:
-    # "a b c d" against "a b x d": 3 of 4 words, 1 of 3 pairs, a longest common subsequence of 3.
+    # "a b c d" and "a b x d" share 3 of 4 words, 1 of 3 bigrams, and a subsequence of 3 words.
     values = _values("seq2seq", None, ["A b c d!"], ["a b x d"])
     assert values["rouge1"] == pytest.approx(0.75)
     assert values["rouge2"] == pytest.approx(1 / 3)
@@ -86,7 +86,7 @@ def test_exact_match_ignores_only_outer_space() -> None:
 
 
 def test_token_f1_matches_squad() -> None:
-    # Without articles, case and punctuation: 2 of 2 and 2 of 3 words, nothing, everything.
+    # Without articles, case and punctuation: row 1 has 2 of 2 words right, of 3; row 2 none, row 3 all.
     found = _chosen("token_f1", ["the Black cat!", "a dog", "x"], ["black cat sat", "cat", "X."])
     assert found == pytest.approx((0.8 + 0 + 1) / 3)
 
@@ -97,18 +97,18 @@ def test_chrf_matches_its_formula() -> None:
     for order in range(1, 7):
         one, other = (Counter(t[i : i + order] for i in range(len(t) - order + 1)) for t in (text, reference))
         precision = sum((one & other).values()) / sum(one.values())
-        f_scores.append(precision)  # equally many n-grams in both, so precision, recall and F are equal
+        f_scores.append(precision)  # both have equally many n-grams, so precision, recall and F are equal
     assert _chosen("chrf", [text], [reference]) == pytest.approx(sum(f_scores) / 6, abs=1e-6)
 
 
-def test_chosen_metrics_are_not_computed_otherwise() -> None:
+def test_optional_metrics_are_computed_only_if_chosen() -> None:
     values = _values("seq2seq", None, ["a b"], ["a b"])
     assert set(values) == set(METRICS["seq2seq"]) - set(IF_CHOSEN)
 
 
 def test_bleu_is_corpus_level_with_brevity_penalty() -> None:
     texts, references = ["the cat sat", "", "a b c d e f"], ["the cat sat on", "x y", "a b c d e g"]
-    # Lengths 9 and 12; n-grams right of all: 8 of 9, 6 of 7, 4 of 5 (one of "the cat sat"), 2 of 3.
+    # The lengths are 9 and 12. Right n-grams: 8 of 9, 6 of 7, 4 of 5 (one in "the cat sat") and 2 of 3.
     precision = (8 / 9 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25
     bleu = float(np.exp(1 - (4 + 2 + 6) / 9) * precision)
     parts = make_scores("seq2seq", None)
@@ -158,7 +158,7 @@ def test_rouge_joins_the_scores_of_processes_with_different_numbers_of_rows() ->
 
     for place, part in enumerate(parts):
         part._sync_dist(partial(alone, place))
-    # One exchange for each of the nine lists, whatever their lengths are.
+    # Each of the nine lists is sent as one tensor, whatever its length.
     assert [len(each) for each in sent] == [9, 9]
     assert all(one.ndim == other.ndim == 1 for one, other in zip(*sent, strict=True))
     together = Rouge()

@@ -1,4 +1,4 @@
-"""TRACE's own metrics agree with second implementations of what its reference code calls."""
+"""The metrics of TRACE agree with reimplementations of the functions that its reference code calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = st.text("ab <>_:STRLI,.&", max_size=14)
 
 
 def found(metric: str, texts: list[str], references: list[str], sources: list[str] | None = None) -> float:
-    """Return a score, which is the same in one batch and in several."""
+    """Return a score, after checking that it is the same in one batch and in several."""
     whole, parts = make_scores("causal-lm", None, metric), make_scores("causal-lm", None, metric)
     whole.update(texts, references, sources=sources)
     for row, (text, reference) in enumerate(zip(texts, references, strict=True)):
@@ -28,7 +28,7 @@ def found(metric: str, texts: list[str], references: list[str], sources: list[st
 
 
 def matched(one: str, other: str) -> int:
-    """Return the characters in matching blocks, by their definition: the first longest block, then left and right of it."""
+    """Return the number of characters in matching blocks: the first longest block, then those on its left and right."""
     best = (0, 0, 0)
     for i in range(len(one)):
         for j in range(len(other)):
@@ -63,7 +63,7 @@ def test_only_the_first_character_of_a_choice_counts() -> None:
 
 
 def sari(source: str, text: str, reference: str) -> float:
-    """Return SARI as its authors define it, set by set: for n-grams of words that are separated by spaces."""
+    """Return SARI computed as its authors define it, from n-grams of words separated by spaces."""
     parts = []
     for size in range(1, 5):
         three = map(words, (source, text, reference))

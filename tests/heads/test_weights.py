@@ -1,4 +1,4 @@
-"""Class weights: scikit-learn's formula, label names, and undefined cases."""
+"""Class weights follow scikit-learn's formula or are given by label name; undefined ones are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_balanced_multilabel_positives_weigh_as_much_as_negatives() -> None:
     train = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], dtype=np.float32)
     weights = resolve_class_weights("t", "multilabel", "balanced", ("a", "b"), train)
     assert weights == (1 / 3, 3.0)
-    # The ratio of scikit-learn's two weights of each label.
+    # For each label, the ratio of the two weights that scikit-learn gives to its presence and absence.
     assert weights == pytest.approx(((4 / (2 * 3)) / (4 / (2 * 1)), (4 / (2 * 1)) / (4 / (2 * 3))))
 
 

@@ -1,7 +1,7 @@
-"""Two ranks that learn tasks with their own Trainer, through `begin_task`.
+"""Two ranks that learn tasks with `begin_task` and a custom Trainer.
 
-They are forked, so that torch is not imported again; they find each other as under torchrun, and each writes what it ended
-with to OUT/STRATEGY.RANK.json, and what it was warned of to OUT/STRATEGY.RANK.warnings.
+They are forked, so that torch is not imported again, and connect as under torchrun. Each writes its results to
+OUT/STRATEGY.RANK.json, and the warnings that it got to OUT/STRATEGY.RANK.warnings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRAINING = {"batch_size": 5, "learning_rate": 0.05, "head_dropout": 0.3}
 
 
 class Seeds(L.Callback):
-    """Take note of the seed that every step was drawn with."""
+    """Record torch's seed in every step."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -41,7 +41,7 @@ class Seeds(L.Callback):
 
 
 def learn_all(backbone: Path, strategy: str, devices: int) -> list[dict[str, Any]]:
-    """Learn three tasks, and return the digest of each bank with the validation scores and seeds that this process saw."""
+    """Learn three tasks; return each bank's digest, with the validation scores and seeds in this process."""
     tasks = stream(backbone, TASKS, training=TRAINING)
     learner = ContinualLearner(load_backbone(str(backbone), precision="fp32", pooling="mean"))
     found = []
@@ -59,7 +59,7 @@ def learn_all(backbone: Path, strategy: str, devices: int) -> list[dict[str, Any
 
 
 def run_two(backbone: Path, out: Path, *strategies: str) -> None:
-    """Run two processes for each strategy, as said above."""
+    """Run two processes for each strategy."""
     for strategy in strategies:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -76,7 +76,7 @@ def _fork(rank: int, port: int, backbone: Path, out: Path, strategy: str) -> int
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), WORLD_SIZE="2", NODE_RANK="0"
     )
-    found: Any = "ended without a word"
+    found: Any = "the process ended without a result"
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -88,4 +88,4 @@ def _fork(rank: int, port: int, backbone: Path, out: Path, strategy: str) -> int
         try:
             (out / f"{strategy}.{rank}.json").write_text(json.dumps(found))
         finally:
-            os._exit(0)  # in any case, do not continue as a second pytest
+            os._exit(0)  # whatever happens, the child must not continue as a second pytest

@@ -1,4 +1,4 @@
-"""AdamW with moments in 8 bits: close to AdamW, restored bit for bit from plain tensors, refused without its package."""
+"""AdamW with 8-bit moments is close to AdamW, restored bit for bit from plain tensors, and refused without torchao."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {"epochs": 1, "learning_rate": 0.01, "weight_decay": 
 
 
 def stepped(name: str, num_steps: int, *, stop: bool = False) -> tuple[list[Tensor], dict[str, Any]]:
-    """Return parameters and optimizer state after some steps; with ``stop``, restored from a file before the last one."""
+    """Return parameters and optimizer state after some steps; with ``stop``, the state is reloaded before the last one."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 5))
     training = ResolvedTraining.model_validate(SETTINGS | {"optimizer": name})
@@ -52,13 +52,13 @@ def stepped(name: str, num_steps: int, *, stop: bool = False) -> tuple[list[Tens
 @here
 @pytest.mark.parametrize(("num_steps", "tolerance"), [(1, 1e-6), (6, 0.005)])
 def test_steps_are_those_of_adamw_up_to_the_rounding_of_moments(num_steps: int, tolerance: float) -> None:
-    """The first step uses moments before they are rounded; a learning rate of 0.01 bounds the difference later."""
+    """The first step uses unrounded moments; in later steps, the learning rate of 0.01 limits the difference."""
     found, exact = (stepped(name, num_steps)[0] for name in ("adamw_8bit", "adamw"))
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
     if num_steps > 1:
         assert not torch.equal(found[0], exact[0])
-        torch.testing.assert_close(found[2], exact[2], rtol=0, atol=1e-6)  # small moments are not rounded
+        torch.testing.assert_close(found[2], exact[2], rtol=0, atol=1e-6)  # moments of small tensors are not rounded
 
 
 @here
@@ -92,7 +92,7 @@ def test_moments_of_another_form_are_refused(change: dict[str, Tensor]) -> None:
 
 
 def tasks_of(backbone: Path) -> TaskStream:
-    """Return a task whose bank has matrices of 4,096 values."""
+    """Return a stream with a task whose bank has matrices of 4,096 values, large enough to be rounded."""
     training = {"batch_size": 5, "learning_rate": 0.05, "optimizer": "adamw_8bit"}
     bank = {"preset": "prefix", "length": 3, "hidden": 256}
     return stream(backbone, [task("one", num_rows=24)], training=training, bank=bank)

@@ -1,4 +1,4 @@
-"""Outputs of every task kind match transformers' own models if the bank changes nothing, padded or not."""
+"""If the bank changes nothing, outputs equal those of transformers' models for every task kind, padded or not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TARGETS = torch.tensor([[2, 30, 31, 3], [2, 40, 3, -100]])
 
 
 def make_bank(backbone: Backbone, kind: Kind, preset: str = "lora") -> Bank:
-    """Return a fresh bank; that of lora changes nothing yet."""
+    """Return a fresh bank; by default LoRA, which changes nothing yet."""
     head = build_head(kind, backbone.hidden_size, 3)
     spec = BankChoice.model_validate(small(preset)).resolve()
     reads: Any = "logits" if kind in ("seq2seq", "causal-lm") else "states"
@@ -36,7 +36,7 @@ def make_bank(backbone: Backbone, kind: Kind, preset: str = "lora") -> Bank:
 
 
 def text_batch(kind: Kind) -> dict[str, Tensor]:
-    """Return a batch of two rows as the kind has it in training."""
+    """Return a batch of two rows as in training for a kind of text task."""
     if kind != "causal-lm":
         return {"input_ids": IDS, "attention_mask": MASK} | ({"labels": TARGETS} if kind == "seq2seq" else {})
     labels = torch.tensor([[-100, -100, 11, 12, 13, 3], [-100, -100, -100, 3, -100, -100]])
@@ -66,7 +66,7 @@ def test_decoder_inputs_match_transformers(backbone_folder: Folder, family: str)
 
 
 def test_encoder_decoder_pooling_matches_its_classifier(backbone_folder: Folder) -> None:
-    """`BartForSequenceClassification` reads the decoder's state at the end token; here it is the last one."""
+    """`BartForSequenceClassification` reads the decoder's state at the end token, which here is the last token."""
     backbone = load_backbone(str(backbone_folder("bart")))
     bank = make_bank(backbone, "classification")
     with torch.no_grad():

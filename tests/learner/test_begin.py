@@ -1,4 +1,4 @@
-"""Learning with a custom Trainer: data and bank are those described by the stream, or it is an error."""
+"""With a custom Trainer, data and bank are as described in the stream; a mismatch is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A custom Trainer with Lightning's DDP: three tasks, two processes, one bank each."""
+"""A custom Trainer with Lightning's DDP learns three tasks in two processes, which end with the same banks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Folder = Callable[..., Path]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_two_ranks_have_equal_banks_and_scores_for_every_task(backbone_folder: Folder, tmp_path: Path) -> None:
     run_two(backbone_folder(), tmp_path, "ddp", "fsdp")
@@ -26,7 +26,7 @@ def test_two_ranks_have_equal_banks_and_scores_for_every_task(backbone_folder: F
         assert mine["digest"] == other["digest"]
         assert mine["scores"] == other["scores"]
         assert len(mine["seeds"]) == 6
-        assert not set(mine["seeds"]) & set(other["seeds"]), "each draws its own dropout"
+        assert not set(mine["seeds"]) & set(other["seeds"]), "the ranks share dropout seeds"
     assert all("sync_dist" not in (tmp_path / f"ddp.{rank}.warnings").read_text() for rank in (0, 1))
-    # Lightning has no FSDP without a GPU, and says so.
+    # Lightning's FSDP needs a GPU.
     assert "requires a GPU accelerator" in json.loads((tmp_path / "fsdp.0.json").read_text())

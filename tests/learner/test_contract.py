@@ -1,6 +1,7 @@
-"""The contract of the engine: every preset on every family for every kind of task that the family can learn.
+"""What the engine relies on, for every preset, every family and every kind of task that the family can learn.
 
-Builds, answers in the right shape, learns one step in its bank alone, folds, and reads back from its tensors bit for bit.
+A bank can be built, gives outputs of the right shape, takes a step that changes only the bank, can be folded, and is the same
+bit for bit after it is stored and loaded.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def test_every_preset_on_every_family_for_every_kind(
     folder = backbone_folder(family)
     presets = [preset for preset in PRESETS if refusal(family, preset) is None]
     if kind in GENERATIVE:
-        presets.remove("probe")  # its only parameters would be those of a head, and the head is the backbone's
+        presets.remove("probe")  # it would only have a head, but these tasks use the backbone's
     tasks = [task_of_kind(kind, preset, num_rows=16, bank=small(preset)) for preset in presets]
     desk = Desk(stream(folder, tasks, backbone={"name": str(folder)}), tmp_path)
     backbone = desk.backbone

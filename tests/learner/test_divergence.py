@@ -31,12 +31,12 @@ def tasks_of(backbone: Path, **training: Any) -> TaskStream:
 
 @pytest.fixture(params=["at once", "together"])
 def _looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "together":  # as on a device that has to be waited for
+    if request.param == "together":  # as on a GPU, where reading a loss means waiting
         monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, value: float, batch: int, name: str = "two") -> list[list[int]]:
-    """Make the loss of a task's n-th batch of training a value; return the rows of all batches seen."""
+    """Multiply the loss of a task's n-th training batch by ``value``; return the row numbers of all batches so far."""
     real, seen = ContinualLearner._loss, []
 
     def loss(learner: ContinualLearner, outputs: Tensor, rows: dict[str, Tensor]) -> Tensor:
@@ -62,7 +62,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, value: float, batch: int, name: str =
 def test_divergence_error_names_step_epoch_batch_and_rows(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, value: float
 ) -> None:
-    """With a Trainer of one's own."""
+    """Tested with a custom Trainer."""
     desk = Desk(tasks_of(backbone_folder()), tmp_path)
     seen = spoil(monkeypatch, value, batch)
     with pytest.raises(InputError) as told:
@@ -97,7 +97,9 @@ def test_device_losses_are_checked_in_groups(
     monkeypatch.setattr(LossWatch, "check", look)
     tasks = stream(backbone_folder(), [task("one", num_rows=50)], training={"batch_size": 2})
     Desk(tasks, tmp_path).fit("one", max_epochs=1)
-    assert [look for look in looks if look] == [20, 5], "when there are enough, and before the validation"
+    assert [look for look in looks if look] == [20, 5], (
+        "losses must be checked after every 20 steps and before validation"
+    )
 
 
 def test_cpu_losses_are_checked_before_the_next_batch(
@@ -130,7 +132,7 @@ def test_device_losses_are_checked_before_validation_and_saving(
 
 
 def test_non_finite_bank_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
-    """The last step may have spoilt it, after the last loss."""
+    """The last step may make the bank non-finite after the last loss was finite."""
 
     class Spoil(L.Callback):
         def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -153,10 +155,10 @@ def test_diverged_run_continues_with_another_learning_rate(
         seen = spoil(patch, torch.nan, 7)
         with pytest.raises(InputError, match=r"learning diverged: .* earlier tasks are unchanged"):
             learn(tasks_of(backbone_folder()), tmp_path / "run")
-        assert len(seen) <= 8, "the epoch in which it diverged is the last"
+        assert len(seen) <= 8, "training must stop in the epoch in which it diverged"
     before = content(tmp_path / "run")
     assert {name.split("/")[1] for name in before if name.startswith("banks/")} == {"one"}
-    # The saved progress is finite: once the cause is removed, the same settings can resume.
+    # The saved progress is finite, so it can be resumed with the same settings once the cause is removed.
     last = torch.load(tmp_path / "run" / ".progress" / "two" / "last.ckpt", weights_only=True)
     assert last["global_step"] <= 6
     assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())

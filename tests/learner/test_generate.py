@@ -27,12 +27,12 @@ FAMILIES: list[tuple[str, Kind]] = [
     ("gpt2", "causal-lm"),
     ("llama", "causal-lm"),
 ]
-# Padded on the left, as sources of decoders are; encoders do not mind here, since the mask counts.
+# Padded on the left, as for decoders; encoders ignore the padding because of the mask.
 SOURCES = torch.tensor([[0, 0, 10, 11], [2, 20, 21, 22]])
 
 
 def greedy(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, steps: int) -> list[int]:
-    """Return the likeliest tokens one by one, each from a whole pass without a cache."""
+    """Return the most likely tokens, each from a separate pass without a cache."""
     found: list[int] = []
     for _ in range(steps):
         if kind == "seq2seq":
@@ -50,7 +50,7 @@ def greedy(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, steps: int) 
 
 
 def wandering(backbone: Backbone, kind: Kind, preset: str) -> Bank:
-    """Return a bank that changes the answers."""
+    """Return a bank with random values that change the generated texts."""
     bank = make_bank(backbone, kind, preset)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, famil
     assert len(set(free)) == 7
 
     def likely(row: list[int]) -> float:
-        """Return the log-probability of seven tokens."""
+        """Return the log-probability of seven generated tokens."""
         if kind == "seq2seq":
             inputs = {**batch, "labels": torch.tensor([row])}
             logits = answer(backbone, bank, "last", inputs)[0]
@@ -130,7 +130,7 @@ def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, famil
             logits = answer(backbone, bank, "last", inputs)[0, -8:-1]
         return float(logits.detach().log_softmax(-1)[torch.arange(7), row].sum())
 
-    # Forty beams look at far more than the likeliest token each time.
+    # With forty beams, the text must be at least as likely as the greedy one.
     wide = made(max_new_tokens=7, min_new_tokens=7, num_beams=40)
     assert likely(wide) >= likely(made(max_new_tokens=7, min_new_tokens=7)) - 1e-4
 
@@ -150,7 +150,7 @@ def test_source_tokens_do_not_count_as_repetition(backbone_folder: Folder, famil
     source = SOURCES[1].tolist()
     while made(source)[0] not in source:
         source += made(source)
-    # One token alone repeats nothing.
+    # The first generated token repeats nothing, although it occurs in the source.
     assert made(source, no_repeat_ngram_size=1) == made(source)
 
 
@@ -158,7 +158,7 @@ def test_start_token_equal_to_the_end_token_is_handled(backbone_folder: Folder) 
     backbone, tokenizer = load_backbone(str(backbone_folder("bart"))), make_tokenizer("bart")
     bank = wandering(backbone, "seq2seq", "houlsby")
     bias: Any = backbone.model.final_logits_bias
-    bias[0, 3] = 1e3  # every answer ends at once
+    bias[0, 3] = 1e3  # every text ends at once
     batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
     spec = GenerationSpec(max_new_tokens=4, no_repeat_ngram_size=1)
     assert generate(backbone, bank, spec, batch, tokenizer) == [[]]

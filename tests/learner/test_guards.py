@@ -1,4 +1,4 @@
-"""Every isolation guard fires on the mistake that it guards against."""
+"""Every isolation guard detects the mistake that it is meant for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Folder = Callable[..., Path]
 
 
 class At(L.Callback):
-    """Do something to the learner at one hook."""
+    """Call ``act`` with the learner in one hook."""
 
     def __init__(self, hook: str, act: Callable[[ContinualLearner], object]) -> None:
         setattr(self, hook, lambda trainer, module, *args, **kwargs: act(module))

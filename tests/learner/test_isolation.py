@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def own_learner(optimizer: str, *, set_to_none: bool) -> type[ContinualLearner]:
-    """Return a learner as a user would write it, with its own optimizer and its own way to clear gradients."""
+    """Return a subclass like a user's, with its own optimizer and its own way to clear gradients."""
 
     class Own(ContinualLearner):
         def configure_optimizers(self) -> Any:
@@ -96,7 +96,7 @@ def test_backbone_dropout_is_off_for_prediction_and_changes_no_other_task(
     desk = Desk(stream(backbone_folder(), two, training={"backbone_dropout": True}), tmp_path)
     desk.fit("one", callbacks=[NoForgetting()])
     logits, digests = desk.logits("one"), desk.digests("one")
-    # NoForgetting asks the first bank while the second one's dropout is on.
+    # NoForgetting evaluates the first bank while the backbone's dropout is on for the second.
     desk.fit("two", callbacks=[NoForgetting()])
     assert desk.digests("one") == digests
     assert same_bits(desk.logits("one"), logits)

@@ -1,4 +1,4 @@
-"""Every task kind with a custom Trainer: only its bank is trained, and its guards fire."""
+"""With a custom Trainer, a task of any kind trains only its own bank, and the guards detect mistakes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_generation_requires_tokenizer_and_references(backbone_folder: Folder, t
     desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.models.tokenizer)
 
     class Own:
-        """A loader of a user's own."""
+        """A user-defined loader."""
 
         def __iter__(self) -> Iterator[dict[str, Tensor]]:
             return iter(desk.data["one"].val_dataloader())
@@ -110,7 +110,7 @@ def test_generation_requires_tokenizer_and_references(backbone_folder: Folder, t
 
 
 def test_validation_compares_generated_texts_with_whole_references(backbone_folder: Folder, tmp_path: Path) -> None:
-    """The target is cut to one token and its end while learning; the score compares with all of it."""
+    """In training, the target is cut to one token and the end token; scores use the whole target."""
     rows = [{"source": f"w{number} w50", "target": "w7 w8 w9 w9"} for number in range(10, 40)]
     data = {"train": rows[:20], "validation": rows[20:25], "test": rows[25:]}
     task = {
@@ -124,7 +124,7 @@ def test_validation_compares_generated_texts_with_whole_references(backbone_fold
     backbone = {"name": str(backbone_folder("gpt2")), "max_length": 16}
     desk = Desk(stream(backbone_folder("gpt2"), [task], bank="full", training=training, backbone=backbone), tmp_path)
     trainer = desk.fit("one", max_epochs=4)
-    # "w7" against four words: one of one, one of four.
+    # The answer "w7" has precision 1/1 and recall 1/4.
     assert float(trainer.callback_metrics["val/rouge1"]) == pytest.approx(0.4)
 
 

@@ -1,4 +1,4 @@
-"""Backbones with mutable state: the state is frozen, or the change is detected and named."""
+"""The state of a backbone with mutable state is frozen, or its change is detected and named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TWO = [task("one", num_rows=24), task("two", num_rows=24)]
 
 
 class After(nn.Module):
-    """A linear map with something behind it."""
+    """A linear layer followed by another module."""
 
     def __init__(self, linear: nn.Module, behind: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Norm(nn.BatchNorm1d):
 
 
 class Counts(nn.Module):
-    """Say something else every time, and remember how often it was asked, as a buffer or as an attribute."""
+    """A module that changes its own state in every call: a buffer, a new buffer, or an attribute that changes the output."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
 
 
 def changed_desk(folder: Path, tmp_path: Path, change: Callable[[Any], nn.Module], **more: Any) -> Desk:
-    """Return a desk whose backbone is another one in one place, as if it had been loaded so."""
+    """Return a desk whose backbone has one module replaced, as if it had been loaded with it."""
     desk = Desk(stream(folder, TWO, **more), tmp_path)
     model = desk.backbone.model
     changed = change(model.get_submodule(DENSE))

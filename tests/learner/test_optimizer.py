@@ -1,4 +1,4 @@
-"""The optimizer is new, has one bank, decays what the papers decay; the schedule warms up and decays to zero."""
+"""Each task gets a new optimizer with only its bank; weight decay and learning rate schedule are as in the papers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_constant_schedule_stays_constant() -> None:
 
 
 def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor]:
-    """Return a bank's parameters after six steps; with ``stop``, the last three by an optimizer that was restored."""
+    """Return a bank's parameters after six steps; with ``stop``, a restored optimizer takes the last three."""
     bank = make_bank(make_model("bert"), "houlsby")
     training = _training(optimizer=name, weight_decay=0.1, learning_rate=0.01)
     optimizer = make_optimizer(bank, training, fused=fused)
@@ -84,7 +84,7 @@ def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor
 def test_fused_step_matches_the_loop_and_can_be_interrupted(name: str) -> None:
     fused, loop = _stepped(name, fused=True), _stepped(name, fused=False)
     for one, other in zip(fused, loop, strict=True):
-        # The same formula in another order of operations: rounding of float32, over six steps.
+        # The operations are in another order, so float32 rounding errors add up over six steps.
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     for again in (_stepped(name, fused=True), _stepped(name, fused=True, stop=True)):
         assert all(torch.equal(one, other) for one, other in zip(fused, again, strict=True))

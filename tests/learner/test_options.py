@@ -1,4 +1,4 @@
-"""Scores of options are those of plain transformers with the bank merged, which reads each row with each option alone."""
+"""Scores of options equal those of plain transformers with the merged bank, for each row and option separately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES = ["w1", "w2 w3 w4 w5 w6 w7", "w8 w9", "w20 w21 w22"]
 
 
 def one_by_one(model: Any, kind: Kind, source: list[int], option: list[int]) -> list[float]:
-    """Return the log-probability of each token of an option after a source, from transformers alone."""
+    """Return the log-probability of each token of an option after a source, computed by transformers only."""
     if kind == "seq2seq":
         start = model.config.decoder_start_token_id
         logits = model(
@@ -69,7 +69,7 @@ def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., P
             ]
             # The head rounds the float64 logits to float32.
             torch.testing.assert_close(found.double(), torch.tensor(expected).double(), atol=2e-5, rtol=1e-6)
-        # Rows with options of their own: the same ones, and fewer.
+        # Rows with their own options: some of the same ones, in another order.
         places = [[0, 1, 2], [2, 0], [1, 2], [1, 0, 2]]
         row_options = [[OPTIONS[place] for place in own] for own in places]
         own_rows = encode_rows(kind, SOURCES, tokenizer=tokenizer, max_length=40, row_options=row_options).take(

@@ -1,4 +1,4 @@
-"""Packed rows are learned as if each were alone, for every decoder and every form of change that allows it."""
+"""Packed rows are learned as if each were alone, for every decoder and every form that supports packing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEXTS = st.lists(st.tuples(TEXT, TEXT), min_size=2, max_size=6)
 
 
 def learned(model: Any, bank: Bank, batch: dict[str, Tensor]) -> list[Tensor]:
-    """Return the sum of the losses of all targets, and the gradients of the bank."""
+    """Return the sum of the losses of all target tokens, and the bank's gradients."""
     bank.zero_grad()
     inputs: dict[str, Tensor] = {
         name: batch[name] for name in ("input_ids", "attention_mask", "position_ids") if name in batch
@@ -68,7 +68,7 @@ def test_loss_and_gradients_are_sums_over_rows_alone(
     packed = learned(model, bank, collate_packed(rows, order.epoch(0)[0], 0))
     alone = [learned(model, bank, collate(rows, [number], 0, "causal-lm")) for number in range(len(rows))]
     for found, *parts in zip(packed, *alone, strict=True):
-        # Sums over other numbers of rows and keys are rounded in another order; eager attention, except GPT-2's, computes its
+        # Sums over different numbers of rows and keys are rounded differently; eager attention, except GPT-2's, computes the
         # softmax in float32.
         torch.testing.assert_close(found, torch.stack(parts).sum(0), atol=tolerance, rtol=tolerance)
 

@@ -1,4 +1,4 @@
-"""What a plan resolves, and which task kinds a backbone refuses."""
+"""A plan resolves settings, and refuses task kinds that the backbone does not support."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_unsupported_kinds_are_refused(backbone_folder: Folder, family: str, kin
 
 
 def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) -> None:
-    """Llama's head has separate weights, which the base model does not have; those of BART and GPT-2 are tied."""
+    """Llama's head has its own weights, which a base model's checkpoint lacks; those of BART and GPT-2 are tied."""
     kind = "causal-lm"
     base: Any = make_model("llama").base_model
     base.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Sampled answers and stop strings: answers do not depend on the batch and follow the right probabilities."""
+"""Sampled texts do not depend on the batch and follow the right probabilities; stop strings end a text."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def test_sampling_follows_temperature_and_top_p() -> None:
     spec = GenerationSpec(do_sample=True, temperature=2.0, top_p=0.9)
     logits = torch.tensor([3.0, 2.0, 1.0, -6.0])
     wanted = torch.softmax(logits / 2, -1)
-    wanted[3] = 0  # the other three add up to more than 0.9
+    wanted[3] = 0  # the other three reach top_p together
     wanted /= wanted.sum()
     count = 20_000
-    ids = torch.arange(count)[:, None]  # rows with a source of their own each
+    ids = torch.arange(count)[:, None]  # each row has its own source
     drawn = Sampler(spec, 0, ids, torch.ones_like(ids))(ids, logits.expand(count, -1)).argmax(-1)
     found = torch.bincount(drawn, minlength=4) / count
-    assert found.tolist() == pytest.approx(wanted.tolist(), abs=0.015), "four standard deviations"
+    assert found.tolist() == pytest.approx(wanted.tolist(), abs=0.015), "differs by more than four standard deviations"
 
 
 def test_top_k_keeps_the_likeliest_tokens_before_top_p() -> None:
     logits = torch.tensor([3.0, 2.9, 2.8, 2.0, 1.0])
     ids = torch.arange(500)[:, None]
-    for top_p, allowed in ((1.0, {0, 1, 2}), (0.6, {0, 1})):  # of the three, the first two have 0.69
+    for top_p, allowed in ((1.0, {0, 1, 2}), (0.6, {0, 1})):  # the first two of the three have a probability of 0.69
         spec = GenerationSpec(do_sample=True, top_k=3, top_p=top_p)
         drawn = Sampler(spec, 0, ids, torch.ones_like(ids))(ids, logits.expand(500, -1)).argmax(-1)
         assert set(drawn.tolist()) == allowed
@@ -75,9 +75,9 @@ def test_repetition_penalty_counts_generated_tokens_only(
         own = {name: tensor[rows, skip:] for name, tensor in batch.items()}
         return generate(backbone, bank, spec, own, tokenizer)
 
-    assert made(1e6, 1) == made(1.0, 1), "tokens of the source do not count"
+    assert made(1e6, 1) == made(1.0, 1), "tokens of the source were counted"
     strict = made(1e6, 6)
-    assert made(1e6, 6, slice(1), 2) == strict[:1], "neither does padding"
+    assert made(1e6, 6, slice(1), 2) == strict[:1], "padding was counted"
     if beams == 1:
         assert all(len(set(row)) == 6 for row in strict)
 
@@ -98,7 +98,7 @@ def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str,
     if beams == 1:
         assert decode(tokenizer, rows, spec.stop) == [text.split(stop)[0].strip() for text in texts]
         alone = {name: tensor[:1, 2:] for name, tensor in batch.items()}
-        assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], "others of a batch may go on for longer"
+        assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], "it depends on longer answers"
 
 
 def test_sampling_keys_do_not_change_older_certificates() -> None:

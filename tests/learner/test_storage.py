@@ -1,4 +1,4 @@
-"""No copy of the backbone is made: every tensor that torch computes during training is inspected."""
+"""Training makes no copy of the backbone: every tensor that torch computes is inspected."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Folder = Callable[..., Path]
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts computed tensors with the values of a backbone matrix, in any order, in separate memory."""
+    """Finds computed tensors with the values of a backbone matrix, in any order, but in other memory."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
-        # Vectors are left out: banks may have LayerNorms and biases of their own, which begin as copies.
+        # Vectors are left out, since a bank's own LayerNorms and biases start as copies.
         matrices = {name: p for name, p in model.named_parameters() if p.ndim > 1}
         self._own = {p.untyped_storage().data_ptr() for p in matrices.values()}
         self._sorted = {name: (p.numel(), p.detach().flatten().sort().values) for name, p in matrices.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        # Uninitialised memory may still hold a freed copy; whatever fills it is inspected in turn.
+        # Uninitialised memory may contain a freed copy; the operation that fills it is inspected anyway.
         for tensor in [] if str(func).startswith("aten.empty") else tree_leaves(result):
-            # Shapes without memory are how banks are built before they are drawn.
+            # Banks are built on the meta device before they are initialised.
             if isinstance(tensor, Tensor) and not tensor.is_meta:
                 self._look(str(func), tensor.detach())
         return result

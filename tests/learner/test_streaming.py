@@ -1,4 +1,4 @@
-"""Pieces of a text are final when they are passed on, and join to the text that `decode` returns."""
+"""Pieces of a text are never changed after they are passed on, and join to the text that `decode` returns."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ SAMPLED = LONG.model_copy(update={"do_sample": True, "temperature": 1.5})
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int], stop: Sequence[str] = (), end: int | None = None) -> list[str]:
-    """Return the pieces passed on after each token, and at the end, after checking what they join to."""
+    """Return the pieces passed on after each token and at the end, after checking that they join to the decoded text."""
     found: list[str] = []
     pieces = Pieces(tokenizer, end, stop, found.append)
-    pieces.put(torch.tensor([[5, 5, 5]]))  # the decoder's input
+    pieces.put(torch.tensor([[5, 5, 5]]))  # the decoder's input, which is not part of the text
     for token in ids:
         pieces.put(torch.tensor([token]))
     pieces.end()
@@ -66,7 +66,7 @@ def test_pieces_join_to_the_generated_text(
     pieces, whole = streamed()
     assert sum(map(bool, pieces)) > 2
     words = whole.split(" ")
-    for size in range(1, len(words[2]) + 1):  # ends inside the third token, begins inside the second one
+    for size in range(1, len(words[2]) + 1):  # the stop string starts inside the second word and ends inside the third
         stop = f"{words[1][-1]} {words[2][:size]}"
         _, text = streamed(stop=("nothing like it", stop))
         assert text == whole[: whole.index(stop)].strip()
@@ -105,7 +105,7 @@ def test_pieces_of_any_tokens_join_to_their_text(name: str, data: st.DataObject)
     text = tokenizer.decode(ids)
     cuts = st.tuples(st.integers(0, max(0, len(text) - 1)), st.integers(1, 5))
     stop = [text[start : start + size] for start, size in data.draw(st.lists(cuts, max_size=2)) if text]
-    # As in `generate`: nothing follows the token that completes a stop string.
+    # As in `generate`, no token follows the one that completes a stop string.
     ends = (size for size in range(1, len(ids) + 1) if any(each in tokenizer.decode(ids[:size]) for each in stop))
     _pieces(tokenizer, ids[: min(ends, default=len(ids))], stop)
 
@@ -119,7 +119,7 @@ def test_pieces_arrive_as_soon_as_they_are_final() -> None:
     assert _pieces(words, [0, 1, 10], ["slept it"]) == ["Ada", "", "", ""]
 
 
-def test_end_token_is_no_text() -> None:
+def test_end_token_is_not_part_of_the_text() -> None:
     tokenizer = TOKENIZERS["words"]
     found: list[str] = []
     pieces = Pieces(tokenizer, 1, [], found.append)

@@ -1,4 +1,4 @@
-"""Many tasks on the same rows answer as each alone, and shared frozen layers are computed once."""
+"""Many tasks predict the same rows as each would alone, and frozen layers that they share are computed once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10", "w11 w12"]
 
 @pytest.fixture(scope="module")
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run with all of them, of one length."""
+    """Return a run with all of TASKS, which have the same maximum length."""
     return committed(tmp_path_factory.mktemp("all") / "run", backbone_folder(), TASKS, shorter=0)
 
 
@@ -55,7 +55,7 @@ def test_batch_size_limits_the_number_of_rows(run: Run) -> None:
 
 def test_shared_lower_layers_are_computed_once(run: Run) -> None:
     tasks = ["top_0", "top_1", "top_2", "lora"]
-    run.predict_all(TEXTS, tasks)  # tries out whether the pass can be cut
+    run.predict_all(TEXTS, tasks)  # the first call also tests whether the pass can be cut
     model: Any = run.session.models.backbone("fp32").model
     seen = {0: 0, 1: 0}
     handles = [
@@ -82,5 +82,5 @@ def test_row_invalid_for_one_task_is_refused(run: Run) -> None:
 
 def test_tasks_may_be_a_string_or_an_iterator(run: Run) -> None:
     wanted = run.predict_all(TEXTS, ["low"])
-    assert run.predict_all(TEXTS, "low") == wanted, "not the tasks 'l', 'o' and 'w'"
+    assert run.predict_all(TEXTS, "low") == wanted, "a string must name one task, not one per character"
     assert run.predict_all(TEXTS, (name for name in ("low",))) == wanted  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Rows of any tasks in one call: each is answered by its own bank, in order, or the call is refused."""
+"""Rows of different tasks can be predicted in one call, each by its own bank; invalid calls are refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.tiny import WORDS
 
 Folder = Callable[..., Path]
 
-# Unlike in bank, kind, pooling, length and number of texts; some that cannot be with the others. What generates is of
-# `test_kinds`.
+# The tasks differ in bank, kind, pooling, length and number of texts; some cannot share a pass with others. Tasks that
+# generate text are tested in `test_kinds`.
 TASKS: dict[str, Made] = {
     "pairs": Made("houlsby", pair=True, pooling="pooler"),
     "wide": Made({"preset": "houlsby", "bottleneck": 5}),
@@ -49,12 +49,12 @@ ROWS = {name: _rows(name) for name in ("one", *TASKS)}
 
 @pytest.fixture(scope="module")
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run with all of them."""
+    """Return a run with all of TASKS."""
     return committed(tmp_path_factory.mktemp("mixed") / "run", backbone_folder(), TASKS)
 
 
 def same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
-    """Check that answers are equal, their numbers up to rounding."""
+    """Check that answers are equal, with numbers equal up to rounding."""
     assert len(found) == len(expected)
     for mine, own in zip(found, expected, strict=True):
         if isinstance(own.value, float):
@@ -83,7 +83,7 @@ def test_mixed_rows_are_answered_in_order_as_by_each_task_alone(run: Run) -> Non
 
 @pytest.fixture(scope="module")
 def answers(run: Run) -> dict[tuple[str, int], Answer]:
-    """Return what each task alone says to each of its rows."""
+    """Return each task's predictions for its own rows, computed without other tasks."""
     return expected_of(run)
 
 

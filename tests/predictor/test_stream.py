@@ -1,4 +1,4 @@
-"""`run.stream` and `predict --stream` give the text of `predict` in pieces; what cannot be streamed is refused."""
+"""`run.stream` and `predict --stream` give the text of `predict` in pieces; other requests are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = ["w10 w20", "w3 w1 w41 w7", "w11", "w30 w31"]
 
 @pytest.fixture(scope="module")
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run with tasks that generate, and one that does not."""
+    """Return a run with two tasks that generate text and one that does not."""
     folder = tmp_path_factory.mktemp("streamed") / "run"
     learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
     return Run(folder)
@@ -50,7 +50,7 @@ def test_closed_stream_stops_the_generation(run: Run, monkeypatch: pytest.Monkey
     next(first)
     first.close()  # type: ignore[attr-defined]
     assert all(thread.name != "stream" for thread in threading.enumerate())
-    assert run.predict("w10 w20", "texts").value  # the backbone carries no bank
+    assert run.predict("w10 w20", "texts").value  # no bank is left attached
 
 
 def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_error_while_generating_is_raised_where_the_pieces_are_read(run: Run, mo
     ],
 )
 def test_what_cannot_be_streamed(run: Run, name: str, row: Any, fragment: str) -> None:
-    with pytest.raises(InputError, match=fragment):  # before the first piece
+    with pytest.raises(InputError, match=fragment):  # raised by the call, not by the first piece
         run.stream(row, name)
 
 

@@ -1,4 +1,4 @@
-"""Streams whose tasks use different words, so that their rows can be distinguished, or the same words."""
+"""Streams for tests of the router: tasks with different words, which it can tell apart, or with the same words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCABULARY = {"low": WORDS[:12], "high": WORDS[40:52], "pairs": WORDS[:60]}
 
 
 def rows_of(vocabulary: str, number: int, seed: int, *, name: str | None = None) -> list[dict[str, Any]]:
-    """Return rows with the words of a vocabulary; other names give other rows."""
+    """Return rows of words from a vocabulary; different names give different rows."""
     draw = random.Random(f"{name or vocabulary} {seed}")
     rows = []
     for _ in range(number):
@@ -26,7 +26,7 @@ def rows_of(vocabulary: str, number: int, seed: int, *, name: str | None = None)
 
 
 def labelled_task(name: str, *, vocabulary: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return a task; its words are those of its name unless a vocabulary is given."""
+    """Return a task with the words of the given vocabulary, by default the one called like the task."""
     words = vocabulary or name
     sizes = {"train": 60, "validation": 30, "test": 16}
     data = {split: rows_of(words, size, seed, name=name) for seed, (split, size) in enumerate(sizes.items())}
@@ -35,5 +35,5 @@ def labelled_task(name: str, *, vocabulary: str | None = None, **more: Any) -> d
 
 
 def routed_stream(backbone: Path, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
-    """Return a stream of tasks that can be found without their names."""
+    """Return a stream with routing, so that rows find their task."""
     return stream(backbone, list(tasks), **{"routing": "full", **more})

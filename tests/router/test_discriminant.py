@@ -1,4 +1,4 @@
-"""The router against normal distributions of another implementation, and its independence of the order of learning."""
+"""The router agrees with torch's normal distributions, and does not depend on the order of learning."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _log_prob(normal: Distribution, rows: Tensor) -> Tensor:
 
 
 def router_of(sums: Mapping[str, TaskSums]) -> Router:
-    """Return the router over some tasks, added in the order that is given."""
+    """Return a router for tasks that are added in the given order."""
     totals = Totals()
     for name, own in sums.items():
         totals.add(name, name, own)

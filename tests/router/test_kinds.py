@@ -1,4 +1,4 @@
-"""Rows of every kind find their task without its name."""
+"""Rows of every task kind are routed to their task."""
 
 from __future__ import annotations
 

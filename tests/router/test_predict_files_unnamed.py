@@ -1,4 +1,4 @@
-"""``predict --input`` without a task: the rows of a file, and the files that predictions are written to."""
+"""``predict --input`` without a task routes the rows of a file, and writes the task to the output file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows whose task is not named: the run finds the task, answers with its bank, or says that it does not know."""
+"""If no task is named, the run finds a row's task and answers with its bank, or says that the task is unknown."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rows_that_no_task_takes_are_refused(run: Run) -> None:
         run.predict(["w1", ("w1", "w2", "w3")])
 
 
-def test_sums_are_certified_and_a_changed_byte_is_named(run: Run, tmp_path: Path) -> None:
+def test_routing_statistics_are_certified_and_a_changed_byte_is_reported(run: Run, tmp_path: Path) -> None:
     folder = shutil.copytree(run.store.folder, tmp_path / "run")
     assert all(check.ok for check in Run(folder).verify())
     path = folder / "banks" / "low" / "router.safetensors"
@@ -120,7 +120,7 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
 
 
 @pytest.mark.slow
-def test_a_run_without_sums_says_how_to_get_them(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_a_run_without_routing_statistics_says_how_to_get_them(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [labelled_task("low")], routing="off"), tmp_path / "run")
     with pytest.raises(InputError, match=r"no task of .* was learned with routing, so .*routing: full"):
         run.predict("w1")
@@ -183,12 +183,12 @@ def test_task_committed_after_the_first_prediction_is_found(
     text = _texts("high")[0]
     for _ in range(2):
         assert run.predict([text], unknown="nearest")[0].task == "low"  # type: ignore[index]
-    assert reads == ["low", "low"], "sums are read once for the totals, and once to tell whether a row is unknown"
+    assert reads == ["low", "low"], "not read once for the totals and once to tell whether a row is unknown"
     learn(_stream(backbone_folder(), ("low", "high")), tmp_path / "run")
     assert run.predict([text], unknown="nearest")[0].task == "high"  # type: ignore[index]
 
 
-def test_trials_of_a_sweep_store_no_sums(backbone_folder: Folder) -> None:
+def test_trials_of_a_sweep_store_no_routing_statistics(backbone_folder: Folder) -> None:
     spec = _stream(backbone_folder()).spec
     assert spec.routing == "full"
     assert alone(spec, spec.tasks[0], seed=3).routing == "off"

@@ -1,4 +1,4 @@
-"""R-routed: rows of learned tasks that name no task, measured after each task, and what reports make of it."""
+"""R-routed, the scores without task names, is measured after each task and shown in reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    # The second task is learned on the words of the first, so that rows go astray.
+    # The second task uses the words of the first, so that some rows are routed to the wrong task.
     tasks = [labelled_task("low"), labelled_task("twin", vocabulary="low"), labelled_task("pairs")]
     return learn(routed_stream(backbone_folder(), tasks), tmp_path_factory.mktemp("routed") / "run")
 
@@ -146,7 +146,7 @@ def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.Capture
     assert set(run.figures()) >= {"routing", "routed", "taken-for"}
 
 
-def test_a_run_that_stores_no_sums_has_no_routed_scores(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_a_run_without_routing_statistics_has_no_routed_scores(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [labelled_task("low"), labelled_task("high")]
     run = learn(routed_stream(backbone_folder(), tasks, routing="off"), tmp_path / "run")
     assert all(line.routed == () for line in _lines(run))
@@ -163,7 +163,7 @@ def test_watch_warns_of_a_task_that_takes_rows(
     stream = routed_stream(backbone_folder(), tasks)
     learn(routed_stream(backbone_folder(), tasks[:1]), tmp_path / "run")
     with caplog.at_level(logging.WARNING):
-        learn(stream, tmp_path / "run", callbacks=[watch, easy])  # what was before is read from the folder
+        learn(stream, tmp_path / "run", callbacks=[watch, easy])  # earlier rows are read from the folder
     (message,) = [record.getMessage() for record in caplog.records if "takes rows" in record.getMessage()]
     assert "task 'twin' takes rows from earlier tasks when no task is named: low" in message
     assert watch.losses.keys() == {"twin"}
@@ -181,7 +181,7 @@ def test_a_task_with_rows_that_are_rarely_its_own_is_reported(run: Run) -> None:
     assert routed_row._low(_cell("a", 8)) == []
 
 
-def test_tasks_of_other_layers_are_not_evaluated_and_said_so(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_tasks_with_other_routing_layers_are_not_evaluated(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     learn(routed_stream(backbone_folder(), [labelled_task("low")]), folder)
     tasks = [labelled_task("low"), labelled_task("high")]

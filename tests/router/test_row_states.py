@@ -1,4 +1,4 @@
-"""What the router reads of a row, against the hidden states that transformers returns."""
+"""The states that the router reads equal the hidden states in transformers, for each row alone."""
 
 from __future__ import annotations
 

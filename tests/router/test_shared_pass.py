@@ -1,4 +1,4 @@
-"""Banks in upper layers resume from the pass that found the task of a row; lower layers are computed once."""
+"""Banks in upper layers continue the pass in which a row's task was found, so lower layers are computed once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_lower_layers_are_computed_once(
     _check_alike(run, rows)
     backbone = run.session.models.backbone("fp32")
     calls: list[object] = []
-    # Layers that are passed over are still called, but nothing inside them is.
+    # Skipped layers are still called, but not the modules inside them.
     part = next(iter(backbone.model.get_submodule(backbone.sites.layers[0].path).children()))
     part.register_forward_hook(lambda *given: calls.append(given))
     run.predict(rows, unknown="nearest", batch_size=64)

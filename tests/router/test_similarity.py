@@ -1,4 +1,4 @@
-"""Distances between tasks: against a plain reimplementation, and where they must be zero."""
+"""Distances between tasks agree with a plain reimplementation, and are zero from a task to itself."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_task_is_at_distance_zero_from_itself_and_nearest() -> None:
     assert found["task-2"] == pytest.approx(0.0, abs=1e-5)
 
 
-def test_nothing_is_near_without_sums() -> None:
+def test_nothing_is_near_without_routing_statistics() -> None:
     own = tasks_of(0, 1, 4, 2)["task-0"]
     assert distances(Totals(), own.counts_C, own.means_CF) == {}

@@ -1,4 +1,4 @@
-"""The totals of a run: the same bits from the file, from the certified sums, and after any change of the run."""
+"""A run's totals have the same bits from the file and from the certified statistics, after any change of the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def reads_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return reads
 
 
-def test_file_spares_reading_and_gives_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_saves_reading_and_gives_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(folder)
     without = totals_of(store)
     assert set(without.means) == {"low", "high", "more"}
@@ -118,7 +118,7 @@ def test_file_is_written_again_only_if_it_lacks_many_tasks(folder: Path, monkeyp
     assert not path.exists()
 
 
-def test_a_run_that_stores_no_sums_has_empty_totals() -> None:
+def test_a_run_without_routing_statistics_has_empty_totals() -> None:
     totals = Totals()
     totals.add("a", "seal", None)
     again = Totals.from_bytes(totals.to_bytes())

@@ -1,4 +1,4 @@
-"""A small run to modify."""
+"""A small run that tests may modify."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of three tasks, which is only read; `folder` is a copy."""
+    """Return a run of three tasks that tests only read; `folder` is a copy to modify."""
     folder = tmp_path_factory.mktemp("learned") / "run"
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
     return folder

@@ -1,4 +1,4 @@
-"""Stores of many banks without training: certified copies of one, each with its own name and position."""
+"""Stores of many banks without training: certified copies of one bank, each with its own name and position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def multiply(folder: Path, count: int) -> Path:
-    """Add copies of the newest bank to a run until it has ``count``. Chain and results stay whole; no index is made."""
+    """Add copies of the newest bank to a run until it has ``count``. Chain and results stay valid; no index is made."""
     store = Store(folder)
     links = store.links()
     newest = links[-1]
@@ -38,7 +38,7 @@ def multiply(folder: Path, count: int) -> Path:
 
 
 class Looks:
-    """Counts what is looked at in a folder: files that are opened, and places whose signature is asked for."""
+    """Records which files below a folder are opened, and for which paths ``os.lstat`` is called."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[str] = []
@@ -63,7 +63,7 @@ class Looks:
 
     @contextmanager
     def fresh(self) -> Iterator[Looks]:
-        """Forget what was counted before the block."""
+        """Forget what was recorded before the block."""
         self.opened.clear()
         self.asked.clear()
         yield self

@@ -44,14 +44,14 @@ SPECS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "images": ("vit", [task_of_kind("image-classification", "pictures", num_rows=16, bank=SMALL)]),
 }
-"""By the run its backbone and its tasks. Paths count from tests/golden/stores, or a copy of it."""
+"""The backbone and the tasks of each run. Paths are relative to tests/golden/stores, or to a copy of it."""
 
 ROWS = [row["text"] for row in classification_rows("golden", 3)]
 TRAINING = {"epochs": 2, "batch_size": 8}
 
 
 def stream_of(run: str, *, more: list[dict[str, Any]] | None = None, **training: Any) -> TaskStream:
-    """Return the stream of a run, with further tasks behind its own."""
+    """Return the stream of a run, with further tasks after its own."""
     family, tasks = SPECS[run]
     backbone = {"name": f"backbones/{family}"} | ({"pooling": "mean"} if family == "bert" else {})
     return stream(Path(), [*tasks, *(more or [])], backbone=backbone, training=TRAINING | training)
@@ -64,7 +64,7 @@ def half_learned() -> TaskStream:
 
 
 def rows_for(kind: str, *, pair: bool) -> list[Any]:
-    """Return rows that a task of this kind answers."""
+    """Return rows to predict with a task of this kind."""
     if pair:
         return [(text, ROWS[0]) for text in ROWS]
     if kind == "image-classification":
@@ -73,7 +73,7 @@ def rows_for(kind: str, *, pair: bool) -> list[Any]:
 
 
 def answers_of(run: Run, task: str) -> list[dict[str, Any]]:
-    """Return a bank's answers as JSON values, numbers to the last digit."""
+    """Return a bank's answers as JSON values, with unrounded numbers."""
     manifest = run.store.manifest(task)
     answers = run.predict(rows_for(manifest.kind, pair=manifest.pair), task=task)
     return [

@@ -1,7 +1,7 @@
 """``python -m tests.store.many RUN BACKBONE COUNT ...``: commit untrained banks until there are COUNT; verify them.
 
-Committing and each verification run in separate processes, so that the peak memory is that of verifying. All are forked
-from one that has only done the imports.
+Each commit and each verification runs in a process of its own, so that the peak memory is that of the verification. All are
+forked from a process that has only imported the modules.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.streams_in_code import stream
 
 
 def commit(folder: Path, backbone_folder: Path, count: int) -> None:
-    """Learn one task, and commit copies of its bank."""
+    """Learn one task, then commit untrained banks until there are ``count``."""
     if not folder.exists():
         learn(stream(backbone_folder, TASKS[:1], training=QUICK), folder)
     fill(folder, count)
 
 
 def in_a_process(act: Callable[[], None]) -> None:
-    """Run a function in a separate process; exit with its code if that is not 0."""
+    """Run a function in a separate process; if its exit code is not 0, exit with it."""
     child = os.fork()
     if child == 0:
         code = 9
@@ -48,9 +48,9 @@ def in_a_process(act: Callable[[], None]) -> None:
 
 
 def verify(folder: Path, count: int, committed: float) -> None:
-    """Verify all banks and print what it took."""
+    """Verify all banks; print times and memory."""
     run = Run(folder)
-    run.verify("one")  # whatever is loaded once
+    run.verify("one")  # loads what is loaded only once
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     checks = run.verify()
     seconds = time.perf_counter() - begin
@@ -77,7 +77,7 @@ def verify(folder: Path, count: int, committed: float) -> None:
 
 
 def main(folder: str, backbone: str, *counts: str) -> None:
-    """Commit and verify, for one count after the other."""
+    """Commit and verify for each count in turn."""
     run = Path(folder)
     for count in map(int, counts):
         begin = time.perf_counter()

@@ -20,7 +20,7 @@ WAYS = [{**TASKS[0], "training": {"epochs": epochs}} for epochs in (1, 2)]
 
 
 def in_a_process(act: Callable[[], object], told: Path) -> int:
-    """Start a process that acts, writes what came of it to a file and ends with 0; return its number."""
+    """Start a process that calls ``act``, writes the result to ``told`` and exits with 0; return its id."""
     child = os.fork()
     if child:
         return child
@@ -33,7 +33,7 @@ def in_a_process(act: Callable[[], object], told: Path) -> int:
 
 
 def versions(folder: Path, backbone: Path) -> None:
-    """Write next to the run what a reader may see of task one, in its two versions."""
+    """Write next to the run what a reader may see of task one in each of its two versions."""
     known = []
     for number, way in enumerate(WAYS):
         run = learn(stream(backbone, [way], training=QUICK), folder.with_name(f"alone-{number}"))
@@ -43,7 +43,7 @@ def versions(folder: Path, backbone: Path) -> None:
 
 
 def write(folder: Path, backbone: Path, seconds: float) -> None:
-    """Replace task one, learn more tasks, and forget every second of them."""
+    """Keep replacing task one and learning more tasks, and forget every second of these."""
     end, number = time.monotonic() + seconds, 0
     tasks = [TASKS[1]]
     while time.monotonic() < end:
@@ -55,7 +55,7 @@ def write(folder: Path, backbone: Path, seconds: float) -> None:
 
 
 def problem(run: Run, how: str, known: Any, number: int) -> str | None:
-    """Return what is wrong with what a reader sees."""
+    """Return what is inconsistent in the state that a reader sees, if anything."""
     try:
         if how == "verify":
             return next((text for check in run.verify() for text in check.problems), None)
@@ -79,7 +79,7 @@ def problem(run: Run, how: str, known: Any, number: int) -> str | None:
 
 
 def read(folder: Path, how: str, seconds: float) -> tuple[int, list[str]]:
-    """Look again and again; return how often, and what was wrong."""
+    """Read the run repeatedly; return how often, and what was wrong."""
     known = json.loads(folder.with_name("versions.json").read_text())
     wrong: list[str] = []
     count, end = 0, time.monotonic() + seconds

@@ -54,7 +54,7 @@ def nudge(name: str) -> Callable[[dict[str, torch.Tensor]], object]:
 
 
 def edit(path: Path, *, sealed: bool, **values: Any) -> None:
-    """Change a manifest; with ``sealed``, as someone would who knows how it is sealed, and where else its seal is named."""
+    """Change a manifest; with ``sealed``, also update its seal wherever it is recorded, as a knowledgeable attacker would."""
     if sealed:
         manifest = read_manifest(path).model_copy(update=values)
         write_manifest(path, manifest)
@@ -64,14 +64,14 @@ def edit(path: Path, *, sealed: bool, **values: Any) -> None:
 
 
 def edit_stream(folder: Path, old: str, new: str) -> None:
-    """Change a run's stream.yaml, as someone would who knows how it is sealed."""
+    """Change a run's stream.yaml and seal it again, as a knowledgeable attacker would."""
     text = (folder / "stream.yaml").read_text()
     assert old in text
     Store(folder).write_stream(text[: text.index("# SHA-256")].replace(old, new))
 
 
 def name_certificates(folder: Path, seals: Mapping[str, str]) -> None:
-    """Rewrite the results, with other seals of these tasks' certificates."""
+    """Rewrite results.jsonl with the given seals of the tasks' certificates."""
     lines = [
         line.model_copy(update={"certificate": seals.get(line.task, line.certificate)})
         if isinstance(line, TaskLine)

@@ -1,4 +1,4 @@
-"""One writer at a time, and a kill at any time leaves the old state or the new one."""
+"""Only one process writes at a time, and a kill at any time leaves either the old or the new state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_lock_of_another_process_is_respected(folder: Path, backbone_folder: Fol
         assert process.stdout.readline() == "held\n"
         with pytest.raises(StoreError, match="another process is writing to this run"):
             learn_one_more(backbone_folder(), folder)
-        assert problems(folder) == {}, "readers never wait"
+        assert problems(folder) == {}, "readers must not need the lock"
         process.communicate("\n")
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
 

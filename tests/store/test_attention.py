@@ -1,6 +1,6 @@
-"""A run keeps the attentions it started with: one to train, one to predict, which its certificates record.
+"""A run keeps the attention that it started to train with, and the one for predictions; its certificates record both.
 
-A certificate is replayed, and its bank predicts, with the attention recorded in it, whatever the rest of the run uses.
+A certificate is verified, and its bank predicts, with the attention it records, whatever the rest of the run uses.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ BIT_FOR_BIT = "digests and probe, bit for bit"
 ATTENTIONS: tuple[Literal["eager", "sdpa"], ...] = ("eager", "sdpa")
 ROWS = ["w11 w12 w13", "w14"]
 Passes = set[tuple[bool, str]]
-"""For passes of a backbone: whether it was a training step, and the attention."""
+"""For forward passes of a backbone: whether gradients were enabled, and the attention."""
 
 
 @contextmanager
 def auto(attention: Literal["eager", "sdpa"], training_attention: Literal["eager", "sdpa"]) -> Iterator[None]:
-    """Let `auto` select these attentions on this machine."""
+    """Make `auto` select these attentions on this machine."""
     row = replace(FASTEST[this_device()], attention=attention, training_attention=training_attention)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FASTEST, this_device(), row)
@@ -63,7 +63,7 @@ def auto(attention: Literal["eager", "sdpa"], training_attention: Literal["eager
 
 @contextmanager
 def passes() -> Iterator[Passes]:
-    """Record all passes of any backbone inside the block."""
+    """Record the forward passes of all backbones inside the block."""
     seen: Passes = set()
 
     def note(module: nn.Module, _: object) -> None:
@@ -85,7 +85,7 @@ def eager_here() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that was learned when `auto` was another attention than it is here."""
+    """Return a run that was learned when `auto` selected another attention than it does in the tests."""
     with auto("sdpa", "sdpa"), passes() as seen:
         run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
     assert run.store.manifest("one").environment.attention == "sdpa"
@@ -95,10 +95,10 @@ def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def split_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that was trained with one attention, and predicts with another."""
+    """Return a run that was trained with one attention and predicts with another."""
     with auto("sdpa", "eager"), passes() as seen:
         run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
-    # The passes without gradients are those of validation, scores and probe.
+    # Validation, scores and probe need no gradients.
     assert seen == {(True, "eager"), (False, "sdpa")}
     return run.store.folder
 
@@ -110,7 +110,7 @@ def folder(sdpa_run: Path, tmp_path: Path) -> Path:
 
 def _stream(backbone: Path, *more: str, attention: str = "auto") -> Any:
     tasks = [task(name, num_rows=16) for name in ("one", *more)]
-    training = QUICK | {"epochs": 2}  # so that training follows a validation
+    training = QUICK | {"epochs": 2}  # so that training continues after a validation
     return stream(backbone, tasks, backbone={"name": str(backbone), "attention": attention}, training=training)
 
 
@@ -185,7 +185,7 @@ def test_scores_that_are_measured_again_use_the_certified_attention(folder: Path
     assert seen == {(False, "sdpa")}
 
 
-def test_worker_on_another_kind_of_machine_selects_what_the_run_selects(
+def test_worker_on_another_kind_of_machine_uses_the_attention_of_the_run(
     backbone_folder: Folder, tmp_path: Path
 ) -> None:
     tasks, folder = _stream(backbone_folder()), tmp_path / "run"
@@ -243,11 +243,11 @@ def test_certificate_names_both_attentions(
         explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.manifest("one")
     assert main(["show", str(split_run), "one"]) == 0
     assert "eager attention" in capsys.readouterr().out
-    # An explicit attention is used for both, and training is the same, bit for bit.
+    # An explicit attention is used for both, and gives the same bank, bit for bit.
     assert {attention for _, attention in seen} == {"eager"}
     assert explicit.environment.attention == "eager"
     assert explicit.digest == manifest.digest
-    for folder in (tmp_path / "run", sdpa_run):  # as certificates always were
+    for folder in (tmp_path / "run", sdpa_run):  # as in earlier releases, if both are the same
         assert "training_attention" not in json.loads((folder / "banks" / "one" / "bank.json").read_text())
 
 
@@ -322,7 +322,7 @@ def test_states_below_a_bank_are_those_of_the_passes_that_read_them(backbone_fol
 
 def _damaged(folder: Path) -> Run:
     path = folder / "banks" / "one" / "bank.safetensors"
-    # So little that no answer changes.
+    # The change is too small to affect an answer.
     change_tensors(path, lambda tensors: _smallest(tensors).mul_(1 + 2**-22))
     return Run(folder)
 

@@ -1,4 +1,4 @@
-"""Cached banks: within a budget, least recently used ones are evicted, and replaced banks are never used."""
+"""Cached banks stay within a budget, the least recently used are evicted, and replaced banks are never used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_run(learned: Path) -> Run:
 
 
 def opened(folder: Path, before: Run, **more: Any) -> Run:
-    """Open a run on a backbone that is in memory already."""
+    """Open a run with a backbone that is already in memory."""
     run = Run(folder, **more)
     run.session.models.backbones.update(before.session.models.backbones)
     run.session.models.inputs._tokenizer = before.session.models.tokenizer
@@ -53,8 +53,8 @@ def test_cached_bank_answers_like_a_freshly_loaded_one(folder: Path, open_run: R
     for name in ("one", "two", "three", "two", "one", "three"):
         assert run.predict(TEXTS, task=name) == fresh[name]
         learner = run.session.models.resident(name)
-        assert list(learner.plans) == [name], "the learner holds one bank, whatever is in memory"
-        learner.train()  # which leaves dropout on
+        assert list(learner.plans) == [name], "the learner must hold one bank, however many are cached"
+        learner.train()  # leaves dropout on
     assert held(run) == ["two", "one", "three"]
 
 
@@ -103,7 +103,7 @@ def test_several_banks_are_all_cached_or_refused(folder: Path, open_run: Run) ->
 
 @given(asked=st.lists(st.integers(0, 5), min_size=1, max_size=30), most=st.integers(0, 12))
 def test_most_recently_used_banks_are_cached(asked: Sequence[int], most: int) -> None:
-    """Bank number n takes n + 1 bytes."""
+    """Bank n takes n + 1 bytes."""
     banks = BankCache(most)
     for number in asked:
         name = str(number)
@@ -112,7 +112,7 @@ def test_most_recently_used_banks_are_cached(asked: Sequence[int], most: int) ->
         assert next(reversed(banks._by_name)) == name
         assert banks.num_bytes == sum(int(each) + 1 for each in banks._by_name)
         assert banks.num_bytes <= max(most, number + 1)
-    assert banks.get(name, ("another",)) is None, "one that was replaced is not held"
+    assert banks.get(name, ("another",)) is None, "a replaced bank is still cached"
     assert name not in banks._by_name
 
 
@@ -146,7 +146,7 @@ def test_cached_bank_stays_as_checked(folder: Path, open_run: Run) -> None:
     before = run.predict(TEXTS, task="one")
     change_tensors(folder / "banks" / "one" / "bank.safetensors", nudge("head.output.bias"))
     assert run.predict(TEXTS, task="one") == before
-    assert not run.verify("one")[0].ok, "which looks at the disk"
+    assert not run.verify("one")[0].ok, "verify must read the disk"
 
 
 def test_changed_tokenizer_also_refuses_cached_banks(folder: Path, open_run: Run) -> None:
@@ -163,7 +163,7 @@ def test_changed_tokenizer_also_refuses_cached_banks(folder: Path, open_run: Run
 def test_training_caches_no_other_bank(folder: Path, backbone_folder: Folder) -> None:
     run = learn(stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
     models = run.session.models
-    assert len(models.held_banks) > 0, "the row of R was measured with them"
+    assert len(models.held_banks) > 0, "measuring the row of R must cache banks"
     run.predict(TEXTS, task=["one", "two"])
     assert models.stacks.num_bytes > 0
     models.evict_all()
@@ -196,7 +196,7 @@ def test_specification_is_analysed_once(folder: Path, open_run: Run, monkeypatch
     monkeypatch.setattr(strict_load, "build_bank", building)
     strict_load._EXPECTED.pop(backbone.model, None)
     banks = [models.store.load_bank(name, backbone) for name in ("one", "two", "one")]
-    assert found == ["one", "one", "two", "one"], "the shapes once, and every bank"
+    assert found == ["one", "one", "two", "one"], "the shapes must be computed only once"
     assert tensor_digests(banks[0].tensors()) == tensor_digests(banks[2].tensors())
     short = Store(folder).manifest("one").tensors | {}
     entry = short.pop("head.output.bias")

@@ -24,12 +24,12 @@ OF_RUN = (
 )
 OF_BACKBONE = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
-# What transformers warns of in a damaged file is no error of ours.
+# Warnings of transformers about damaged files do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Place:
-    """A run of two tasks and a tombstone, on its own backbone."""
+    """A run with two tasks and a tombstone, on its own copy of the backbone."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.backbone = shutil.copytree(backbone, folder / "backbone")
@@ -42,7 +42,7 @@ class Place:
         return (self.backbone if file in OF_BACKBONE else self.run) / file
 
     def told(self, file: str) -> list[str]:
-        """Return the output of verify, with all files of the backbone reread."""
+        """Return the problems that verify reports; if the file may concern the backbone, it is loaded again."""
         session = self.session if file in OF_RUN and file != "backbone.json" else None
         try:
             return [text for check in Run(self.run, session=session).verify() for text in check.problems]
@@ -56,7 +56,7 @@ def place(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
-    """Return the flips that are not reported, or without the file's name, or that raise something else."""
+    """Return the flips that are not reported with the file's name, or that raise an unexpected error."""
     wrong = []
     for file, bit in flips:
         path, where = place.path(file), f"{file}, byte {bit // 8}, bit {bit % 8}"
@@ -66,19 +66,19 @@ def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
         path.write_bytes(content)
         try:
             told = " ".join(place.told(file))
-            # A tensor names its file: that of the task, or of the backbone.
+            # A message about a tensor need not name the file, since the task or the backbone has only one.
             if not re.search(rf"\b{re.escape(path.name)}\b|task 'two': tensor|its tensors differ, first", told):
                 wrong.append(f"{where}: {told or 'accepted'}")
         except Exception as error:
             wrong.append(f"{where}: {type(error).__name__}: {error}")
         finally:
             path.write_bytes(whole)
-    assert not place.told("config.json"), "all is as it was"
+    assert not place.told("config.json"), "the original files are not restored"
     return wrong
 
 
 def drawn(place: Place, files: tuple[str, ...], count: int, seed: int) -> Iterator[tuple[str, int]]:
-    """Yield the same number of places in each file; in files of tensors every second one in the header."""
+    """Yield random bits, equally many per file; in safetensors files, half of them are in the header."""
     draw = random.Random(seed)
     for number in range(count):
         file = files[number % len(files)]

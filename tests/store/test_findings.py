@@ -1,4 +1,4 @@
-"""A failed check reports what, where, and the expected value, for people and for programs."""
+"""A failed check reports what differs, where, and the expected value, for people and for programs."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def test_probe_can_use_validation_rows(backbone_folder: Folder, tmp_path: Path, 
             for p in probes
         ]
         assert rows[0] <= ids
-        assert not rows[1] & ids, "unless asked for, a certificate shows no data"
+        assert not rows[1] & ids, "a certificate contains data without being asked to"
         assert "labels" not in probes[0]

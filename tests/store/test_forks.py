@@ -1,4 +1,4 @@
-"""A forked chain: nothing is learned until one side is dropped."""
+"""If the chain is forked, nothing is learned until one side is dropped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORK = "its certificate is entry number 4 of the chain, and so is that of"
 
 @pytest.fixture
 def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-    """Return a run whose replaced bank was moved away, others were learned past all checks, and it was restored."""
+    """Return a run with a fork: its last bank was moved away, other tasks were learned with checks off, and it came back."""
 
     def fork(num_more: int) -> Path:
         learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
@@ -100,13 +100,13 @@ def test_side_of_a_fork_is_dropped_from_its_end(forked: Callable[[int], Path], b
 
 
 def test_fork_with_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
-    """Two copies of a run learned on, and were put together again."""
+    """Tasks were learned in two copies of a run, which were then merged."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
     learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
     for name in ("six", "seven"):
         shutil.move(other / "banks" / name, folder / "banks" / name)
-    # The results of the copy are not those of the run.
+    # The lines in results.jsonl about the other copy's tasks were not merged.
     assert problems(folder).keys() == {"four", "five", "six", "seven", "(results.jsonl)"}
     forget(folder, "seven")
     assert problems(folder).keys() == {"four", "six", "(results.jsonl)"}
@@ -141,10 +141,12 @@ def copied(folder: Path, other: Path, *names: str) -> None:
 
 
 def settle(folder: Path, *words: str) -> None:
-    """Drop what is named, one after the other, and show that the run is whole then, and that it can learn."""
+    """Call ``forget`` with each of ``words``, one after the other, and check that the chain is whole afterwards."""
     for word in words:
         assert main(["forget", str(folder), *word.split()]) == 0
-    assert problems(folder).keys() <= {"(results.jsonl)"}, "the lines of what was copied stayed with the other run"
+    assert problems(folder).keys() <= {"(results.jsonl)"}, (
+        "only the copied tasks' lines in results.jsonl may be missing"
+    )
 
 
 @pytest.mark.slow
@@ -153,7 +155,7 @@ def settle(folder: Path, *words: str) -> None:
     few([("replaced", "ours"), ("forgotten", "theirs"), ("forgotten", "ours"), ("replaced", "theirs")]),
 )
 def test_fork_with_a_tombstone_on_one_side(folder: Path, backbone_folder: Folder, how: str, side: str) -> None:
-    """Two copies of a run: in one a task was dropped or replaced, in the other two more were learned."""
+    """In one copy of a run a task was dropped or replaced, in another copy two more were learned."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), other)
     if how == "forgotten":
@@ -180,7 +182,7 @@ def test_fork_with_a_tombstone_on_one_side(folder: Path, backbone_folder: Folder
 
 @pytest.mark.slow
 def test_bank_of_another_run_at_the_end_of_the_chain_is_reported(folder: Path, backbone_folder: Folder) -> None:
-    """Of two at one position the one that names no predecessor of this run is the one to be dropped."""
+    """Of two banks at one position, the one whose predecessor is not in this run has to be dropped."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
     learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
@@ -195,7 +197,7 @@ def test_bank_of_another_run_at_the_end_of_the_chain_is_reported(folder: Path, b
 
 
 def test_entry_dropped_twice_is_reported(folder: Path, backbone_folder: Folder) -> None:
-    """A tombstone was lost, its task was dropped once more, and the tombstone came back."""
+    """A tombstone was lost, its task was dropped again, and then the tombstone was restored."""
     forget(folder, "two")
     learn(stream(backbone_folder(), [TASKS[0], TASKS[2], MORE[0]], training=QUICK), folder)
     (path,) = (folder / "tombstones").iterdir()

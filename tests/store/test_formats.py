@@ -1,4 +1,4 @@
-"""Files of another format are refused with the reason; a run folder can be moved."""
+"""Files of another format version are refused with the reason; a run folder can be moved."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs that an earlier release wrote are read, verified, answered with the same bits, resumed and learned into.
+"""Runs written by an earlier release can be verified, resumed and extended, and give the same answers.
 
-They lie in tests/golden/stores; `tests.store.golden_rows` says what they were learned from. Bits are the same where
-torch, the processor and the number of threads are those that a certificate names; elsewhere `verify` allows the last digits,
-and so do these tests.
+They are in tests/golden/stores; `tests.store.golden_rows` contains the data that they were learned from. The answers are
+equal bit for bit if torch, the processor and the number of threads are those in the certificate; otherwise `verify` and these
+tests allow for rounding.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ STORES = Path(__file__).parent.parent / "golden" / "stores"
 EXPECTED: dict[str, Any] = json.loads((STORES / "answers.json").read_text("utf-8"))
 NEW = {"encoder": "classification", "decoder": "causal-lm", "writer": "seq2seq"}
 CLOSE = 1e-4
-"""Of probabilities and numbers in another environment: products are summed in another order there."""
+"""Tolerance for probabilities and numbers in another environment, where sums are taken in another order."""
 
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the golden stores, from which relative paths count now."""
+    """Return a copy of the golden stores, which becomes the working directory."""
     monkeypatch.chdir(shutil.copytree(STORES, tmp_path / "stores"))
     return tmp_path / "stores"
 
 
 def same_environment(run: Run) -> bool:
-    """Return whether the bits of a run's answers can be expected here."""
+    """Return whether a run's answers must be equal bit for bit in this environment."""
     certified = run.store.manifest(run.store.tasks[0]).environment
     here = current_environment(torch.device("cpu"), certified.precision, certified.attention)
     return not certified.differences(here)
 
 
 def check_unchanged(run: Run, name: str) -> None:
-    """Check certificates, banks, scores and answers against what was written down."""
+    """Check that certificates, banks, scores and answers are those in answers.json."""
     expected, same = EXPECTED[name], same_environment(run)
     for check in run.verify(data=True):
         assert check.ok, check.problems
@@ -62,7 +62,7 @@ def check_unchanged(run: Run, name: str) -> None:
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    """Return what no later command may change: banks, certificates and tombstones."""
+    """Return the files that no later command may change: banks, certificates and tombstones."""
     folders = [run / "banks", run / "tombstones"]
     return {str(file): file.read_bytes() for folder in folders for file in folder.rglob("*") if file.is_file()}
 

@@ -1,4 +1,4 @@
-"""A run that resumes in a changed run folder, or measures different scores, reports it."""
+"""A run reports if its folder was changed before it resumes, or if it measures different scores."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_changed_rows_are_not_measured(folder: Path, backbone_folder: Folder) ->
 
 
 def test_changed_bank_is_detected_without_measuring(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
-    """The last row was never written, the stream knows only the last task, and the first bank was changed meanwhile."""
+    """The last row is missing, the stream contains only the last task, and the first bank was changed meanwhile."""
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
     assert json.loads(lines[-1])["type"] == "task"
     (folder / "results.jsonl").write_text("".join(lines[:-1]))
@@ -93,7 +93,7 @@ def test_failed_certificate_is_an_error_not_unmeasured(
 def test_diverged_bank_counts_as_unchanged(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What keeps such a bank out today.
+    # Disable the checks that now prevent a diverged bank from being committed.
     monkeypatch.setattr(learn_task, "check_finite", lambda *_: None)
     monkeypatch.setattr(LossWatch, "check", lambda *_: None)
     wild = {"learning_rate": 1e30, "optimizer": "sgd", "gradient_clip": None, "warmup": 0.0, "epochs": 1}

@@ -1,4 +1,4 @@
-"""Hostile content of a run folder is refused, with the file name, before anything is allocated or followed."""
+"""Malicious content in a run folder is refused with the file name, before memory is allocated or a link followed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _residents(learned: Path) -> ModelCache:
 
 
 def told(folder: Path) -> str:
-    """Return what verify and the loader say of task one; both have to refuse it, and take little memory to do so."""
+    """Return the messages with which verify and the loader refuse task one, after checking that both used little memory."""
     run = Run(folder)
     models, loaded = run.session.models, _WARM[0]
     models.backbones, models.inputs._tokenizer = dict(loaded.backbones), loaded.inputs._tokenizer
@@ -72,7 +72,7 @@ def edit_sealed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def exchange_probe(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Change a probe, and seal the certificate again with the digests of the changed one."""
+    """Change a probe, and seal the certificate again with the changed probe's digests."""
     change_tensors(folder / PROBE, change)
     tensors = load_file(folder / PROBE)
 
@@ -170,7 +170,7 @@ def test_header_longer_than_the_file_is_refused(folder: Path, length: int) -> No
 
 
 def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> None:
-    size = 2**20  # the largest that a specification can say
+    size = 2**20  # the largest that a specification allows
     edit_sealed(folder / MANIFEST, lambda m: m["bank"]["modifications"][0].update(bottleneck=size))
     assert f"bottleneck {size} is larger than 16" in told(folder)
     prompt = PRESETS["prompt"].modifications[0].model_dump(mode="json") | {"bottleneck": size}

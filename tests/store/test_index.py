@@ -1,4 +1,4 @@
-"""The index saves reading and always agrees with the manifests, whatever is in the index file."""
+"""The index saves reading manifests, and the store agrees with them whatever the index file contains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def many(folder: Path) -> Path:
 
 
 def indexed(folder: Path) -> Path:
-    """Put all banks into the index, as the next commit would."""
+    """Add all banks to the index, as the next commit would."""
     store = Store(folder)
     store.note(store.tasks[0])
     return folder
@@ -47,7 +47,7 @@ def links_of(folder: Path) -> list[Link]:
 
 
 def entry_of(folder: Path, link: Link, signature: Signature | None = None) -> Entry:
-    """Return what the index would hold of a bank, were this its link, with the summary of the first one."""
+    """Return an index entry for the bank with the given link, with the summary of bank "one"."""
     signature = signature or signature_of(folder / "banks" / link.task / "bank.json")
     return Entry(signature, link, summary_of(Store(folder).manifest("one")))
 
@@ -72,13 +72,15 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
 
 def test_run_maintains_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
-    assert [entry.link for entry in whole.values()] == links_of(learned), "made by the run that learned them"
+    assert [entry.link for entry in whole.values()] == links_of(learned), (
+        "the run did not index the banks that it learned"
+    )
     assert all(entry.signature == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
     stale = index_file(folder).read_bytes()
     learn_one_more(backbone_folder(), folder)
     assert index_file(folder).read_bytes() != stale
     remade = [entry.link for entry in read_index(index_file(folder)).values()]
-    assert sorted(remade, key=lambda link: link.index) == links_of(folder), "of all banks of the copied folder"
+    assert sorted(remade, key=lambda link: link.index) == links_of(folder), "the index of a copied folder lacks banks"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_index_that_is_not_a_file_is_ignored(many: Path, tmp_path: Path, place: 
         os.mkfifo(path)
     assert Store(many).links() == expected
     add_to_index(path, entry_of(many, expected[0], (1, 2, 3, 4)))
-    assert elsewhere.read_bytes() == before, "nothing is written through a link"
+    assert elsewhere.read_bytes() == before, "something was written through the link"
 
 
 def test_torn_index_line_affects_only_itself(many: Path) -> None:
@@ -164,10 +166,10 @@ def test_forged_index_is_detected_by_the_first_manifest_read(many: Path) -> None
     forged = (replace(link, index=MANIFESTS - 1 - link.index, shared=True, seal="0" * 64) for link in true)
     write_index(path, [entry_of(many, link) for link in forged])
     store = Store(many)
-    assert [link.task for link in store.links()] == [link.task for link in reversed(true)], "it is believed, but"
+    assert [link.task for link in store.links()] == [link.task for link in reversed(true)], "the index is not used"
     store.manifest("copy4")
     assert store.links() == true
-    assert problems(many) == {}, "and verify never looks at it"
+    assert problems(many) == {}, "verify must not use the index"
 
 
 def test_list_from_the_index_matches_the_manifests(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ def test_forged_summary_is_detected_by_its_manifest(many: Path) -> None:
     better = entry_of(many, links[0]).summary.model_copy(update={"score": 1.0})
     write_index(index_file(many), [replace(entry_of(many, link), summary=better) for link in links])
     store = Store(many)
-    assert [task["score"] for task in listed(store)] == [1.0] * MANIFESTS, "it is believed, but"
+    assert [task["score"] for task in listed(store)] == [1.0] * MANIFESTS, "the index is not used"
     store.manifest("copy4")
     assert listed(store) == true
 

@@ -20,7 +20,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """Return a folder outside of the run, with files of the names that are written and deleted in a run."""
+    """Return a folder outside the run with files named like those that are written or deleted in a run."""
     mine = tmp_path / "elsewhere"
     for name in ("index.html", "tasks/000009.js", "tasks/index.html", "axes.json", "csv/metrics.csv", "000009.js"):
         (mine / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,4 +68,4 @@ def test_linked_logs_are_refused(folder: Path, elsewhere: Path, link: str, backb
         learn(more, folder, callbacks=[Dashboard(["csv"])])
     assert contents(elsewhere) == before
     assert problems(folder) == {}
-    assert learn(more, folder).store.tasks[-1] == "four", "without loggers nothing is written there"
+    assert learn(more, folder).store.tasks[-1] == "four", "without loggers, the link does not matter"

@@ -29,13 +29,13 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
 
 def in_a_process(act: Callable[[], object]) -> int:
-    """Start a process that runs a function; return its id. It exits with 0, or with 1 if the lock is held."""
+    """Start a process that calls ``act``; return its id. It exits with 0, or with 1 if another process holds the lock."""
     child = os.fork()
     if child:
         return child
@@ -55,7 +55,7 @@ def code_of(child: int) -> int:
 
 @contextmanager
 def held(folder: Path) -> Iterator[int]:
-    """Hold a run folder in another process, until the block ends."""
+    """Lock a run folder in another process until the block ends."""
     says, hears = os.pipe()
 
     def hold() -> None:
@@ -88,14 +88,14 @@ def test_killed_process_releases_the_lock(tmp_path: Path, monkeypatch: pytest.Mo
         pass
     (tmp_path / ".stream.yaml.1.new").write_text("half")
     assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == child
-    # Someone holds it who did not say so, or not yet.
+    # The lock is held by a process that has not (yet) written its own information.
     with FileLock(tmp_path / ".lock"), pytest.raises(StoreError) as told, Store(tmp_path / ".").lock():
         raise AssertionError
     assert "another process is writing to this run. Wait" in str(told.value)
     assert str(child) not in str(told.value).replace(str(tmp_path), "")
     with Store(tmp_path).lock():
         assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
-        assert not (tmp_path / ".stream.yaml.1.new").exists(), "what it left behind is gone"
+        assert not (tmp_path / ".stream.yaml.1.new").exists(), "leftovers of the killed process remain"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_lock_is_reentrant_in_the_same_thread(tmp_path: Path) -> None:
 
 
 class Slow(StreamCallback):
-    """Take a second for a task, so that two processes meet."""
+    """Delay each task by a second, so that the processes overlap."""
 
     def on_task_start(self, event: TaskEvent) -> None:
         time.sleep(1.0)

@@ -1,6 +1,8 @@
-"""Banks are verified one after another: memory does not grow with their number.
+"""Banks are verified one after another, so memory does not grow with their number.
 
-`tests/store/many.py` measures; with 1000 it takes some minutes: ``python -m tests.store.many FOLDER BACKBONE 1000``.
+`tests/store/many.py` does the measuring. With 1000 banks it takes some minutes::
+
+    python -m tests.store.many FOLDER BACKBONE 1000
 """
 
 from __future__ import annotations

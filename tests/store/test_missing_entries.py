@@ -1,4 +1,4 @@
-"""Missing entries of a run: nothing is learned until they are restored, or dropped."""
+"""If entries of the chain are missing, nothing is learned until they are restored or dropped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is mis
 
 
 def other_three(backbone: Path) -> Any:
-    """Return the stream with other rows for its last task."""
+    """Return the stream with more rows in its last task."""
     return stream(backbone, [*TASKS[:2], task("three", num_rows=24)], training=QUICK)
 
 
@@ -52,8 +52,8 @@ def test_missing_newest_bank_is_reported(folder: Path, backbone_folder: Folder) 
         learn(other_three(backbone_folder()), folder, replace=["three"])
     with pytest.raises(StoreError, match=MISSING):
         dry_run(Session(other_three(backbone_folder()).spec, Store(folder)))
-    assert files_of(folder) == before, "nothing was learned and nothing written"
-    # One way on: restore it. The other: drop it on record.
+    assert files_of(folder) == before, "something was learned or written"
+    # Restored, the bank is valid again. The next test drops it instead.
     shutil.copytree(kept, folder / "banks" / "three")
     assert problems(folder) == {}
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
@@ -96,7 +96,7 @@ def test_missing_entries_on_the_command_line(folder: Path, capsys: pytest.Captur
 def test_bank_learned_in_place_of_a_lost_one_is_reported(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The chain is whole, and only the results know of the first bank."""
+    """The chain is whole; only results.jsonl still names the lost bank's certificate."""
     shutil.rmtree(folder / "banks" / "three")
     with monkeypatch.context() as patch:
         patch.setattr(Store, "check_complete", lambda _: None)
@@ -126,7 +126,7 @@ def test_missing_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_fol
     assert problems(folder).keys() == {"one"}
     forget(folder, "one")
     stones = {stone.task: stone for stone in Store(folder).tombstones()}
-    assert stones["one"].removed.seal == link.seal, "the results know it"
+    assert stones["one"].removed.seal == link.seal, "the seal must be taken from results.jsonl"
     assert problems(folder) == {}
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["three", "one", "two", "four"]
     assert problems(folder) == {}
@@ -139,9 +139,9 @@ def test_several_missing_newest_banks_are_reported(folder: Path, backbone_folder
         shutil.rmtree(folder / "banks" / name)
     assert problems(folder).keys() == {"two", "three"}
     forget(folder, "two")
-    # The tombstone of two follows three.
+    # The tombstone of two names three as its predecessor.
     assert problems(folder).keys() == {"three", "(tombstones)"}
-    # Restored meanwhile: its predecessor is known from then on to be the one that was dropped.
+    # In a copy three is restored, which names the dropped bank as its predecessor: the chain is whole again.
     restored = shutil.copytree(folder, folder.parent / "restored")
     shutil.copytree(kept / "three", restored / "banks" / "three")
     assert problems(restored) == {}
@@ -193,7 +193,7 @@ def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) 
 
 
 def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
-    """A missing bank that was dropped on record, and is found and restored after all, is live again."""
+    """A missing bank that was dropped, and is restored after all, counts as learned again."""
     before = bank_digests(Run(folder))
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
     forget(folder, "three")
@@ -207,7 +207,7 @@ def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> 
 
 
 def test_edited_and_resealed_newest_certificate_is_reported(folder: Path) -> None:
-    """No later entry names it; the results do."""
+    """No later entry names the newest certificate, but results.jsonl does."""
     path = folder / "banks" / "three" / "bank.json"
     write_manifest(path, read_manifest(path).model_copy(update={"notices": ("nothing to see here",)}))
     assert Store(folder).broken() == {}
@@ -217,7 +217,7 @@ def test_edited_and_resealed_newest_certificate_is_reported(folder: Path) -> Non
 
 
 def test_tasks_missing_from_the_stream_are_counted(folder: Path, backbone_folder: Folder) -> None:
-    """Of a stream of one new task, in a run of three, it is the fourth of four."""
+    """In a run of three tasks, the only task of a new stream is the fourth of four."""
     heard: list[tuple[int, int]] = []
 
     class Listener(StreamCallback):
@@ -246,14 +246,14 @@ def test_older_copy_of_a_replaced_bank_is_not_accepted(folder: Path, backbone_fo
     with pytest.raises(StoreError, match=found):
         learn(stream(backbone_folder(), tasks, training=QUICK), folder)
     assert sorted(path.name for path in (folder / "tombstones").iterdir()) == stones
-    assert (folder / "banks" / "two").is_dir(), "what the user put there is not deleted"
+    assert (folder / "banks" / "two").is_dir(), "a folder that the user put there was deleted"
     shutil.rmtree(folder / "banks" / "two")
     shutil.move(new, folder / "banks" / "two")
     assert problems(folder) == {}
 
 
 def test_missing_bank_and_changed_stream_are_both_reported(folder: Path, backbone_folder: Folder) -> None:
-    """They are independent: the missing entry is dropped, and the next run rewrites the stream."""
+    """They are repaired independently: ``forget`` drops the missing entry, and the next run rewrites the stream."""
     path = folder / "stream.yaml"
     path.write_text(path.read_text().replace("name: tiny", "name: tint", 1))
     shutil.rmtree(folder / "banks" / "three")

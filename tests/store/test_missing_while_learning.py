@@ -22,7 +22,7 @@ MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is mis
 
 
 def test_bank_lost_during_training_is_reported(folder: Path, backbone_folder: Folder) -> None:
-    """The chain is looked at right before the commit: a new entry would take the position of the one that is missing."""
+    """The chain is checked right before the commit, since a new entry would take the missing one's position."""
 
     class Thief(StreamCallback):
         def on_train_start(self, *_: Any) -> None:
@@ -35,7 +35,7 @@ def test_bank_lost_during_training_is_reported(folder: Path, backbone_folder: Fo
 
 
 def test_next_task_is_not_started_after_a_loss(folder: Path, backbone_folder: Folder) -> None:
-    """What goes missing while nothing is committed is found before the next task is trained."""
+    """A bank that is lost between two tasks is noticed before the next one is trained."""
     begun: list[str] = []
 
     class Thief(StreamCallback):
@@ -54,7 +54,7 @@ def test_next_task_is_not_started_after_a_loss(folder: Path, backbone_folder: Fo
 def test_bank_lost_between_check_and_commit_is_reported(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was taken away in that instant is not taken for seen: the next task is not begun."""
+    """A bank that is lost at that moment is noticed before the next task begins."""
     real = os.rename
 
     def rename(source: Any, target: Any) -> None:
@@ -76,10 +76,10 @@ def test_bank_lost_between_check_and_commit_is_reported(
 
 
 def test_bank_restored_during_training_is_not_replaced(folder: Path, backbone_folder: Folder) -> None:
-    """Only what was asked for is replaced."""
+    """A bank is replaced only on request."""
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
     lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # as if folder and lines were cut off together
+    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # the lines about it are lost too
 
     class Friend(StreamCallback):
         def on_train_start(self, *_: Any) -> None:

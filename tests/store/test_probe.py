@@ -1,4 +1,4 @@
-"""The probe of every task kind: small, seeded, sensitive, and its tolerance in other environments."""
+"""The probe of every task kind is small, seeded and sensitive, with a tolerance in other environments."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_other_environment_allows_rounding_but_not_other_labels(
         monkeypatch.setattr(answer_probe, "replay", moved(by))
         assert certificate.check_task(run.store, "one", backbone).ok == good
     if kind in LABELLED:
-        # Within the tolerance, but one answer is another one.
+        # The outputs are within the tolerance, but predict other labels.
         monkeypatch.setattr(answer_probe, "tolerance", lambda *args: 1e9)
         monkeypatch.setattr(answer_probe, "replay", lambda *args: -real(*args))
         assert not certificate.check_task(run.store, "one", backbone).ok
@@ -200,7 +200,7 @@ def test_processor_and_library_settings_are_part_of_the_environment(monkeypatch:
     assert here.differences(here.model_copy(update={"processor": "another"})) == [
         f"processor was {here.processor}, is another"
     ]
-    # Certificates did not always say it.
+    # Older certificates do not name the processor.
     assert here.model_copy(update={"processor": ""}).differences(here) == []
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)

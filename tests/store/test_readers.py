@@ -1,4 +1,4 @@
-"""Readers of a run that is being written see the state before or after, never a mixture."""
+"""A reader of a run that is being changed sees the state before or after a change, never a mixture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = {**TASKS[0], "training": {"epochs": 2}}
 
 
 class States:
-    """Run folders before and after a run replaced task one, forgot it, or committed task three."""
+    """A run folder, and its state after task one was replaced or forgotten, or task three was committed."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.before, self.replaced, self.forgotten, self.joined = (folder / name for name in "abcd")
@@ -43,7 +43,7 @@ class States:
         self.session = Run(self.before).session
 
     def steps(self, what: str, run: Path) -> list[Step]:
-        """Return what a writer does to a run, one system call after the other."""
+        """Return the steps with which a writer changes a run, in order."""
         after, banks = getattr(self, what), run / "banks"
         task = "three" if what == "joined" else "one"
 
@@ -90,19 +90,19 @@ READS = {"load": _load, "predict": _predict, "verify": _verify, "report": _repor
 
 
 def allowed(states: States, read: Callable[[Run], Any], what: str, folder: Path) -> list[Any]:
-    """Return what a reader may see: the state at rest after each whole step."""
+    """Return what a reader may see: the state before the change, and after each step."""
     shutil.copytree(states.before, folder)
     seen = [outcome(states, read, folder)]
     steps = states.steps(what, folder)
     for number, step in enumerate(steps):
         step()
-        if what != "replaced" or number > 1:  # the new bank is on its way
+        if what != "replaced" or number > 1:  # between these steps, readers wait for the new bank
             seen.append(outcome(states, read, folder))
     return seen
 
 
 def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
-    # Not the session's own store, which is that of another folder.
+    # A new run, since the session's own store belongs to another folder.
     run = Run(folder)
     run.session.models.backbones.update(states.session.models.backbones)
     run.session.models.inputs._tokenizer = states.session.models.tokenizer
@@ -122,9 +122,9 @@ def interleaved(
     patch: pytest.MonkeyPatch,
     pause: float,
 ) -> tuple[Any, bool]:
-    """Return what a reader sees when all steps are done before it opens its file number ``at``; and whether it came to that.
+    """Return what a reader sees if all steps happen before it opens its ``at``-th file, and whether it opened that many.
 
-    With a pause between them, the steps run concurrently with the reader.
+    With a pause between the steps, they run concurrently with the reader.
     """
     shutil.copytree(states.before, folder)
     real, opened, writers = reading_module._opened, [0], []
@@ -156,7 +156,7 @@ def interleaved(
 
 
 def check(states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str, pause: float) -> int:
-    """Interleave at every file that a reader opens; return how many there are."""
+    """Change the run before each file that a reader opens; return the number of these files."""
     good, at = allowed(states, READS[how], what, tmp_path / "rest"), 0
     while True:
         at += 1
@@ -184,7 +184,7 @@ def test_reader_is_consistent_with_any_concurrent_write(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_readers_in_other_processes_see_a_consistent_run(tmp_path: Path, backbone_folder: Folder) -> None:
     folder, backbone = tmp_path / "run", backbone_folder()

@@ -1,4 +1,4 @@
-"""Replacing a task is explicit and recorded, and a replacement that was interrupted is finished or undone."""
+"""Replacing a task is explicit and recorded; an interrupted replacement is finished or undone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder
     # Measurements of the old bank are not reported for the new one.
     assert run.results.status[1] == ("measured", "measured", "not measured")
     assert run.results.forgetting == 0.0
-    # Without the word, nothing is replaced.
+    # Without ``replace``, nothing is replaced.
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
     assert bank_digests(Run(folder)) == after
 
@@ -66,7 +66,7 @@ def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbo
     before, old = bank_digests(Run(folder)), bank_files(folder, "two")
     store = Store(folder)
     write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "replaced"))
-    # As if it was long ago: readers wait a while for the new bank.
+    # Make the tombstone old, since readers wait a while for the new bank.
     (stone,) = store.tombstone_files()
     os.utime(stone, (0, 0))
     if step == "the tombstone is written":
@@ -78,7 +78,7 @@ def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbo
     kept = shutil.copytree(folder, folder.parent / "kept")
     assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
     assert problems(folder) == {}
-    # Without the word the old bank is back, to the byte.
+    # Without ``replace``, the old bank is restored, byte for byte.
     assert bank_digests(learn(stream(backbone_folder(), TASKS, training=QUICK), kept)) == before
     assert bank_files(kept, "two") == old
     assert problems(kept) == {}
@@ -108,7 +108,7 @@ def test_failed_replacement_keeps_the_old_bank(
 
 
 class Stopping(StreamCallback):
-    """Stops a run like a kill, when a task is committed or when all of its work is done."""
+    """Aborts a run, as a kill would, when a task is committed, or when it is also evaluated and checked."""
 
     def __init__(self, task: str, when: str) -> None:
         self.task, self.when = task, when
@@ -140,7 +140,7 @@ def test_committed_replacement_is_not_repeated(folder: Path, backbone_folder: Fo
     assert run.store.tasks == ["one", "two", "three"]
     assert [stone.task for stone in run.store.tombstones()] == both
     assert problems(folder) == {}
-    # The command has ended: given once more, it replaces once more.
+    # The command has finished, so the same command replaces the tasks again.
     learn(anew(backbone_folder()), folder, replace=both)
     assert [stone.task for stone in Store(folder).tombstones()] == [*both, *both]
     assert not (folder / ".replace.json").exists()

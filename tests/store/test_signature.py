@@ -1,4 +1,4 @@
-"""Signatures: a rewritten chain, another key and every damaged byte are noticed; a key never lies in the run folder."""
+"""Signatures reveal a rewritten chain, another key and every damaged byte; keys inside the run folder are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_keys(folder: Path, name: str = "key", password: str | None = None) -> 
 
 @pytest.fixture(scope="module")
 def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with two tasks; tests take copies."""
+    """Return a run with two tasks; tests copy it."""
     folder = tmp_path_factory.mktemp("first") / "run"
     learn(stream(backbone_folder(), [task("one", num_rows=16), task("two", num_rows=16)]), folder)
     return folder
@@ -72,7 +72,7 @@ def test_signed_run_is_verified_on_the_command_line(
     *tasks, signature = json.loads(capsys.readouterr().out)
     assert [check["task"] for check in tasks] == ["one", "two"]
     assert (signature["task"], signature["how"]) == (f"({FILE})", "signed: the chain up to entry 1")
-    # Verification without a key, and the run itself, do not need the signature.
+    # Without a public key, the signature is not checked.
     assert main(["verify", str(folder)]) == 0
 
 

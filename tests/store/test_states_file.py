@@ -1,4 +1,4 @@
-"""A states file returns what was written, and is used only if it is complete and matches its binding."""
+"""A states file returns what was written, and is used only if it is complete and its binding matches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTHS = np.array([3, 1, 4, 2])
 
 
 def states(dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return states of four rows, padded to five tokens; padding holds what no file is to give back."""
+    """Return states of four rows, padded to five tokens with NaN, which must never be read back."""
     made = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
     for row, length in enumerate(LENGTHS):
         made[row, length:] = torch.nan
@@ -134,7 +134,7 @@ def test_full_disk_leaves_no_file_and_says_what_to_do(tmp_path: Path, monkeypatc
     def full(descriptor: int, content: Any, place: int) -> int:
         if place > 100:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(descriptor, content[:7], place)  # less than was asked for, which is no error
+        return real(descriptor, content[:7], place)  # writes less than requested, as pwrite may
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(StoreError, match=r"No space left on device.*prefix_cache: off"):

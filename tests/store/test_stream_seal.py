@@ -1,4 +1,4 @@
-"""The run's stream.yaml determines later tasks: a change is reported, and such a file is not used."""
+"""The run's stream.yaml determines how later tasks are learned, so a changed file is reported and not used."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def change(folder: Path, old: str, new: str) -> None:
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that `learn` refuses the file, and that it is not rewritten."""
+    """Check that the `learn` command refuses the file, and that no command rewrites it."""
     before = (folder / "stream.yaml").read_bytes()
     (folder.parent / "new.yaml").write_text(json.dumps(task("four", num_rows=16)))
     assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 1
     assert CHANGED in capsys.readouterr().err
     assert Store(folder).tasks == ["one", "two", "three"]
-    # The task is dropped; the file is not rewritten, which would seal its content.
+    # `forget` drops a task, but does not rewrite the file: that would seal the changed content.
     other = shutil.copytree(folder, folder.parent / "forgetting")
     forget(other, "two")
     assert Store(other).tasks == ["one", "three"]
@@ -67,7 +67,7 @@ def test_changed_value_is_reported(
         raise AssertionError(found["(stream.yaml)"])
     assert any(CHANGED in problem for check in read_facts(folder).others for problem in check.problems)
     refused(folder, capsys)
-    # A stream given by the user is not read from there, and is rewritten.
+    # A stream given by the user does not come from this file, and replaces it.
     notices: list[str] = []
 
     class Listener(StreamCallback):
@@ -106,7 +106,7 @@ def test_intentional_edit_is_accepted_by_run(folder: Path, backbone_folder: Fold
     assert problems(folder) == {}
     assert load_stream(folder / "stream.yaml").training.learning_rate == 0.03
     change(folder, "\nseed: 3", "\nseed: 4")
-    assert main(arguments) == 2, "the certificates know better"
+    assert main(arguments) == 2, "the certificates contradict the seed"
 
 
 def test_linked_stream_file_is_refused(folder: Path, backbone_folder: Folder) -> None:

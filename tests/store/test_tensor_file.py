@@ -1,4 +1,4 @@
-"""Tensors read from a file without torch have the same digests and values."""
+"""Tensors that are read from a file without torch have the same digests and values."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_forgotten_task_leaves_a_tombstone(folder: Path, backbone_folder: Folder
     assert run.results.tasks == ("one", "three")
     assert run.results.status == (("measured", "not measured"), ("measured", "measured"))
     assert [known.name for known in load_stream(folder / "stream.yaml").tasks] == ["one", "three"]
-    # The next certificate names the tombstone.
+    # The next certificate names the tombstone as its predecessor.
     four = learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
     assert four.store.manifest("four").predecessor == tombstone.seal
     assert four.store.manifest("four").index == 4
@@ -62,7 +62,7 @@ def test_stream_with_a_forgotten_task_learns_it_again(folder: Path, backbone_fol
     (notice,) = told
     assert "task 'two' was forgotten on purpose; the stream still names it, so it is learned again" in notice
     assert run.store.tasks == ["one", "three", "two"]
-    assert bank_digests(run) == before, "a bank depends on its task alone"
+    assert bank_digests(run) == before, "the bank of a task changed when it was learned again"
     assert problems(folder) == {}
 
 
@@ -123,7 +123,7 @@ def test_removed_changed_or_forged_tombstones_are_detected(folder: Path, backbon
     path.unlink()
     assert problems(folder).keys() == {"three", "four", "two", "(chain)"}
     shutil.copytree(kept, folder / "banks" / "two")
-    # The bank is back, but the chain went on from its tombstone.
+    # The bank is restored, but the next entry names its tombstone as predecessor.
     assert problems(folder).keys() == {"four", "(chain)"}
 
     other = folder.parent / "copy"

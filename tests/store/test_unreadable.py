@@ -1,4 +1,4 @@
-"""Unexpected or unreadable content of a run folder is reported in one paragraph."""
+"""Unexpected or unreadable content in a run folder is reported in one paragraph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.store.tampering import problems
 
 @pytest.fixture
 def forbidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a run with a bank folder that this process may list and not enter, which permissions do not do to root."""
+    """Return a run with a bank folder that cannot be read; ``os`` is patched, since root ignores permissions."""
     place = str(folder / "banks" / "two") + os.sep
 
     def refusing(real: Callable[..., object]) -> Callable[..., object]:
