@@ -60,7 +60,8 @@ def _stopped_early(scale: Scale, book: Book) -> list[str]:
     curves = []
     for task in scale.some(ELEVEN):
         outcomes = filter(None, map(book.outcome, final(HOULSBY, scale, book, task)))
-        curves += [[score for _, score in outcome["tasks"][task]["curve"]] for outcome in outcomes]
+        found = [outcome.get("tasks", {}).get(task, {}).get("curve", []) for outcome in outcomes]
+        curves += [[score for _, score in curve] for curve in found if curve]
     if not curves:
         return []
     rows = []

@@ -199,7 +199,7 @@ def test_more_threads_than_cores_are_reported(
     ("more", "message"),
     [
         ({"jobs": 0}, "jobs: got 0; the number of tasks to learn at once must be at least 1"),
-        ({"jobs": 1000}, r"jobs: got 1000, and each job is a process with its own backbone, .* give at most \d+"),
+        ({"jobs": 1000}, r"jobs: got 1000, and each job is a process with its own backbone, .* use at most \d+"),
         ({"executor": "threads"}, "executor: got 'threads'; allowed: processes, ray"),
         ({"jobs": 2, "trainer": {"devices": 2, "accelerator": "cpu"}}, "a run supports only one of the two"),
         (

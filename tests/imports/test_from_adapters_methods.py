@@ -84,7 +84,7 @@ CASES: list[tuple[str, Any, Edit, str]] = [
         r"has the shape \(3, 8\), but this backbone needs \(3, 16\)",
     ),
     ("bert", "prefix_flat", tensor(COPY, torch.zeros(192)), "should be a copy of a tensor in the prefix pool"),
-    ("bert", "prefix_flat", tensor(COPY.replace("self_", "x_"), torch.zeros(1)), "should be a copy of one in the pool"),
+    ("bert", "prefix_flat", tensor(COPY.replace("self_", "x_"), torch.zeros(1)), "should be a copy of a tensor in"),
     ("bart", "prefix_flat", setting(encoder_prefix=False), "key encoder_prefix: got False, but a bank has prefixes in"),
     ("bart", "prefix_flat", setting(cross_prefix=False), "key cross_prefix: got False"),
     ("t5", "lora", prefixed, "counts a prefix as positions"),
