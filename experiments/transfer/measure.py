@@ -17,7 +17,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.transfer.choose import comparable_sums, decide_start
-from continual_petl.engine.transfer.short_fit import WHOLE_UP_TO
+from continual_petl.engine.transfer.short_fit import is_whole
 from continual_petl.router.totals import totals_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import make_folder
@@ -140,5 +140,5 @@ def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
         "rows": start.num_rows,
         "seconds": round(ended - began, 1),
         "sums": round(ranked - began, 1),
-        "whole": len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO,
+        "whole": is_whole(run),
     }

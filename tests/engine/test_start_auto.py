@@ -116,6 +116,18 @@ def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("most", "chosen"), [(10**6, 1), (0, 0)])
+def test_lead_after_a_share_of_the_steps_has_to_be_larger(
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, chosen: int
+) -> None:
+    scores = itertools.cycle([0.5, 0.9, 0.5, 0.5, 0.5])
+    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores))
+    monkeypatch.setattr(short_fit, "WHOLE_UP_TO", most)
+    start = start_of(learned(backbone_folder(), folder, new()))
+    assert [each.score for each in start.candidates] == [0.5, 0.9, 0.5, 0.5, 0.5][: len(start.candidates)]
+    assert start.chosen == chosen
+
+
 def test_start_that_diverges_is_not_taken(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,12 +30,17 @@ _KEPT = ("accelerator", "deterministic")
 """Settings of the stream's trainer that also apply to a short fit, which always runs in one process."""
 
 
+def is_whole(run: TaskRun) -> bool:
+    """Return whether short fits of a task have all its steps."""
+    return len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO
+
+
 def num_short_steps(run: TaskRun) -> int:
     """Return the number of optimizer steps of a short fit."""
     training = run.plan.training
     batches = run.session.loaders(run.data, training).num_batches
     whole = math.ceil(batches / training.accumulate) * training.epochs
-    if len(run.data.train) * training.epochs <= WHOLE_UP_TO:
+    if is_whole(run):
         return whole
     return max(MIN_STEPS, round(SHARE * whole))
 
