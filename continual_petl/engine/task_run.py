@@ -123,7 +123,7 @@ class TaskRun:
         return self.learner.active_bank
 
     def sums(self, routing: Literal["full", "small"]) -> TaskSums:
-        """Return the sums by which the router recognises the task's rows; they are computed once."""
+        """Return the statistics by which the router recognises the task's rows; they are computed once."""
         if routing not in self._sums:
             self._sums[routing] = task_sums(
                 self.backbone,

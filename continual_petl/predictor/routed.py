@@ -48,7 +48,7 @@ def predict_routed(
     Raises:
         InputError: if the run cannot find tasks by itself, no task takes a row of this type, or ``unknown`` is not one of
             these two values.
-        StoreError: if the stored sums are not those that were certified.
+        StoreError: if the stored routing statistics are not the certified ones.
     """
     if unknown not in ("reject", "nearest"):
         raise InputError(f"unknown: got {unknown!r}; allowed: 'reject' and 'nearest'")

@@ -53,10 +53,10 @@ out."""
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinder:
-    """Finds the task of rows, among the tasks of a run that stored sums."""
+    """Finds the task of rows, among the tasks of a run that stored routing statistics."""
 
     totals: Totals
-    """The sums of all tasks that had been learned when this was created."""
+    """The routing statistics of all tasks that had been learned when this was created."""
     router: Router
     groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
     """For each encoding, the manifest of one of its tasks, and the names of all its tasks."""
@@ -104,7 +104,7 @@ class TaskFinder:
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
                 own = None if below is None else Below(layer=below[encoding].layer)
-                # As when the task's sums were computed; other threads wait, as for a prediction.
+                # As when the task's routing statistics were computed; other threads wait, as for a prediction.
                 with turn_of(backbone.model), attending(backbone, manifest.environment.attention):
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own
@@ -161,11 +161,11 @@ _finders: WeakKeyDictionary[ModelCache, TaskFinder] = WeakKeyDictionary()
 
 
 def task_finder(models: ModelCache) -> TaskFinder:
-    """Return the finder over all learned tasks that have sums; only tasks that were learned since the last call are read.
+    """Return the finder over all learned tasks with routing statistics; only tasks learned since the last call are read.
 
     Raises:
-        InputError: if no task stored sums, or tasks stored sums from different layers.
-        StoreError: if the stored sums are not those that were certified.
+        InputError: if no task stored routing statistics, or tasks stored them from different layers.
+        StoreError: if the stored routing statistics are not the certified ones.
     """
     store = models.store
     before = _finders.get(models)

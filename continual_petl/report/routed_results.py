@@ -3,7 +3,7 @@
 Predictions for rows with a named task cannot change. Without a named task they can, if a new task resembles an earlier one.
 This loss is caused by the router, and is reported separately from forgetting.
 
-Shape suffixes: T tasks that stored sums for the router.
+Shape suffixes: T tasks that stored routing statistics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RoutedResults:
     """Shares of rows, 0 to 1, for each task after each task; NaN where nothing was measured."""
 
     tasks: tuple[str, ...]
-    """The tasks that stored sums for the router, in the order they were learned."""
+    """The tasks that stored routing statistics, in the order they were learned."""
     rows: tuple[Row, ...]
     """The measurements after each of these tasks."""
 

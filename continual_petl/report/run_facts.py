@@ -54,7 +54,7 @@ class TaskFacts:
     parameters: Mapping[str, int]
     """Parameters that it added, by part of the bank."""
     bytes_by_part: Mapping[str, int]
-    """Bytes on disk by part of the bank, as certified; ``routing``: the sums from which its rows are recognised;
+    """Bytes on disk by part of the bank, as certified; ``routing``: the statistics by which its rows are recognised;
     ``certificate``: everything else in the task's folder."""
     precision: str
     """Precision in which it was learned."""

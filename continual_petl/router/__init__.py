@@ -1,1 +1,1 @@
-"""Find the task that a row belongs to, using sums that each task stored when it was committed."""
+"""Find the task that a row belongs to, using statistics that each task stored when it was committed."""

@@ -35,8 +35,8 @@ class Router:
     """Scores rows for each task of a set.
 
     Args:
-        totals: the sums of the tasks, added together; they must cover at least one task with sums.
-        sums_of: returns the sums of one task, which are only needed to tell whether a row is unknown.
+        totals: the routing statistics of the tasks, added up; at least one task must have some.
+        sums_of: returns the statistics of one task, which are only needed to tell whether a row is unknown.
     """
 
     def __init__(self, totals: Totals, sums_of: Callable[[str], TaskSums]) -> None:
@@ -70,7 +70,7 @@ class Router:
         """Return, for each row, whether it is farther from a task than the task's validation rows were.
 
         Raises:
-            StoreError: if the task's sums are not those that were certified.
+            StoreError: if the task's statistics are not the certified ones.
         """
         if task not in self._known:
             own = self._sums_of(task)

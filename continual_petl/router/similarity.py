@@ -1,4 +1,4 @@
-"""Measures how near the rows of one task are to those of others, using stored sums alone.
+"""Measures how near the rows of one task are to those of others, using stored routing statistics alone.
 
 The distance of a task A from a task B is the Mahalanobis distance of each of A's label means from the nearest of B's, under
 the covariance that all tasks share, averaged over A's rows. All distances take a single matrix product over the means of all
@@ -18,10 +18,10 @@ from continual_petl.router.totals import Totals
 
 
 def distances(totals: Totals, counts_C: NDArray[np.int64], means_CF: Array) -> dict[str, float]:
-    """Return the distance of a task from every task with sums, nearest first; an empty dictionary if there are none.
+    """Return the distance of a task from every task with routing statistics, nearest first; empty if there are none.
 
     Args:
-        totals: the sums of the learned tasks, which may include the task itself.
+        totals: the routing statistics of the learned tasks, which may include the task itself.
         counts_C: the number of the task's rows behind each of its means.
         means_CF: the task's means, from the same layers.
     """

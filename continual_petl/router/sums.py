@@ -1,11 +1,11 @@
-"""What a task stores for the router: the means of its labels' rows in the frozen backbone, and the covariance around them.
+"""A task's routing statistics: the means of its labels' rows in the frozen backbone, and the covariance around them.
 
 A task without labels, or with too few rows of a label, stores the mean of all its rows instead.
 
-A task's sums depend on its own rows alone and never change. The covariance is stored in fixed point, as integers that count
-multiples of 2^-30. The router weights covariances by the number of rows and adds them as integers, which is exact in any
-order: the total is the same, bit for bit, in whatever order the tasks were learned, and a forgotten task leaves nothing
-behind.
+The statistics of a task depend on its own rows alone and never change. The covariance is stored in fixed point, as integers
+that count multiples of 2^-30. The router weights covariances by the number of rows and adds them as integers, which is exact
+in any order: the total is the same, bit for bit, in whatever order the tasks were learned, and a forgotten task leaves
+nothing behind.
 
 A covariance is symmetric; only its upper triangle is stored.
 
@@ -42,7 +42,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TaskSums:
-    """The sums of one task."""
+    """The routing statistics of one task."""
 
     layers: tuple[int, ...]
     """1-based indices of the layers that were read."""
@@ -98,7 +98,7 @@ class TaskSums:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> TaskSums:
-        """Restore the sums from the result of `to_arrays`.
+        """Restore the statistics from the result of `to_arrays`.
 
         Raises:
             ValueError: if names, dtypes or shapes differ.
@@ -121,7 +121,7 @@ class TaskSums:
 def sums_of(
     states_NF: Array, layers: tuple[int, ...], held_out_NF: Array, labels_N: NDArray[np.int64] | None = None
 ) -> TaskSums:
-    """Return the sums of a task's rows.
+    """Return the routing statistics of a task.
 
     Args:
         states_NF: states of the task's training rows; see `row_states`.

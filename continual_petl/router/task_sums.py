@@ -1,4 +1,4 @@
-"""One pass of a task's rows through the frozen backbone, and the sums that are stored from it."""
+"""One pass of a task's rows through the frozen backbone, and the routing statistics that are stored from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def task_sums(
     seed: int,
     has_labels: bool = False,
 ) -> TaskSums:
-    """Return the sums that a task stores for the router.
+    """Return the routing statistics that a task stores.
 
     Args:
         backbone: the frozen backbone, with no bank attached.

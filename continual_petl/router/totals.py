@@ -1,10 +1,10 @@
-"""The sums of all tasks of a run: the total of their covariances, and every mean.
+"""The routing statistics of all tasks of a run: the total of their covariances, and every mean.
 
 Opening a run with many tasks would take long if each task's covariance were read. Their total is therefore kept in a hidden
 file, which is rewritten whenever it lacks a sixteenth of the tasks, so that the cost of a commit does not grow with the
 number of tasks. The file is only a cache: it names the certificate of each task that it covers, and if one has changed, or
-the file is missing or damaged, the certified sums are read instead. The total consists of integers, so it is the same either
-way, bit for bit.
+the file is missing or damaged, the certified statistics are read instead. The total consists of integers, so it is the same
+either way, bit for bit.
 
 Shape suffixes: F features per row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
 """
@@ -48,17 +48,17 @@ _DTYPES = {
 
 
 class Totals:
-    """The total of the sums of several tasks; tasks can be added in any order."""
+    """The total of the routing statistics of several tasks; tasks can be added in any order."""
 
     def __init__(self) -> None:
         self.seals: dict[str, str] = {}
-        """Seal of the certificate of each task, including tasks without sums."""
+        """Seal of the certificate of each task, including tasks without routing statistics."""
         self.layers: tuple[int, ...] = ()
         self.total_U: NDArray[np.int64] | None = None
-        """Sum over tasks of the number of rows times the fixed-point covariance; None if no task has sums."""
+        """Sum over tasks of the number of rows times the fixed-point covariance; None if no task has statistics."""
         self.num_rows = 0
         self.means: dict[str, tuple[NDArray[np.int64], Array]] = {}
-        """Numbers of rows and means of each task with sums."""
+        """Numbers of rows and means of each task with routing statistics."""
 
     def add(self, task: str, seal: str, sums: TaskSums | None) -> None:
         """Add a task.
@@ -66,10 +66,10 @@ class Totals:
         Args:
             task: its name.
             seal: seal of its certificate.
-            sums: its sums; None if it stored none.
+            sums: its routing statistics; None if it stored none.
 
         Raises:
-            InputError: if its sums are from different layers than the sums of earlier tasks.
+            InputError: if its statistics are from different layers than those of earlier tasks.
         """
         self.seals[task] = seal
         if sums is None:
@@ -157,7 +157,7 @@ def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_sums(store: Store, task: str) -> TaskSums | None:
-    """Return a task's certified sums; None if it stored none.
+    """Return a task's certified routing statistics; None if it stored none.
 
     Raises:
         StoreError: if they are not those that were certified, or this release cannot read them.
@@ -179,8 +179,8 @@ def totals_of(store: Store, known: Totals | None = None) -> Totals:
         known: earlier totals of this run, to which only new tasks are added.
 
     Raises:
-        InputError: if tasks stored sums from different layers.
-        StoreError: if sums that are read are not those that were certified.
+        InputError: if tasks stored statistics from different layers.
+        StoreError: if statistics that are read are not the certified ones.
     """
     seals = {link.task: link.seal for link in store.links()}
     totals = known if known is not None and known.seals.items() <= seals.items() else _kept(store, seals)

@@ -58,7 +58,7 @@ class Evidence:
     origin: Origin | None = None
     reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
-    """The sums by which the router recognises the task's rows; None for a task with ``routing: off``."""
+    """The statistics by which the router recognises the task's rows; None for a task with ``routing: off``."""
 
 
 def commit_task(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 MAX_ROUTER_BYTES = 2**30
-"""Size limit for one task's router sums, checked before they are read."""
+"""Size limit for one task's routing statistics, checked before they are read."""
 _MAX_LISTED = 5
 """Number of problems that one error lists in full."""
 
@@ -225,7 +225,7 @@ class Store(BankFolders):
         return self.consistently(lambda: read_history(self.history_file(task), self.manifest(task)), task)
 
     def router_sums(self, task: str) -> dict[str, StoredTensor] | None:
-        """Return the sums that a task stored for the router; None for a task with ``routing: off``.
+        """Return the routing statistics that a task stored; None for a task with ``routing: off``.
 
         Raises:
             StoreError: if they are not those that were certified.

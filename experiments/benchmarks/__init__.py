@@ -1,1 +1,1 @@
-"""Side-by-side measurements against peers, with one command per table: ``python -m experiments.benchmarks TABLE``."""
+"""Measurements of this package beside its peers, one command per table: ``python -m experiments.benchmarks TABLE``."""

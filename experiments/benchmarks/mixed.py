@@ -1,4 +1,4 @@
-"""Batches whose rows belong to many tasks, against batches of one task and the bare backbone, side by side in one process.
+"""Batches whose rows belong to many tasks, compared with batches of one task and the bare backbone, in one process.
 
 ``python -m experiments.benchmarks.mixed [--quick]`` prints the medians; the table ``mixed`` of the benchmarks uses the same
 candidates. The banks' values are random, which does not affect times.

@@ -1,4 +1,4 @@
-"""After He et al. 2022, Table 2 and Figure 4: methods at equal parameter budgets, against full fine-tuning.
+"""After He et al. 2022, Table 2 and Figure 4: methods at equal parameter budgets, compared with full fine-tuning.
 
 The paper uses RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. This study uses MiniLM on 1,500 rows of SST-2
 (single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two learning rates for each method: 132 trials. Left

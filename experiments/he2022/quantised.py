@@ -22,7 +22,7 @@ TASKS = ("trec", "sst2")
 BANK = "lora"
 RATE, EPOCHS, TRAIN = 2e-3, 5, 1000
 LOSS = 1.0
-"""Points that a quantised backbone may lose against bf16, on the mean over tasks."""
+"""Points that a quantised backbone may lose compared with bf16, in the mean over tasks."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Predicting the task or the class: the router's discriminant against other classifiers, tuned on validation rows.
+"""Predicting the task or the class: the router's discriminant compared with other classifiers, tuned on validation rows.
 
 Shape suffixes: N rows, F features per row, C classes or tasks, M means.
 """

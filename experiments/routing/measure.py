@@ -1,4 +1,4 @@
-"""Measure one stream: routing from the stored sums, end to end and by task, and compared with other classifiers."""
+"""Measure one stream: routing from the stored statistics, end to end and by task, and compared with other classifiers."""
 
 from __future__ import annotations
 

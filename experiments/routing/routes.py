@@ -1,4 +1,4 @@
-"""Routing from stored sums alone: after every task, in any order, without learning anything again.
+"""Routing from stored statistics alone: after every task, in any order, without learning anything again.
 
 Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
@@ -26,7 +26,7 @@ def router_of(tasks: Sequence[TaskRows]) -> Router:
 
 
 def router_from(sums: Mapping[str, TaskSums]) -> Router:
-    """Return the router built from the sums of some tasks."""
+    """Return the router built from the statistics of some tasks."""
     totals = Totals()
     for name, own in sums.items():
         totals.add(name, name, own)
@@ -34,7 +34,7 @@ def router_from(sums: Mapping[str, TaskSums]) -> Router:
 
 
 def one_mean(task: TaskRows) -> TaskSums:
-    """Return the sums of a task without its labels: one mean, and the covariance around it."""
+    """Return the statistics of a task without its labels: one mean, and the covariance around it."""
     train, held_out = task.splits["train"], task.splits["validation"]
     return sums_of(train.states_NF, task.sums.layers, held_out.states_NF)
 

@@ -32,7 +32,7 @@ def auroc(known_P: Array, unknown_Q: Array) -> float:
 def told_apart(
     tasks: Sequence[TaskRows], others: Sequence[TaskRows], first_texts: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """Return the AUROC of test rows of tasks that a router does not know against test rows of its own tasks.
+    """Return the AUROC that separates test rows of tasks unknown to a router from test rows of its own tasks.
 
     Args:
         tasks: the tasks that the router knows.

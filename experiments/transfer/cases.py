@@ -23,7 +23,7 @@ class Case:
     taken: str
     """The starting point that auto chooses: fresh, an earlier task, or average."""
     choosing: float
-    """Seconds that auto takes to choose, without the sums that every commit stores (in lines that have their seconds)."""
+    """Seconds that auto takes to choose; where they were timed, without the routing statistics, which every commit stores."""
     whole: bool
     """Whether starts are tried with all steps of the task."""
     learning: float

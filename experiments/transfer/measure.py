@@ -118,9 +118,9 @@ def _outcome(manifest: Manifest, run: Run) -> dict[str, Any]:
 
 
 def _choice(stream: TaskStream, folder: Path) -> dict[str, Any]:
-    """Return what ``auto`` would start from, with the seconds that choosing took, and those of the sums, which a commit
-    needs anyway. The bank learned from this start would be identical, bit for bit, to the one learned when the start is
-    named, so it is not learned again.
+    """Return the start that ``auto`` would choose, the seconds that choosing took, and how many of these went into the
+    routing statistics, which a commit needs anyway. The bank learned from this start would be identical, bit for bit, to the
+    one learned when the start is named, so it is not learned again.
     """
     session = Session(stream.spec, Store(folder))
     L.seed_everything(SEED, verbose=False)

@@ -1,6 +1,6 @@
 """``python -m tests.browser.picture RUN docs/report.png``: take the screenshot of a report for README.
 
-``--dark``, ``--width``, ``--height`` and ``--whole`` take others, for people to look at after a change of the page.
+``--dark``, ``--width``, ``--height`` and ``--whole`` take other screenshots, for inspection after a change of the page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from continual_petl.report.write import write_comparison, write_report
 from tests.browser.chromium import launched, tab
 
 MOST_BYTES = 200_000
-"""Of the picture in the documentation: who clones the repository has it."""
+"""Size limit of the picture in the documentation, which is part of every clone of the repository."""
 
 
 def take(browser: Browser, page: Path, out: Path, *, dark: bool, width: int, height: int, whole: bool) -> None:
@@ -32,7 +32,7 @@ def take(browser: Browser, page: Path, out: Path, *, dark: bool, width: int, hei
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the arguments, draw the report somewhere else, take its picture."""
+    """Draw the report in another folder and take its screenshot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("out", type=Path)

@@ -59,7 +59,7 @@ class Recording(Logger):
 
 
 class StopAt(L.Callback):
-    """End the process, as far as a test can, when a fit has done so many steps."""
+    """Interrupt the fit after a given number of steps, as if the process had ended."""
 
     def __init__(self, step: int) -> None:
         self._step = step

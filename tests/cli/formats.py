@@ -31,7 +31,7 @@ def write(path: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def read(path: Path) -> list[tuple[Any, Any]]:
-    """Return answers and probabilities as a file has them, JSON in csv undone."""
+    """Return the answers and probabilities in a file; in CSV, JSON values are decoded."""
 
     def undone(value: Any) -> Any:
         if isinstance(value, list) and value and isinstance(value[0], tuple):

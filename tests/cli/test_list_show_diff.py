@@ -67,7 +67,7 @@ def test_list_of_many_tasks_does_not_read_the_stream(runs: Path, tmp_path: Path,
 
 
 def entries(count: int, name: str = "t{}") -> list[dict[str, Any]]:
-    """Return what is listed of so many tasks."""
+    """Return the entries of ``count`` tasks, as ``list`` shows them."""
     return [
         {
             "task": name.format(number),
@@ -218,7 +218,7 @@ def test_unknown_run_name_gets_no_suggestion(runs: Path, capsys: Any) -> None:
         assert main(["list", str(runs / wanted)]) == 2
         assert "did you mean" not in capsys.readouterr().err
     (runs / "one-file").touch()
-    assert main(["list", str(runs / "one-fil")]) == 2  # called like a file, which is no run; a run comes next
+    assert main(["list", str(runs / "one-fil")]) == 2  # a similarly named file is not a run, so a run is suggested
     assert f"(did you mean '{runs / 'one'}'?)" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""``--start-from`` and ``continual-petl similar`` on the command line, and what a run says of where a bank started."""
+"""``--start-from`` and ``continual-petl similar`` on the command line, and how a run reports where a bank started."""
 
 from __future__ import annotations
 

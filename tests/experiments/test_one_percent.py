@@ -1,4 +1,4 @@
-"""A bank of at most 1 % of the encoder's layers against full copies, and rates beyond the grids; nothing is trained."""
+"""A bank of at most 1 % of the encoder's layers compared with full copies, and rates beyond the grids; nothing is trained."""
 
 from __future__ import annotations
 

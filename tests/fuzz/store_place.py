@@ -60,12 +60,12 @@ BANK, PROBE = "banks/one/bank.safetensors", "banks/one/probe.safetensors"
 
 @cache
 def the_place() -> Place:
-    """Return the one of this process."""
+    """Return this process's place."""
     return Place()
 
 
 def edited_by(value: Any, data: bytes) -> Any:
-    """Return a value after the edits, as JSON would have it; not more than eight."""
+    """Return a value after at most eight edits, converted to JSON and back."""
     for line in data.split(b"\n")[:8]:
         try:
             edit = json.loads(line)

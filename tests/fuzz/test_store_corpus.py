@@ -14,7 +14,7 @@ from tests.fuzz.target import attempt, corpus
 
 KEPT = [(name, path) for name in STORE_TARGETS for path in corpus(name)]
 
-# What transformers and torch warn of is no error of ours.
+# Warnings of transformers and torch are not errors of this package.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -78,7 +78,7 @@ FORMATS: dict[tuple[str, str | None], Format] = {
 
 
 def hub_rows(key: tuple[str, str | None], split: str) -> list[dict[str, Any]]:
-    """Return rows as the Hub has them, every class more than once; classes are numbers, -1 where they are hidden."""
+    """Return rows in the format of the Hub's data set, with every class more than once; hidden classes are -1."""
     texts, answer, values, splits = FORMATS[key]
     classes = list(values) if isinstance(values, range) else list(range(len(values))) if _is_classes(values) else None
     rows = []

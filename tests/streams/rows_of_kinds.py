@@ -55,6 +55,6 @@ FIRST: dict[Kind, list[dict[str, Any]]] = {
 
 
 def rows_of(kind: Kind, num_rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return so many rows, the first of which have every label."""
+    """Return ``num_rows`` rows, the first of which have every label."""
     draw = random.Random(f"{kind} {seed}")
     return (FIRST[kind] + [row_of(kind, draw) for _ in range(num_rows)])[:num_rows]

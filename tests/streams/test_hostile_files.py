@@ -211,7 +211,7 @@ def test_many_labels_are_compared_in_linear_time(load: Load) -> None:
             "tasks": [{"name": "t", "kind": "classification", "data": "x", "labels": names}],
         }
     )
-    assert time.process_time() - begin < 2  # one against one takes ten times as long
+    assert time.process_time() - begin < 2  # comparing them one by one takes ten times as long
 
 
 def deep(levels: int) -> Any:

@@ -170,7 +170,7 @@ def test_mistakes_of_file_and_overrides_are_reported_together(file: Path) -> Non
         ([("training", "{epochs: 1, batch_size: 8}")], ["training.epochs"]),
         ([("training.class_weights.x", "2")], ["training.class_weights"]),
         ([("bank.rank", "2"), ("bank.rank", "3")], ["bank.rank"]),
-        ([("training.epochs", "5")], []),  # as the task has it
+        ([("training.epochs", "5")], []),  # the task already has this value
         ([("training.batch_size", "8")], []),
         ([("training.epochs", "1"), ("tasks.*.training.epochs", "1")], []),
         ([("tasks.sst.v2.training.epochs", "2"), ("training.epochs", "1")], []),

@@ -26,8 +26,8 @@ class Preset(NamedTuple):
     bank: BankSpec
     recipe: Recipe
     studied: bool
-    """Whether the learning rate was chosen on validation rows (experiments/he2022/results/recipes.md); a test checks it
-    against that study."""
+    """Whether the learning rate was chosen on validation rows (experiments/he2022/results/recipes.md); a test compares
+    the rate with that study."""
 
 
 def _preset(

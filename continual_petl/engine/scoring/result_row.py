@@ -50,7 +50,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     only the last row of a stream is complete, provided that this command learned enough tasks to justify the cost (see
     `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
     available, its certificate is checked and its certified score carried over, unless the stream asks for
-    ``evaluate: all``. Measured tasks that stored sums for the router are also measured without naming the task.
+    ``evaluate: all``. Measured tasks that stored routing statistics are also measured without naming the task.
 
     Raises:
         ForgettingError: if a certificate does not hold.

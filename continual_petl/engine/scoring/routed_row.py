@@ -60,11 +60,12 @@ _kept: WeakKeyDictionary[Session, OrderedDict[str, RoutedRows]] = WeakKeyDiction
 def routed_cells(
     session: Session, tasks: Iterable[str], request: StopRequest | None = None
 ) -> tuple[tuple[RoutedCell, ...], list[str]]:
-    """Return how the rows of tasks are routed now, and notices for the user; nothing if no task stored sums.
+    """Return how the rows of tasks are routed now, and notices for the user; nothing if no task stored routing statistics.
 
     Args:
         session: the run.
-        tasks: learned tasks, the newest one last; those whose rows are not available, or that stored no sums, are left out.
+        tasks: learned tasks, the newest one last; those whose rows are not available, or that stored no routing statistics,
+            are left out.
         request: the stop request.
 
     Raises:

@@ -179,7 +179,7 @@ def certifying_probe(run: TaskRun) -> dict[str, Tensor]:
 
 
 def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
-    """Return the sums by which the router recognises the task's rows, in their stored form."""
+    """Return the statistics by which the router recognises the task's rows, in their stored form."""
     routing = run.session.spec.resolved_routing(run.task)
     if routing == "off":
         return None

@@ -151,7 +151,7 @@ def _fitting(run: TaskRun) -> list[Parent]:
     try:
         totals = totals_of(store)
     except InputError:
-        return found  # earlier tasks stored sums from different layers, which cannot be compared
+        return found  # earlier tasks stored routing statistics from different layers, which cannot be compared
     if not totals.layers:
         return found
     sums = comparable_sums(run, totals)

@@ -27,8 +27,9 @@ NUM_DECODED = 8
 _TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
 """Allowed absolute difference of the probe's outputs in another environment, by precision of the backbone.
 
-Measured on the five quickstart banks (torch 2.13, AVX2), eager against sdpa attention: 1.2e-6 in fp32, 2.5e-2 in bf16; one
-thread against two: 0 in both. In bf16, nearly tied rows may then change their label, which is reported as a change.
+Measured on the five quickstart banks (torch 2.13, AVX2), eager compared with sdpa attention: 1.2e-6 in fp32, 2.5e-2 in
+bf16; one thread compared with two: 0 in both. In bf16, nearly tied rows may then change their label, which is reported as a
+change.
 """
 _OF_LOGITS = 10.0
 """Logits over a vocabulary are in the tens, where bf16 has steps of 0.125 to 0.5; log-probabilities inherit that."""

@@ -1,4 +1,4 @@
-"""Prediction with one bank against the bare backbone: ours, and each peer against its own bare backbone."""
+"""Prediction with one bank compared with the bare backbone: ours, and each peer compared with its own bare backbone."""
 
 from __future__ import annotations
 
