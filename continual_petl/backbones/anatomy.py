@@ -13,8 +13,8 @@ from typing import Literal
 from continual_petl.errors import InputError
 
 Pooling = Literal["first", "pooler", "mean", "last"]
-"""How token states are reduced to one vector: the first token, the first token through the frozen pooler, their mean, or the
-last token of the text (decoders, whose earlier tokens have not seen the whole text)."""
+"""How token states are reduced to one vector: the first token, the first token through the frozen pooler, the mean of all
+tokens, or the last token of the text (decoders, whose earlier tokens have not seen the whole text)."""
 
 OutputHead = Literal["none", "seq2seq", "causal"]
 """The type of language-modelling head in the family's checkpoints."""

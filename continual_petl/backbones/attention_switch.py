@@ -1,8 +1,8 @@
-"""Temporarily switches the attention of a frozen model: for a fit, or for a certificate made with another one.
+"""Temporarily switches the attention implementation of a frozen model: for training, or to the one in a certificate.
 
-A certificate records the attention that its bank predicts with, and holds bit for bit only with that one; the bank may have
-been trained with a faster one. The implementation is just a name in the model's configuration, which `transformers` looks up
-in every forward pass, so it can be changed temporarily on the same weights, without loading a second copy of the backbone.
+A certificate records the implementation that its bank predicts with, and holds bit for bit only with that one; the bank may
+have been trained with a faster one. The implementation is just a name in the model's configuration, which `transformers`
+looks up in every forward pass, so it can be changed temporarily on the same weights, without a second copy of the backbone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KNOWN = ("eager", "sdpa")
 
 
 def switchable(backbone: Backbone, implementation: str) -> str:
-    """Return the attention that a backbone has after `attend_as`: its own, if it cannot use the one asked for."""
+    """Return the attention that a backbone has after `attend_as`: unchanged if it cannot use the one asked for."""
     own_code = not backbone.anatomy.attention_registry
     return backbone.attention if own_code or implementation not in _KNOWN else implementation
 
@@ -45,7 +45,7 @@ def attend_as(backbone: Backbone, implementation: str) -> Backbone:
 def attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
     """Switch the attention of a backbone's model inside the ``with`` block; see `attend_as`.
 
-    Blocks nest: at the end of a block the model attends as it did before it.
+    Blocks may be nested: at the end of a block, the model uses the same implementation as before it.
 
     Yields:
         The same backbone, with ``attention`` set to the implementation used inside the block.

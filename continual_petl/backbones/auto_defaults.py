@@ -19,7 +19,7 @@ class Fastest:
     """The fastest settings on one kind of device."""
 
     attention: Literal["eager", "sdpa"]
-    """What banks predict with; certificates record it, and probe and scores are computed with it."""
+    """What banks predict with; certificates record it, and their probe outputs and scores are computed with it."""
     training_attention: Literal["eager", "sdpa"]
     """What banks are trained with."""
     precision: Literal["bf16", "fp32"]

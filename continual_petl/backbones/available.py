@@ -33,7 +33,7 @@ class MissingBackboneError(InputError):
         super().__init__(message, key=("name",))
 
     def in_run(self, name: str) -> MissingBackboneError:
-        """Return the error for a run that was learned on the backbone of another name."""
+        """Return the error for a run that was learned on a backbone with another name."""
         return MissingBackboneError(f"{self} The run was learned on backbone {name!r}.", self.near)
 
 

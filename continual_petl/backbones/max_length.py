@@ -1,4 +1,4 @@
-"""Reads how many tokens a model accepts from its configuration, without its weights and usually without `transformers`.
+"""Reads from a model's configuration how many tokens it accepts, without its weights and usually without `transformers`.
 
 A misspelt key in a stream file and a length that the model does not support are reported together, and reporting them
 should not take seconds.
@@ -20,7 +20,7 @@ length that T5 was pre-trained with. More may be requested."""
 
 
 def check_max_length(name: str, revision: str | None, asked: int) -> None:
-    """Check a number of tokens against the configuration of a backbone, without loading its weights or executing its code.
+    """Check that a backbone accepts a number of tokens, without loading its weights or executing its code.
 
     Raises:
         InputError: if the model accepts fewer tokens, or the configuration cannot be read.

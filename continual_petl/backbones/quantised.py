@@ -75,8 +75,8 @@ def is_quantised(tensor: Tensor) -> bool:
 def computed_in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a quantised tensor whose products are computed in a floating-point type.
 
-    Those of int8 and nf4 are computed in the type of the states, so they are returned unchanged. torchao keeps the scales of
-    int4 in the type of the products.
+    Products with int8 and nf4 tensors are computed in the type of the states, so these tensors are returned unchanged.
+    torchao keeps the scales of int4 tensors in the type of the products.
     """
     return tensor.to(dtype) if "target_dtype" in tensor.__tensor_flatten__()[1] else tensor  # type: ignore[attr-defined]
 

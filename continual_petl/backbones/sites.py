@@ -108,7 +108,7 @@ class Sites:
         return [start + offset for start in starts for offset in range(chunk)]
 
     def norms(self, layer: Layer) -> list[str]:
-        """Return the full paths of a layer's LayerNorms; a stack's first and last layers include those outside layers."""
+        """Return the full paths of a layer's LayerNorms; norms outside layers belong to a stack's first or last layer."""
         stack, found = layer.stack, []
         if layer.first and stack.embedding_norm is not None:
             found.append(self.base + stack.embedding_norm)

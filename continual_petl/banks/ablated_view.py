@@ -3,9 +3,9 @@
 "Left out" means skipped, without retraining: in such a layer no form, prefix, bias or weight of the bank acts, so the
 layer computes what the plain backbone would for the same input. Everything that is not a modification stays as learned:
 the head, and the bank's own LayerNorms (``layernorms: own``). So do parts that act outside the layers: a prompt, and
-additive or sparse differences to embeddings, to a norm after the last layer, or to a pooler; see `remaining_parts`.
+additive or sparse changes of embeddings, of a norm after the last layer, or of a pooler; see `remaining_parts`.
 
-A LayerNorm's bias or weight inside a layer counts as part of the modification if that is additive or sparse (BitFit), and
+The bias or weight of a LayerNorm inside a layer counts as part of an additive or sparse modification (such as BitFit), but
 as part of the bank's own LayerNorms if the bank has them.
 """
 
@@ -95,14 +95,14 @@ def remaining_parts(bank: Bank) -> tuple[str, ...]:
 
 
 def _modified(bank: Bank) -> dict[str, int | None]:
-    """Map each parameter that a modification changes to its layer's number, or to None for parameters outside all layers."""
+    """Return, for each parameter that a modification changes, the number of its layer, or None outside all layers."""
     norms = _norms(bank)
     names = [name for name in bank.covered() if name.rpartition(".")[0] not in norms]
     return {name: _layer_around(bank.sites, name) for name in names}
 
 
 def _norms(bank: Bank) -> frozenset[str]:
-    """Return the paths of the norms that the bank has copies of, as `own_names` found them."""
+    """Return the paths of the norms that the bank has copies of, the same ones as in `own_names`."""
     if bank.spec.layernorms != "own":
         return frozenset()
     return frozenset(path for layer in bank.layers for path in bank.sites.norms(layer))

@@ -1,4 +1,4 @@
-"""Attaches a bank to a backbone for one pass or one generation, and leaves nothing behind.
+"""Attaches a bank to a backbone for one forward pass or one call of ``generate``, and leaves nothing behind.
 
 Forms act through hooks on leaf modules, prefixes through the attention registry, own parameters through
 `torch.func.functional_call`. The backbone's class, module tree and state dict are never touched, and everything is removed
@@ -38,7 +38,7 @@ _table = threading.Lock()
 def run(
     model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True, checkpointing: bool = False
 ) -> Any:
-    """Return the backbone's output for ``inputs`` with the bank attached; positions of the bank's prompt are removed.
+    """Return the backbone's output for ``inputs`` with the bank attached, without the positions of the bank's prompt.
 
     Only the bank's parameters get gradients; there is no backward pass below the lowest modified layer.
 
@@ -86,7 +86,7 @@ def one_pass(
         given.setdefault("use_cache", False)
     own = {n.removeprefix(strip): t for n, t in substitutes.items() if n.startswith(strip)}
     if base:
-        # T5's head is a sibling of its stacks; there is no base model inside it.
+        # T5's head is a sibling of its encoder and decoder: T5 has no separate base model.
         own = {n: t for n, t in own.items() if not n.startswith("lm_head.")}
     output = functional_call(target, own, (), given) if own else target(**given)
     return without_prompt(sites, output, length) if length else output
@@ -144,7 +144,7 @@ def _check_ready(model: nn.Module) -> None:
 
 @contextmanager
 def turn_of(model: nn.Module) -> Iterator[None]:
-    """Lock the backbone for this thread inside the ``with`` block; the thread may nest such blocks."""
+    """Lock the backbone for this thread inside the ``with`` block; blocks may be nested in one thread."""
     with _table:
         lock = _turns.setdefault(model, threading.RLock())
     with lock:

@@ -105,7 +105,7 @@ def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def _per_head(vectors: Tensor, key_BGKE: Tensor) -> Tensor:
-    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys; with vectors per row, both have a leading B."""
+    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys; if each row has its own vectors, B comes first."""
     shape = (*vectors.shape[:-1], key_BGKE.shape[1], -1)
     return vectors.to(key_BGKE.dtype).reshape(shape).transpose(-3, -2)
 

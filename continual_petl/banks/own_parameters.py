@@ -15,7 +15,7 @@ Reads = Literal["states", "pooler", "logits"]
 
 
 def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer], reads: Reads) -> list[str]:
-    """Return the names of the backbone parameters that the bank has a copy of or a difference for, in the backbone's order.
+    """Return the names of the backbone parameters that the bank copies or adds a difference to, in the backbone's order.
 
     Raises:
         InputError: if the bank trains biases, but the layers have none.

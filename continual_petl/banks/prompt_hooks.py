@@ -1,7 +1,7 @@
 """Prompts: learned vectors in front of the token embeddings (Lester et al. 2021), as He et al. 2022 insert them.
 
 They are inserted after token and position embeddings are summed, so they have no position and shift none; with rotary
-positions (Llama, Qwen), their positions precede the text. A decoder reads them once, when its cache is empty.
+positions (Llama, Qwen), they get the positions before the text. A decoder reads them once, when its cache is empty.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def groups(
 
 def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
     """Return groups of tasks that encode the same rows identically for the same backbone with the same attention; each
-    generative task is alone.
+    generative task forms a group of its own.
 
     Args:
         manifests: manifests by task.
@@ -103,7 +103,7 @@ def batches(
 ) -> Iterator[tuple[NDArray[np.int64], list[tuple[int, int]]]]:
     """Return the rows of each batch, in the order that is fastest for `run_together`, with their tasks.
 
-    Rows of similar length share a batch, whatever their tasks are.
+    Rows of similar length share a batch, regardless of their tasks.
 
     Args:
         lengths_N: tokens of each row.

@@ -113,7 +113,7 @@ class Predictor:
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
         """Return the predictions of several tasks for the same rows, by task, in the order of the rows.
 
-        The frozen layers below the banks are computed once for all tasks: with banks in upper layers only, those are most of
+        The frozen layers below the banks are computed once for all tasks; if all banks are in upper layers, that is most of
         the backbone. Each prediction equals that of the task alone, up to rounding (1e-6 in fp32).
 
         Args:

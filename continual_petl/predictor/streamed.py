@@ -79,7 +79,7 @@ def stream(models: ModelCache, row: Row, task: str) -> Iterator[str]:
 
 
 class _Closed(Exception):
-    """The pieces are no longer read."""
+    """Ends the generation when the pieces are no longer read."""
 
 
 def _pieces(generated: Callable[[Put], None]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Consoles for any output: terminals, however narrow, files, and pipes that their reader may close."""
+"""Consoles for any output: terminals of any width, files, and pipes that may be closed by their reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SafeConsole(Console):
 
 
 def can_draw(console: Console) -> bool:
-    """Return whether lines can be redrawn: only on a capable terminal, whatever the colour variables say.
+    """Return whether lines can be redrawn: only on a capable terminal, regardless of the colour variables.
 
     ``FORCE_COLOR`` makes rich treat a log file as a terminal; colours may be wanted there, moving lines are not.
     """

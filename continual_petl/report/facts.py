@@ -1,4 +1,4 @@
-"""Read all facts that a report shows from a run folder, during or after a run, even if parts of the folder are damaged."""
+"""Read from a run folder all facts that a report shows, during or after a run, even if parts of the folder are damaged."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
 
     Args:
         store: the run.
-        known: earlier rows; if tasks have only been added since, just those are read.
+        known: earlier rows; if tasks have only been added since, only the new tasks are read.
     """
     pin, tasks = store.pin(), store.tasks
     if not tasks:
@@ -53,7 +53,7 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
 
 
 def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
-    """Return the rows, with those of further tasks appended.
+    """Return the rows, followed by one for each further task.
 
     Args:
         rows: the rows of the earlier tasks.

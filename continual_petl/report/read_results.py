@@ -62,7 +62,7 @@ def results_of(
             routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
     for i, task in enumerate(tasks):
         score = own[task][2]
-        # A bank that was imported without rows has no score, and its row says so.
+        # A bank that was imported without rows has no score, and its row is marked as not measured.
         if i not in rows[i] or (rows[i][i][1] == "not measured" and score is not None):
             # Committed, but its row is not written yet: take its score from its certificate.
             rows[i][i] = (math.nan if score is None else score, "measured")

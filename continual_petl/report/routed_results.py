@@ -66,7 +66,7 @@ class RoutedResults:
         """Return the scores after a number of these tasks; a score is NaN if it needs a row that was not measured.
 
         Returns:
-            By name, see `SCORES`.
+            The scores by name; see `SCORES`.
         """
         cells = [self.rows[count - 1].get(task) for task in self.tasks[:count]] if count else []
         known = [cell for cell in cells if cell is not None]
@@ -108,7 +108,7 @@ class RoutedResults:
 
 
 def routed_results(tasks: Sequence[str], rows: Sequence[Row]) -> RoutedResults | None:
-    """Return R-routed of those tasks whose rows were routed when they were learned; None if there are none.
+    """Return R-routed for the tasks whose rows were routed just after they were learned; None if there are none.
 
     Args:
         tasks: the tasks of the run, in the order they were learned.

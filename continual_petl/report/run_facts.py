@@ -197,7 +197,7 @@ class RunFacts:
     misread: tuple[MisreadRows, ...] | None = None
     """Rows that banks get wrong, for some tasks; None unless requested, because they contain text from the data."""
     guarded: dict[str, int]
-    """Number of earlier certificates that were checked during the run, by depth."""
+    """Number of earlier certificates that were checked during the run, by depth of the check."""
     read_at: float
     """Seconds since 1970."""
 

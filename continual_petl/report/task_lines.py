@@ -101,7 +101,7 @@ def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
 
 
 def nothing_yet_line(half: Mapping[str, Position | None]) -> str:
-    """Return what to say about a run without learned tasks, from the result of `half_learned`."""
+    """Describe a run without learned tasks, from the result of `half_learned`."""
     return half_learned_line(half) if half else NOTHING_YET
 
 

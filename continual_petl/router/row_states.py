@@ -1,4 +1,4 @@
-"""What the router reads from a row: the mean states of some layers of the frozen backbone, with no bank attached.
+"""Computes the features that the router reads from a row: mean states of some layers of the frozen backbone, without a bank.
 
 The mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
 rows and layers with large states do not dominate. In encoder-decoders, the encoder is read. The forward pass stops at the

@@ -182,7 +182,7 @@ class _Endpoint:
             gone.cancel()
 
     async def _read(self, read: Callable[[], _T]) -> _T:
-        """Return the result of a function that reads the catalog; a task may have been forgotten a moment ago."""
+        """Return the result of a function that reads the catalog; retried once if a task may have just been forgotten."""
         try:
             return read()
         except Unreadable:
@@ -197,7 +197,7 @@ class _Endpoint:
 
         for task in list(catalog.seals):
             found.append(await self._read(partial(entry, task)))
-            # Reading all certificates takes a while, and other requests have their turn in between.
+            # Reading all certificates takes a while, so other requests get a turn in between.
             await asyncio.sleep(0)
         return _json({"tasks": list(filter(None, found))})
 

@@ -109,7 +109,7 @@ class Lane(Generic[_J, _T]):
         """Return the outcomes for the parts of one request. If the caller is cancelled, waiting parts leave the queue.
 
         Raises:
-            Problem: if there is no room, or the problem with one of the parts.
+            Problem: if there is no room, or one of the parts has a problem.
         """
         self.check_room(sum(job.num_rows for job in jobs))
         loop = asyncio.get_running_loop()

@@ -52,7 +52,7 @@ class Engine(Protocol):
         """Return a record for each row of a request.
 
         Raises:
-            Problem: why the request gets no predictions.
+            Problem: if the request gets no predictions; its message explains why.
         """
 
     async def stop(self) -> None:

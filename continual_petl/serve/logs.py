@@ -22,7 +22,7 @@ LOGGER = "continual_petl.serve"
 _MAX_BYTES = 2**20
 """Maximum size of the waiting lines."""
 _LAST_WAIT_S = 2.0
-"""How long the end of the process waits for the last lines to be written."""
+"""Maximum number of seconds that the process waits at its end for the last lines to be written."""
 
 
 class JsonLines(logging.Formatter):
@@ -71,7 +71,7 @@ class NeverWaits(logging.Handler):
             self._changed.notify()
 
     def close(self) -> None:
-        """Wait for a moment until all lines are written."""
+        """Wait a moment for the remaining lines to be written."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""What surrounds every request: limits on its body, one log line, its metrics, and the response if it fails."""
+"""Wraps every request: limits its body, logs it in one line, counts it, and makes the response if it fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("continual_petl.serve")
 
 
 class BodyLimit:
-    """Refuses requests whose body is larger than allowed, whatever their headers say.
+    """Refuses requests whose body is larger than allowed, regardless of their headers.
 
     Args:
         app: the application.
@@ -62,10 +62,10 @@ class BodyLimit:
 
 
 class UniqueKeysRoute(APIRoute):
-    """A path whose JSON body may not have the same key twice in one object; Python would keep the last one silently."""
+    """A route whose JSON body may not have the same key twice in one object; Python would silently keep the last value."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests with such a body."""
+        """Return the route's handler, which refuses a body with a repeated key."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Why a request is refused: an HTTP status, a one-word code for programs, and a message of one paragraph."""
+"""Problems with requests: an HTTP status, a one-word code for programs, and a message of one paragraph."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class ServedRun:
         return len(held), held.num_bytes
 
     def load(self) -> None:
-        """Load the backbone, and check it against the run.
+        """Load the backbone, and check that the run was learned on it.
 
         Raises:
             InputError: if it cannot be loaded.
@@ -157,10 +157,10 @@ class ServedRun:
         """Verify the certificates of tasks that are used for the first time.
 
         Raises:
-            Problem: if a task has not been learned, or what was learned has changed.
+            Problem: if a task has not been learned, or its bank does not match its certificate.
         """
         if any(self._catalog.manifest(task).bank.scope == "shared" for task in tasks):
-            # The newest shared bank predicts for all of them.
+            # The newest shared bank predicts for all tasks that share it.
             tasks = [*tasks, *filter(None, [self._session.models.newest_shared()])]
         self._load(tasks)
         self._verified.check(tasks)

@@ -1,4 +1,4 @@
-"""The value of ``bank`` in a stream file: a preset with changes, or the dimensions written out."""
+"""The value of ``bank`` in a stream file: a preset with changes, or modifications written out in full."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from continual_petl.banks.config.spec import (
 )
 
 _SIZES = ("rank", "length")
-"""Names of the size option of particular forms, for presets with several forms."""
+"""Other names of the size, for one form each, which tell the forms of a preset apart."""
 
 
 class BankChoice(FrozenModel):
-    """The value of ``bank`` in a stream file: a preset with changes, or the dimensions written out.
+    """The value of ``bank`` in a stream file: a preset with changes, or modifications written out in full.
 
     A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options next to a preset replace those of every
     modification of the preset that uses them; an option that no modification uses is an error.
@@ -41,7 +41,7 @@ class BankChoice(FrozenModel):
     preset: str | None = None
     """Name of a preset."""
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] | None = None
-    """The dimensions, written out; cannot be combined with a preset."""
+    """The modifications, written out in full; cannot be combined with a preset."""
     bottleneck: Size | None = None
     """Size of every form in the preset; if the preset mixes forms (mam), of its bottlenecks only."""
     rank: Size | None = None
@@ -77,7 +77,7 @@ class BankChoice(FrozenModel):
     density: Annotated[Number, Field(gt=0, le=1)] | None = None
     """Share of entries that diff_pruning keeps."""
     penalty: Annotated[Number, Field(ge=0)] | None = None
-    """Weight of the relaxed count of non-zero entries in the loss of diff_pruning."""
+    """diff_pruning only: weight of the relaxed count of non-zero entries in the loss."""
     layernorms: Literal["frozen", "own"] | None = None
     """own: the bank gets its own copies of the LayerNorms."""
     layers: Layers | None = None
@@ -85,7 +85,7 @@ class BankChoice(FrozenModel):
     scope: Literal["task", "shared"] | None = None
     """task: a fresh bank for every task (default). shared: one bank for all tasks."""
     start_from: StartFrom | None = None
-    """Where the bank starts; the banks named here are not changed. An earlier task: its bank is copied, and its head too if
+    """What the bank starts from; banks named here are not changed. An earlier task: its bank is copied, and its head too if
     kind and labels are the same; without preset and modifications, all settings are taken from that bank. A list of earlier
     tasks: a weighted average of their banks, with weights learned on this task's rows. auto: the most similar earlier banks,
     their average and a fresh bank are each trained briefly, and the best on this task's validation rows is taken."""
@@ -187,7 +187,7 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
         if given:
             changed["bottleneck"] = options[given[0]]
             names += given
-    # Options that the changes leave without effect are treated as not given.
+    # Options that have no effect after these changes are treated as not given.
     whole = modification.model_dump() | changed
     idle = use & modification.config.idle(whole["reparametrise"], whole["init"])
     changed |= {name: default_of(name, modification.form) for name in idle}

@@ -20,9 +20,8 @@ LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
-    """Return the legal combinations closest to a choice.
-
-    These are the ones that match it in the most dimensions among all forms, and among combinations of the same form.
+    """Return the legal combinations closest to a choice: those of any form, and of its own form, that agree with it in the
+    most dimensions.
     """
     choice = (form, modifies, insertion, composition)
     best = max(row.agrees(*choice) for row in LEGAL)

@@ -1,7 +1,7 @@
 """Arithmetic shared by the forms: layers in the dtype of their input, and changes of token states (He et al. 2022, Table 1).
 
 A `Delta` computes a change ``delta(x)`` and composes it with ``h``; its form decides where ``x`` is read and which tensor
-``h`` is. Parameters are stored in float32 and cast to the dtype of the activations, so a bank is the same under any
+``h`` is. Parameters are stored in float32 and cast to the dtype of the activations, so a bank does not depend on the
 precision of the backbone.
 
 Shape suffixes: D hidden width, I width of the input, O width of the output, R bottleneck; leading axes are free.

@@ -43,11 +43,11 @@ class Decomposed(LowRank):
 
     @torch.no_grad()
     def start(self, weight_OI: Tensor) -> None:
-        """Start as the plain sum of the weight and the low-rank change."""
+        """Set the magnitude to the norm, so that at first the projection is only changed by the low-rank part."""
         self.magnitude.copy_(self._norm(weight_OI.to(self.magnitude.device)))
 
     def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
-        """Return ``g (h - b) + g s delta(x) + b`` with ``g = m / |W + s B A|``, as a sum with ``h``."""
+        """Return ``g (h - b) + g s delta(x) + b`` with ``g = m / |W + s B A|``, computed as ``h`` plus a change."""
         assert self._frozen is not None, "its form binds it to a projection"
         weight_OI, bias_O = self._frozen
         g_O = self.magnitude / self._norm(weight_OI)

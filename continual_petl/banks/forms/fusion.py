@@ -8,7 +8,7 @@ The reference is `BertFusion` with its default ``dynamic`` configuration in `ada
 and K with sigma 0.02, V close to the identity and pulled towards it by ``0.01 |V - I|^2`` in the loss. Three things differ. A
 learned gate g per site starts at zero, so a fresh bank leaves the backbone unchanged, as other fresh banks do; theirs starts
 with about the mean of the adapters. Adam moves a parameter by about the learning rate per step, so without the factor the
-gate would hardly open in a short fit. K has no bias: it would add the same number to all scores, which softmax ignores. And
+gate would hardly open in a short run. K has no bias: it would add the same number to all scores, which softmax ignores. And
 since the maps are linear, scores are computed as ``K^T Q x . z_n`` and V is applied to the sum, so neither is computed once
 per adapter.
 

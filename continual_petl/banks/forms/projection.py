@@ -1,4 +1,4 @@
-"""Forms that act on one projection: query, key, value, attention output, or the first or second of the FFN."""
+"""Forms that act on one projection: query, key, value, attention output, or the FFN's first or second projection."""
 
 from __future__ import annotations
 

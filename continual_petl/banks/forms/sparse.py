@@ -50,7 +50,7 @@ class DenseDifference(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
-        """Start at the backbone with every gate open."""
+        """Start with a difference of zero and every gate open."""
         self.difference.zero_()
         self.entry_gate.fill_(_OPEN)
         self.tensor_gate.fill_(_OPEN)

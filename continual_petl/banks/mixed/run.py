@@ -48,7 +48,7 @@ class Share(NamedTuple):
 def run_together(
     model: PreTrainedModel, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks | None = None
 ) -> Any:
-    """Return the output of the base model for a batch with some rows of each bank, without gradients.
+    """Return the output of the base model for a batch that has rows of every bank, without gradients.
 
     Args:
         model: the backbone.

@@ -21,7 +21,7 @@ SCALE = [
     [0.0, "#00224e"], [1 / 9, "#123570"], [2 / 9, "#3b496c"], [3 / 9, "#575d6d"], [4 / 9, "#707173"],
     [5 / 9, "#8a8678"], [6 / 9, "#a59c74"], [7 / 9, "#c3b369"], [8 / 9, "#e1cc55"], [1.0, "#fee838"],
 ]  # fmt: skip
-"""Cividis (Nunez et al. 2018) as in plotly for Python; in the browser, plotly uses other steps under this name."""
+"""Cividis (Nunez et al. 2018) as in plotly for Python; plotly.js has other colours under this name."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05

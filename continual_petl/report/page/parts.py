@@ -31,7 +31,7 @@ class Shown:
     """Id under which the page finds the figure's data."""
     caption: str
     words: str
-    """Text alternative for screen readers."""
+    """Description below the caption, and text alternative for screen readers."""
     figure: Drawing
 
     @property

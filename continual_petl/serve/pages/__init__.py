@@ -1,1 +1,1 @@
-"""The page on which a visitor tries the endpoint."""
+"""The page for trying the endpoint in a browser."""

@@ -1,4 +1,4 @@
-"""The description of a form of modification: legal choices, options that have an effect, the preset it is trained like.
+"""The description of a form of modification: legal choices, options that have an effect, and the preset it is trained like.
 
 Each file of this package describes one form and never imports torch, so that a stream file is checked before anything
 heavy loads; the file of the same name in `continual_petl.banks.forms` implements it. The table of legal combinations and the
@@ -113,7 +113,7 @@ class FormConfig:
     mergeable: ClassVar[bool] = False
     """Whether it can be merged into the weights of a copy of the backbone."""
     outside: ClassVar[bool] = False
-    """Whether it adds its vectors to the input, before all layers, instead of acting inside layers."""
+    """Whether it puts its vectors in front of the input, before all layers, instead of acting inside layers."""
     in_heads: ClassVar[bool] = False
     """Whether it adds keys and values inside attention heads."""
     own_parameters: ClassVar[bool] = False
@@ -154,7 +154,7 @@ class FormConfig:
         return self.like_plain(modification)
 
     def like_plain(self, modification: ModificationLike) -> str:
-        """Return that preset, ignoring any network that the vectors are trained through."""
+        """Return the same as `like`, regardless of any network that the vectors are trained through."""
         return self.preset
 
 
