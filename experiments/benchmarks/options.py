@@ -100,7 +100,8 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
         length=length,
         bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
         repetitions=repetitions,
-        # A whole run, from a fresh bank to its test score, includes all warm-up; fresh processes need none.
+        # A whole run, from a fresh bank to its test score, includes all warm-up; fresh processes need none, and `decoder`
+        # measures a second epoch.
         warmup=0 if given.quick or given.table in ("end_to_end", "course", "memory", "decoder") else 2,
         count=given.count if given.count is not None else (1 if given.quick else 2),
         threads=threads,

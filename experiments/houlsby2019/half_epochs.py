@@ -7,6 +7,7 @@ validation rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -61,7 +62,7 @@ def _stopped_early(scale: Scale, book: Book) -> list[str]:
     for task in scale.some(ELEVEN):
         outcomes = filter(None, map(book.outcome, final(HOULSBY, scale, book, task)))
         found = [outcome.get("tasks", {}).get(task, {}).get("curve", []) for outcome in outcomes]
-        curves += [[score for _, score in curve] for curve in found if curve]
+        curves += [[-math.inf if score is None else score for _, score in curve] for curve in found if curve]
     if not curves:
         return []
     rows = []
@@ -82,11 +83,11 @@ def _num_epochs(curve: Sequence[float], patience: int) -> int:
         >>> [_num_epochs([0.5, 0.4, 0.6, 0.6, 0.7], patience) for patience in (1, 2, 3)]
         [2, 5, 5]
     """
-    best = 0
-    for epoch, score in enumerate(curve):
-        best = epoch if score > curve[best] else best
-        if epoch - best == patience:
-            return epoch + 1
+    best, waited = -math.inf, 0
+    for epoch, score in enumerate(curve, 1):
+        best, waited = (score, 0) if score > best else (best, waited + 1)
+        if waited == patience:
+            return epoch
     return len(curve)
 
 

@@ -119,7 +119,8 @@ class TrainingSpec(FrozenModel):
     select: Literal["best", "last"] = "best"
     """Which bank is kept: the best epoch by the validation metric, or the last step."""
     patience: Count | None = None
-    """End training after this many validations in a row without a better score; null means that all epochs are done."""
+    """End training after this many validations in a row without a better score (an undefined score is not better); null means
+    that all epochs are done."""
     checkpoint_every: Count = 200
     """Optimizer steps between two checkpoints of a half-learned bank; a checkpoint is also saved after every epoch."""
     num_workers: Annotated[Int, Field(ge=0)] = 0

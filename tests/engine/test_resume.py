@@ -158,9 +158,19 @@ def test_patience_ends_a_fit_that_no_longer_improves(backbone_folder: Folder, tm
     assert whole.store.manifest("one").training.patience == 2
     other = learned("lightning", None, EarlyStopping("val/accuracy", mode="max", patience=2))
     assert bank_digests(whole) == bank_digests(other)
+    both = learned("both", 2, EarlyStopping("val/accuracy", mode="max", patience=5))
+    assert bank_digests(whole) == bank_digests(both)
     with pytest.raises(Interrupted):
         learned("run", 2, SignalAt(batch))
     assert bank_digests(learned("run", 2)) == bank_digests(whole)
+
+
+def test_patience_without_validation_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = stream(
+        backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "patience": 1, "select": "last"}
+    )
+    with pytest.raises(InputError, match=r"training\.patience: got 1, but trainer\.limit_val_batches is 0"):
+        learn(tasks, tmp_path / "run", trainer={"limit_val_batches": 0})
 
 
 def test_signal_handlers_are_restored(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -186,6 +186,10 @@ def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
     return {name: torch.from_numpy(array.copy()) for name, array in run.sums(routing).to_arrays().items()}
 
 
+class _Patience(EarlyStopping):
+    """A class of its own, so that its state has another key than that of a user's EarlyStopping on the same score."""
+
+
 def _fit(run: TaskRun, cache: StateCache | None) -> None:
     """Train the active bank, from its last checkpoint if there is one."""
     session, plan, request = run.session, run.plan, run.request
@@ -201,9 +205,14 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
         callbacks.append(ValidationAttention(run))
         if training.patience is not None:
             # An undefined score (one class predicted, say) counts as no better one; a diverged loss is found elsewhere.
-            stop = EarlyStopping(f"val/{plan.metric}", patience=training.patience, mode="max", check_finite=False)
+            stop = _Patience(f"val/{plan.metric}", patience=training.patience, mode="max", check_finite=False)
             callbacks.append(stop)
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
+        if training.patience is not None and not trainer.limit_val_batches:
+            raise InputError(
+                f"task {plan.name!r}, training.patience: got {training.patience}, but trainer.limit_val_batches is 0, so no "
+                "validation would be counted: remove one of the two."
+            )
         with fitting(request, f"task {plan.name!r}"), run.training():
             trainer.fit(run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
 

@@ -168,7 +168,10 @@ def _fitting(run: TaskRun) -> list[Parent]:
 
 
 def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
-    """Return the sums of a task's rows from the layers that earlier tasks stored; its commit stores them too."""
+    """Return the sums of a task's rows from the layers that earlier tasks stored.
+
+    The commit of the task stores these sums, unless its `routing` is off or differs from that of earlier tasks.
+    """
     return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 
 

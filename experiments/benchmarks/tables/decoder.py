@@ -86,8 +86,8 @@ def body(result: Result) -> str:
             "",
             grid(columns, rows),
             "",
-            "* *Training, MB*: by how much the process grows while it learns, if freed blocks are given back to the "
-            "system; weights are not included.",
+            "* *Training, MB*, measured once: by how much a fresh process grows while it learns, if freed blocks are given "
+            "back to the system; weights are not included, but what is set up at first use is (up to about 80 MB).",
             f"* Texts are generated greedily, {decoder.NUM_TEXTS} in one batch, {decoder.NEW_TOKENS} tokens each. Speed and "
             "memory only: the weights are random, so scores would be meaningless.",
         ]
