@@ -5,7 +5,7 @@ All products that a step cannot avoid are included: forward through every layer,
 states are shared, and results are written to preallocated memory, so only the products are timed. Not counted: softmax,
 LayerNorms, non-linearities, sums, the optimizer, the embeddings and the head.
 
-Shape suffixes: N = B T tokens, D width, F width inside the FFN, R bottleneck, S heads of all rows, d width of a head.
+Shape suffixes: N = B T tokens, D width, F width inside the FFN, R bottleneck, S heads times rows, d width of a head.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Lowest = Literal["embeddings", "attention output"]
 
 @dataclass(frozen=True)
 class Product:
-    """``(rows, inner) @ (inner, columns)``, ``times`` per layer in ``layers`` layers; ``stack`` at once for attention."""
+    """``(rows, inner) @ (inner, columns)``, ``times`` per layer in ``layers`` layers; in attention, a batch of ``stack``."""
 
     what: str
     rows: int

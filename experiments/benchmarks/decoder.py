@@ -78,7 +78,7 @@ def measure_memory(stream: dict[str, Any], *, threads: int) -> dict[str, float]:
     """Return the numbers of `learned` from a fresh process that gives freed blocks back to the system.
 
     Args:
-        stream: a stream as of `stream_of`.
+        stream: the result of `stream_of`.
         threads: torch's threads.
     """
     command = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.decoder", str(threads), json.dumps(stream)]
@@ -91,10 +91,10 @@ def measure_memory(stream: dict[str, Any], *, threads: int) -> dict[str, float]:
 
 
 def learned(stream: dict[str, Any]) -> dict[str, float]:
-    """Learn a stream and return the numbers of this process.
+    """Learn a stream in this process and return what was measured.
 
-    ``learned`` and ``generated`` are tokens per second: of the rows in the second epoch, and of texts that are generated in
-    one batch. ``weights`` and ``training`` are bytes: of the backbone, and by which the process grew while it learned.
+    ``learned`` and ``generated`` are speeds in tokens per second: over the rows of the second epoch, and over texts generated
+    in one batch. ``weights`` is the size of the backbone in bytes, ``training`` the growth of the process while it learned.
     """
     import lightning as L
 

@@ -60,7 +60,7 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
     Args:
         folder: the run.
         count: number of banks.
-        router: returns the sums for the router that the bank with a given number stores; None stores none.
+        router: returns the routing statistics to store for the bank with a given number; None stores none.
     """
     run = Run(folder)
     store, models = run.store, run.session.models
@@ -174,7 +174,7 @@ def open_seconds(folder: Path, other: Path) -> float:
 
 
 def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]:
-    """Return the median time to open a small and a large store, in seconds, alternately and each in a fresh process."""
+    """Open a small and a large store alternately, each time in a fresh process; return the median seconds of each."""
     opened: dict[str, list[float]] = {"few": [], "many": []}
     for number in range(-1 if repetitions > 1 else 0, repetitions):
         for name, path, other in (("few", few, many), ("many", many, few)):

@@ -36,7 +36,7 @@ def encoded(url: str, path: str, body: bytes) -> bytes:
 
 
 def closed_loop(url: str, requests: Sequence[bytes], connections: int) -> Answers:
-    """Send requests over some connections, each as soon as its connection is free."""
+    """Send requests over several connections, each as soon as a connection is free."""
     return asyncio.run(_load(url, requests, connections, None))
 
 

@@ -155,7 +155,7 @@ def kept_by_autograd(forward: Any, module: Any) -> int:
 
 
 def status_of_process(key: str) -> float:
-    """Return a size from /proc/self/status in bytes, such as `VmRSS` or `VmHWM`, its highest value."""
+    """Return a size from /proc/self/status in bytes, such as `VmRSS` or its peak, `VmHWM`."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 

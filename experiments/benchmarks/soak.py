@@ -125,7 +125,7 @@ def soak(folder: Path, backbone: str, minutes: float, length: int = 32) -> dict[
 
 
 def _loaded(state: Soak, process: subprocess.Popen[str], per_second: float, minutes: float) -> dict[str, Any]:
-    """Send requests at a constant rate, portion by portion, until time is up, and change the run between portions."""
+    """Send requests at a constant rate, in portions, until the time is up, and change the run between portions."""
     began, portion, memory, seconds = time.monotonic(), 0, [], []
     draw = random.Random(1)
     while time.monotonic() - began < 60 * minutes:

@@ -21,8 +21,8 @@ Order = tuple[str, ...]
 Limits = dict[str, int]
 
 CHOOSING = ("yelp", "agnews")
-"""The tasks that are learned alone to choose every method's learning rate on validation rows: one predicts stars, one
-topics."""
+"""The tasks that are learned alone to choose every method's learning rate on validation rows: the labels are stars in one,
+topics in the other."""
 CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 
@@ -50,7 +50,7 @@ class Family:
         ]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the learning rate with the best mean validation score, in a tie the lower one; None if one is missing."""
+        """Return the learning rate with the best mean validation score, in a tie the lower; None while trials are missing."""
         if any(book.outcome(trial) is None for trials in self.alone(scale) for trial in trials):
             return None
         found = []

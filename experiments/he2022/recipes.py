@@ -1,6 +1,6 @@
 """The trials behind the presets' default learning rates, which are chosen on validation rows.
 
-`banks/config/presets.py` has the defaults of each preset; a test compares its rates with these. Most rates were chosen in
+`banks/config/presets.py` has the defaults of each preset; a test compares its rates with the ledgers. Most were chosen in
 `experiments.houlsby2019.compare`, on eight tasks with all rows, or in the encoder studies in this folder, on 1,500 rows of
 SST-2; the remaining presets are tried here in the same way as in the encoder studies. Test rows are never used to choose.
 """
@@ -72,7 +72,7 @@ def grids(scale: Scale, preset: str) -> list[list[Trial]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Yield one stage: the trials that no other study has."""
+    """Yield one stage with all trials; those that other studies have run are taken from their ledgers."""
     yield [trial for preset in presets(scale) for grid in grids(scale, preset) for trial in grid]
 
 

@@ -102,7 +102,7 @@ MEASURES = {"classic": classic, "long": long, "classes": classes, "models": one_
 
 
 def _answered(run: Run, names: Sequence[str], known: Known) -> list[TaskRows]:
-    """Read tasks, unless they are known, and let each predict its own validation and test rows."""
+    """Read tasks, unless they are known, and predict each task's validation and test rows with its own bank."""
     known |= {task.name: task for task in read_tasks(run, [name for name in names if name not in known])}
     tasks = [known[name] for name in names]
     for task in tasks:

@@ -50,7 +50,7 @@ class Sizes:
     bank: int
     """Parameters of the bank."""
     bf16: int
-    """Bytes of the backbone's weights in bf16; below, those of quantised weights."""
+    """Bytes of the backbone's weights in bf16; ``int8`` and ``nf4`` are for quantised weights."""
     int8: int
     nf4: int
     gradients: int
@@ -150,7 +150,7 @@ def counted(known: list[Tensor]) -> Iterator[dict[int, int]]:
         storage = tensor.untyped_storage()
         if storage._cdata not in left_out:
             found[storage._cdata] = storage.nbytes()
-            alive.append(storage)  # another storage must not get its address
+            alive.append(storage)  # so that its address is not reused for another storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -25,7 +25,7 @@ ROWS, LENGTH = 4, 256
 
 
 def held(bank: dict[str, Any], *, checkpointing: bool) -> int:
-    """Return how many bytes a forward pass with its loss leaves allocated on the small model, excluding weights.
+    """Return how many bytes are still allocated after a forward pass with its loss on the small model, excluding weights.
 
     Args:
         bank: a bank as in a stream file.

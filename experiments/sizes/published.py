@@ -1,4 +1,4 @@
-"""The published configurations of Llama and Qwen3: the values of ``config.json`` that decide sizes, written down."""
+"""The published configurations of Llama and Qwen3: the values in ``config.json`` that determine sizes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from experiments.studies.trial import Trial
 
 QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 FAR = 10**9
-"""Steps between two checkpoints: never reached, so only epochs end with one, since an interrupted trial is repeated."""
+"""Steps between two checkpoints: never reached, since an interrupted trial is repeated from the start."""
 
 Look = Callable[[Run], dict[str, Any]]
 

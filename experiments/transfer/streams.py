@@ -1,4 +1,4 @@
-"""The four streams of the study; the two later tasks of each are learned from few rows or many."""
+"""The four streams of the study; the two later tasks of each are learned from few or many rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DOMAINS = {
 EPOCHS: dict[Size, int] = {"20": 5, "200": 5, "all": 4}
 FEW_LABELS = ("yelp", "amazon", "rte", "stsb")
 FEW_EPOCHS = 12
-"""Epochs of these tasks with 20 rows per label: the other tasks have more rows, and so more steps per epoch."""
+"""Epochs of these tasks with 20 rows per label: they have fewer rows than the other tasks, and so fewer steps per epoch."""
 MOST = {"train": 1500, "validation": 300, "test": 500}
 """Maximum rows of each split."""
 FEW_VALIDATION = 100

@@ -61,7 +61,7 @@ class AdaptersBench(Workbench):
         return now("cpu") - started
 
     def mixed(self, name: str, tasks: list[str], count: int) -> float:
-        """Return the seconds it takes to predict the batch once, each row with its task's adapter (adjacent per task)."""
+        """Return the seconds it takes to predict the batch once, each row with its task's adapter; tasks are contiguous."""
         encoder: Any = self.models[name].encoder
         different = list(dict.fromkeys(tasks))
         split = BatchSplit(*different, batch_sizes=[tasks.count(task) for task in different])
