@@ -1,4 +1,4 @@
-"""Display of our objects in notebooks and debuggers: always short, never an exception."""
+"""Displays this package's objects in notebooks and debuggers: always briefly, and without ever raising."""
 
 from __future__ import annotations
 

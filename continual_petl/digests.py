@@ -1,4 +1,4 @@
-"""SHA-256 digests of tensors, on which every claim of this project that something is "unchanged" is based.
+"""SHA-256 digests of tensors, the basis of every claim of this project that something is "unchanged".
 
 A digest covers dtype, shape and every byte. It is the same on every machine, because tensors are hashed in row-major
 order as little-endian bytes, the byte order of every platform that PyTorch supports.

@@ -55,14 +55,14 @@ class DivergedError(InputError):
 
 
 class MemoryRanOutError(InputError):
-    """A batch ran out of memory; use smaller batches or shorter rows. Exit code 2."""
+    """Memory ran out while a batch was computed; use smaller batches or shorter rows. Exit code 2."""
 
 
 PATHS_COUNT = (
     " Relative paths are relative to data_dir, or else to the stream file's folder; for a data set on the Hub, write data: "
     "{path: NAME}."
 )
-"""The last sentence of messages about missing data."""
+"""Ends every message about missing data."""
 
 
 class StreamFileError(InputError):
@@ -122,7 +122,7 @@ def about(*key: str | int) -> Iterator[None]:
 
 
 class StoreError(RuntimeError):
-    """A run folder is damaged or not a run folder (exit code 1), or in use by another process (`RunInUseError`)."""
+    """A folder is a damaged run or no run at all (exit code 1), or another process uses it (`RunInUseError`)."""
 
 
 class RunInUseError(StoreError):

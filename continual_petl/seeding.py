@@ -18,6 +18,6 @@ def derive_seed(stream_seed: int, *names: str | int) -> int:
         >>> derive_seed(13, "agnews", "init") == derive_seed(13, "yelp", "init")
         False
     """
-    # JSON-like framing: ("a", "bc") and ("ab", "c") must not collide.
+    # The separators keep ("a", "bc") and ("ab", "c") from colliding.
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in (stream_seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

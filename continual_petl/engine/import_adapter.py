@@ -64,8 +64,8 @@ def import_adapter(
 ) -> Run:
     """Commit an adapter of `peft` or `adapters` as the next task of a run, with its certificate; nothing is trained.
 
-    The bank is compared with the arithmetic of the other library before it is committed. With rows, its scores are measured
-    like those of a learned task; without rows, its cells of R say "not measured".
+    Before it is committed, the bank is checked to compute what the adapter computes in the other library. With rows, its
+    scores are measured like those of a learned task; without rows, its cells in R say "not measured".
 
     Args:
         run_dir: a run folder.
@@ -165,7 +165,7 @@ def _choice(spec: BankSpec) -> BankChoice:
 
 
 def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, probe: Any) -> None:
-    """Set the values of a bank, and compare it with the other library."""
+    """Write the adapter's values into a bank, and check that it computes what the adapter computes in the other library."""
     imported.draft.write(bank)
     if isinstance(bank.head, LinearHead):
         put(bank.head.output.weight, imported.head.tensors["weight"], "weight")

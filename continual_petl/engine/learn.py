@@ -109,7 +109,7 @@ def learn(
 
 
 def _notices(session: Session) -> list[str]:
-    """Return where the given stream differs from the stored run."""
+    """Return notices about how the given stream differs from the stored run."""
     notices, file = [], session.store.stream_file
     if file.is_file() and stream_problem(session.store) is not None:
         notices.append(f"{file} was edited or damaged since it was written; the given stream replaces it")
@@ -228,6 +228,6 @@ class _Fresh:
         ]
 
     def restore(self) -> None:
-        """Restore that state, so that nothing from an earlier task remains."""
+        """Put every callback back into its initial state, so that nothing from an earlier task remains."""
         for callback, state in self._states:
             callback.load_state_dict(copy.deepcopy(state))

@@ -1,4 +1,4 @@
-"""What an opened run predicts: for rows of a named task, for rows whose task it finds, and which tasks are similar."""
+"""The predictions of an opened run, for rows whose task is named or has to be found; also finds similar tasks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Predictions(ABC):
         return stream(self.session.models, row, task)
 
     def similar(self, target: str | Sequence[Row]) -> dict[str, float]:
-        """Return the distance of each learned task from a learned task or from rows, nearest first.
+        """Return the distance of each learned task from the given task or rows, nearest first.
 
         Args:
             target: a learned task, which is left out of the result, or rows of one type.

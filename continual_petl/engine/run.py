@@ -254,8 +254,8 @@ class Run(Sharing):
         Args:
             task: a learned task; None means all.
             data: also predict the test rows again, and compare scores and all predictions.
-            probe: whether banks are run on their probes; False compares the chain, all files and digests only, which needs
-                neither the backbone nor torch.
+            probe: whether banks are run on their probes; False only checks the chain and the digests of all files, which
+                needs neither the backbone nor torch.
             limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
                 and of some other tasks. The whole chain is checked in any case.
             jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
@@ -289,7 +289,7 @@ class Run(Sharing):
         return [self._with_metric(check) for check in found]
 
     def _with_metric(self, check: TaskCheck) -> TaskCheck:
-        """Add the finding that the code of a task's own metric is missing or differs; its predictions do not need it."""
+        """Add the finding that the code of a task's own metric is missing or differs; predictions do not need this code."""
         with suppress(StoreError):
             if self.store.has(check.task) and (code := (manifest := self.store.manifest(check.task)).metric_code):
                 problem = code_problem(manifest.metric, code)

@@ -163,7 +163,7 @@ class Session:
         """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
         choice = task.bank or self.spec.bank
         if choice.inherits and choice.fuse is None and self.store.has(task.name):
-            # This holds even if the parent task has changed since then.
+            # A learned task keeps its configuration, even if the parent task has changed since.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -265,7 +265,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "normalise": manifest.normalise,
             "chat": None if manifest.chat is None else manifest.chat.spec,
         }
-        # Settings that are off may be left out.
+        # A missing setting is the same as one that is off.
         changed = [key for key in {**now, **then} if now.get(key) != then.get(key)]
         if changed:
             found[task.name] = changed

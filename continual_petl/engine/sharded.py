@@ -5,8 +5,9 @@ that it is computing. The bank, which is small compared with the backbone, is wh
 output head and vectors (norms and biases, of which a bank may have its own). Gradients of the bank are averaged by DDP, so
 that checkpoints, resuming and the bank are those of ``strategy: ddp``.
 
-Lightning's ``ModelParallelStrategy`` divides the trained parameters as well, and writes its checkpoint as a folder of
-shards. A bank's modules act through hooks, outside the forward pass of any module that FSDP2 could gather them for.
+Lightning's ``ModelParallelStrategy`` is not used, because it divides the trained parameters as well and writes a checkpoint
+as a folder of shards. Besides, a bank's modules act through hooks, outside the forward pass of any module that FSDP2 could
+gather them for.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def shard(backbone: Backbone, bank: Bank, device: str, world_size: int) -> None:
     """Divide the layers of a backbone among all processes; every process must call this.
 
     Args:
-        backbone: whole, and not used by anything else.
+        backbone: the whole backbone, which nothing else uses.
         bank: the bank that is about to be trained.
         device: type of the devices, such as cuda.
         world_size: number of processes.

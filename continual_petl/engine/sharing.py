@@ -1,4 +1,4 @@
-"""Ways to take the banks of an opened run elsewhere: files for other libraries, the Hub, and modules in memory."""
+"""Make the banks of an opened run usable elsewhere: as files for other libraries, on the Hub, or as modules in memory."""
 
 from __future__ import annotations
 

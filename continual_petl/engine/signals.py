@@ -119,7 +119,7 @@ def listening() -> Iterator[StopRequest]:
     except BaseException:
         if not request.at_once:
             raise
-        # Compiled libraries, such as pydantic's, raise an error of their own in place of the handler's.
+        # Compiled extensions, such as pydantic-core, may replace the handler's exception with one of their own.
         if request.signal_number == signal.SIGTERM:
             raise Interrupted(_AT_ONCE, signal.SIGTERM) from None
         raise KeyboardInterrupt from None

@@ -82,7 +82,7 @@ def fitting_trainer(
             )
     settings = defaults | dict(arguments)
     if arguments.get("strategy") == SHARDED:
-        # FSDP2 gathers parameters into tensors that inference mode could not version.
+        # FSDP2 gathers parameters into tensors with version counters, which tensors made in inference mode do not have.
         settings |= {"strategy": ShardedBackbone(), "inference_mode": False}
     try:
         trainer = L.Trainer(

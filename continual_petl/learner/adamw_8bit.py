@@ -1,11 +1,11 @@
-"""AdamW with moments in 8 bits (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), by `torchao`.
+"""AdamW with 8-bit moments (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), from `torchao`.
 
-A moment of 4,096 values or more, in blocks of 256, takes a byte per value and a float32 scale per block; smaller ones stay in
-float32. There are two differences from `torchao.optim.AdamW8bit`:
+A moment of 4,096 values or more is stored in blocks of 256, with one byte per value and one float32 scale per block; smaller
+ones stay in float32. There are two differences from `torchao.optim.AdamW8bit`:
 
-* The step is never compiled, so that it needs no compiler, and gives the same bits in every process of one machine.
-* Its state dict has plain tensors only (codes, scales, and the values that the codes stand for): a checkpoint holds no class
-  of another package, and a resumed fit continues with exactly the moments it was stopped with.
+* The step is never compiled, so it needs no compiler and gives the same bits in every process on one machine.
+* The state dict has plain tensors only (codes, scales, and the values that the codes stand for): a checkpoint contains no
+  class from another package, and a resumed fit continues with exactly the moments it was stopped with.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining
     base, quantised = _torchao()
 
     class AdamW8bit(base):  # type: ignore[misc, valid-type]
-        """See the module."""
+        """The optimizer that the module's docstring describes."""
 
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
-            """Do one step, without compiling it."""
+            """Take one step, without compiling it."""
             with torch.compiler.set_stance("force_eager"):
                 return super().step(closure)
 
@@ -95,7 +95,7 @@ def _apart(moment: Any) -> dict[str, Tensor]:
 
 
 def _together(parts: Mapping[str, Tensor], fresh: Any) -> Any:
-    """Return a fresh 8-bit moment with these tensors.
+    """Copy tensors into a fresh 8-bit moment, and return it.
 
     Args:
         parts: as `_apart` returned them.

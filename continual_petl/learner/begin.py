@@ -27,9 +27,9 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     The learner then holds one more bank, the only one that can be trained. Nothing is written to disk: storing, resuming,
     certificates and the result matrix need a run (`continual_petl.learn`).
 
-    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's settings are ignored, and so is its
-    ``prefix_cache``, which needs a run folder. After training, ``learner.active_bank.fold()`` turns the bank into the form
-    that a run stores.
+    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's values for them are ignored, and so
+    is its ``prefix_cache``, which needs a run folder. After training, ``learner.active_bank.fold()`` turns the bank into the
+    form that a run stores.
 
     Args:
         learner: a learner on the stream's backbone, in the precision of the task.

@@ -1,7 +1,7 @@
-"""Stops the fit at the first loss that is not finite, before it spreads to later steps.
+"""Stops a fit whose loss is not finite, before anything is validated or saved.
 
-On the CPU each loss is checked before its gradients are computed. On other devices a check would synchronise, so losses are
-collected and checked together: every twenty steps, and before anything is validated or saved.
+On the CPU each loss is checked before its gradients are computed. On other devices every check would have to wait for the
+device, so losses are collected and checked together: every twenty steps, and before each validation and checkpoint.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LossWatch:
         """Add a loss; check all losses if that costs nothing, or if enough have been collected.
 
         Args:
-            loss: mean of a batch.
+            loss: mean loss of a batch.
             step: number of optimizer steps before this one.
             epoch: 0-based.
         """
@@ -88,5 +88,5 @@ class LossWatch:
 
 
 def costs_nothing(loss: Tensor) -> bool:
-    """Return whether a value can be read without waiting for a device."""
+    """Return whether a loss can be read without waiting for a device."""
     return loss.device.type == "cpu"

@@ -68,8 +68,8 @@ def generate(
     chat: ResolvedChat | None = None,
     streamer: BaseStreamer | None = None,
 ) -> list[list[int]]:
-    """Return the generated token ids of every row, without the prompt. They end before the end token, or with the token that
-    completes a stop string, which `decode` removes.
+    """Return the generated token ids of every row, without the prompt. A row ends before the end token, or with the token
+    that completes a stop string, which `decode` removes.
 
     Args:
         backbone: a backbone that generates.
@@ -106,7 +106,7 @@ def generate(
 
 
 def _processors(spec: GenerationSpec, seed: int, batch: dict[str, Tensor], given: int) -> list[LogitsProcessor]:
-    """Return what changes the scores of the next token."""
+    """Return the processors that change the scores of the next token."""
     processors: list[LogitsProcessor] = []
     if spec.repetition_penalty != 1.0:
         processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), given))
@@ -128,8 +128,8 @@ def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], st
 class _OfGenerated(LogitsProcessor):
     """Apply a processor to the generated tokens only.
 
-    transformers counts the decoder's input too: a causal-lm could then not repeat its source, and a start or padding token
-    that is also the end token would keep the generated text from ending.
+    On its own, transformers applies it to the decoder's input too: a causal-lm could then not repeat words of its source, and
+    a start or padding token that is also the end token would keep the generated text from ending.
     """
 
     def __init__(self, processor: LogitsProcessor, given: int) -> None:

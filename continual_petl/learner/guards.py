@@ -1,4 +1,4 @@
-"""Guards of a fit with any Trainer: only the active bank learns, the backbone does not change, the loss is finite.
+"""Guards a fit with any Trainer: only the active bank learns, the backbone does not change, and the loss is finite.
 
 The checks in every step compare identities and modes, never tensor contents.
 """
@@ -64,7 +64,7 @@ class LearnerGuards(L.Callback):
     ) -> None:
         check_modes(self._plan.name, self._model, dropout=self._plan.training.backbone_dropout)
         self._losses.begin(batch, batch_idx)
-        # With this seed, a resumed run draws the same dropout as an uninterrupted run.
+        # With this seed, a resumed run draws the same dropout masks as an uninterrupted run.
         torch.manual_seed(derive_seed(self._plan.seed, "step", trainer.current_epoch, batch_idx, trainer.global_rank))
 
     @override

@@ -172,7 +172,7 @@ class ContinualLearner(L.LightningModule):
         super().train(mode)
         self.model.train(False)
         if mode and self.active is not None and self.plan.training.backbone_dropout:
-            # Not only nn.Dropout modules: attention applies dropout as a function, in the mode of the enclosing module.
+            # Switching nn.Dropout modules is not enough: attention calls a dropout function, in the mode of its own module.
             for module in self.model.modules():
                 module.training = not moves_in_training(module)
         return self

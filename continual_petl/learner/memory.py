@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""Parts of torch's messages where it has no special exception class: on the CPU, in cuBLAS and in older backends."""
+"""Parts of torch's messages where it raises a plain `RuntimeError`: on the CPU, in cuBLAS and in older backends."""
 
 
 def ran_out(error: BaseException) -> bool:

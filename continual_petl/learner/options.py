@@ -1,4 +1,4 @@
-"""Scores the options of a task: how likely a bank finds each of a few texts after a row's source.
+"""Scores the options of a task: how likely each of a few texts is to follow a row's source, according to a bank.
 
 The score of an option is the sum of the log-probabilities of its tokens, as in lm-evaluation-harness (EleutherAI,
 ``ConfigurableTask.process_results`` in lm_eval/api/task.py: ``acc``, and with ``normalise: characters`` ``acc_norm``).

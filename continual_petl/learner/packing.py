@@ -1,8 +1,8 @@
 """Checks that a backbone computes the rows of a packed window as if each were alone; the built-in families all do.
 
-`transformers` recognises windows by their positions, but a model with its own code may not. Its mistakes show in short
-passes: a row's states must not change by a single bit when its neighbour in the window changes, and must equal those of
-the row alone, up to rounding.
+`transformers` recognises windows by their positions, but a model with its own code may not. Short forward passes reveal this:
+a row's states must not change by a single bit when its neighbour in the window changes, and must equal the states of the row
+on its own, up to rounding.
 """
 
 from __future__ import annotations

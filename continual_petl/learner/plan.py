@@ -48,7 +48,7 @@ def plan_task(
 
     Raises:
         InputError: if the backbone does not support this kind of task, class weights cannot be resolved, or the task's own
-            metric cannot be imported, or may not be.
+            metric cannot be imported or is not allowed to be.
     """
     check_kind(task, backbone)
     bank = bank or spec.resolved_bank(task)

@@ -1,8 +1,8 @@
 """Sampling and stop strings, such that the text of a row does not depend on the other rows of its batch.
 
 Sampling from softmax(z) is the argmax of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
-https://arxiv.org/abs/1411.0030). So the sample is the most likely token after noise is added, and the noise of each
-row comes from its own generator, seeded by the task's seed and the tokens of the row's source. transformers samples
+https://arxiv.org/abs/1411.0030). So the sample is the token with the highest score after noise is added, and the noise of
+each row comes from its own generator, seeded by the task's seed and the tokens of the row's source. transformers samples
 with one generator for a whole batch.
 
 Shape suffixes: B rows, T tokens, V vocabulary.
@@ -27,7 +27,7 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Tokens decoded per character of the longest stop string, and extra: a character may take four byte-level tokens."""
+"""Tokens decoded per character of the longest stop string, plus one character: each may take four byte-level tokens."""
 
 
 class Sampler(LogitsProcessor):
@@ -86,7 +86,7 @@ class Stops(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return generated tokens up to the one that completes a stop string; rows go on until all have ended."""
+        """Return generated tokens up to the one that completes a stop string; a row continues until all rows have ended."""
         return next((ids[:number] for number in range(1, len(ids)) if self._ends(ids[:number])), ids)
 
     def _ends(self, ids: list[int]) -> bool:

@@ -25,8 +25,8 @@ class PlanFields(FrozenModel):
     pair: bool
     """Whether a row is a pair of texts."""
     labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; the options of a generative task that has the same for all rows; otherwise
-    None."""
+    """Names in the order of the head's outputs; for a generative task with the same options for all rows, these options;
+    otherwise None."""
     bank: BankSpec
     training: ResolvedTraining
     pooling: Pooling
@@ -49,7 +49,7 @@ class PlanFields(FrozenModel):
 
     @property
     def options_from(self) -> Options | None:
-        """Where the options of a generative task are from; None for all other tasks, and if it generates text."""
+        """Whether the options of a generative task come from the task or from each row; None for a task without options."""
         return None if self.normalise is None else "row" if self.labels is None else "task"
 
     @property

@@ -21,7 +21,7 @@ from continual_petl.learner.task_plan import TaskPlan
 
 
 class Part(NamedTuple):
-    """A task with its rows of a batch."""
+    """A task, and how many rows of the batch are its own."""
 
     plan: TaskPlan
     bank: Bank

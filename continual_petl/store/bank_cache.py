@@ -23,7 +23,7 @@ class CachedBank:
     """One bank in memory with everything needed to predict with it."""
 
     manifest: Manifest
-    """Held here so that the store need not read it again while the bank is in use."""
+    """Held here so that the store does not have to read it again while the bank is in use."""
     plan: TaskPlan
     bank: Bank
     """Frozen, in eval mode, on the backbone's device."""

@@ -42,7 +42,7 @@ def forget_task(store: Store, task: str) -> Tombstone:
     if problems:
         raise StoreError(" ".join(problems))
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    # Remove it before writing the tombstone: after that, it would look like progress made when learning the task anew.
+    # Removed before the tombstone is written: otherwise it would look like progress made when learning the task anew.
     remove_folder(progress)
     return _write(store, task, "forgotten", removed, aside=aside)
 

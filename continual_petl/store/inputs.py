@@ -19,7 +19,7 @@ from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 _USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
-"""Truncation side, special tokens inside texts, and cleanup of generated text."""
+"""Defaults for the truncation side, for special tokens inside texts, and for the cleanup of generated text."""
 _IMAGES = ("image processing", "image would become different pixels")
 
 

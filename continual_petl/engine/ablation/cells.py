@@ -16,8 +16,8 @@ Layer = Annotated[int, Field(strict=True, ge=0, lt=1000)]
 def relative_change(score: float | None, full: float | None) -> float | None:
     """Return ``score / full - 1``: -0.1 means that a tenth is lost, 0 that nothing changes.
 
-    None, which means "undefined", if one of the two is undefined (a correlation of constant predictions), or if ``full`` is
-    zero or negative: a share of zero is undefined, and relative to a negative score a better one would look like a loss.
+    The change is undefined (None) if one of the scores is undefined (a correlation of constant predictions), or if ``full``
+    is zero or negative: one cannot divide by zero, and relative to a negative score a better one would look like a loss.
 
     Example:
         >>> relative_change(0.75, 1.0), relative_change(0.5, 0.0)
@@ -30,7 +30,7 @@ def relative_change(score: float | None, full: float | None) -> float | None:
 
 
 class AblatedSpan(FrozenModel):
-    """One cell: the bank's score without its modifications in the layers ``first`` to ``last``."""
+    """One cell: the bank's score without its modifications in layers ``first`` to ``last``."""
 
     first: Layer
     """First layer without modifications."""

@@ -1,4 +1,4 @@
-"""Write the ablations of some tasks as one HTML file that works without a network."""
+"""Write the ablations of several tasks to one HTML file that works offline."""
 
 from __future__ import annotations
 

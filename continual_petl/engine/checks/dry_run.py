@@ -98,7 +98,7 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     found = {each.task: each.labels for each in facts if not each.learned}
     problems.found += protocol_problems(session, found, [task.name for task in new])
     if problems.found:
-        # A task may have more problems than the first error.
+        # A task's first error may hide further problems.
         problems.found = find_problems(session, new).found + problems.found
     problems.raise_all()
     if forgotten:
@@ -142,7 +142,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
 
 
 def _learned_facts(session: Session, task: str, why: InputError) -> TaskFacts:
-    """Describe a learned task whose data cannot be used; a run does not need it."""
+    """Describe a learned task whose data cannot be used; a run does not need that data."""
     manifest, backbone = session.store.manifest(task), session.models.backbone_of(task)
     return TaskFacts(
         task=task,

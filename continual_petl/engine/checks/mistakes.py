@@ -41,7 +41,7 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
         learned = set(Store(folder).tasks)
     except StoreError:
         return error  # a damaged run is reported once the stream file is correct
-    # Numbered as in the file: tasks with mistakes are missing from the parsed ones.
+    # Tasks are numbered as in the file, since those with mistakes are missing from the parsed stream.
     left = zip(error.rest.numbers, error.rest.spec.tasks, strict=False)
     new = [(("tasks", number), task) for number, task in left if task.name not in learned]
     return StreamFileError(error.places.with_more(named_mistakes(error.rest.spec, new).found))
@@ -63,7 +63,7 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
 def named_mistakes(
     spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], *, missing: MissingBackboneError | None = None
 ) -> Problems:
-    """Return the problems of the backbone and the data that can be found without loading weights.
+    """Return the problems with the backbone and the data that can be found without loading weights.
 
     Args:
         spec: the stream.
@@ -121,7 +121,7 @@ def _check_named(backbone: BackboneSpec, problems: Problems, missing: MissingBac
 
 
 def check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -> None:
-    """Check the maximum length against the backbone that was probably meant, to report both mistakes at once."""
+    """Check that the backbone that was probably meant allows the maximum length, to report both mistakes at once."""
     if meant is None or backbone.max_length is None:
         return
     try:

@@ -51,7 +51,7 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
 
 
 def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:
-    """Return the problems of the backbone and of the tasks to be learned: their kinds, banks, lengths and data.
+    """Return the problems with the backbone and with the tasks to be learned: their kinds, banks, lengths and data.
 
     Args:
         session: the stream and its run folder.
@@ -119,7 +119,7 @@ def _check_folder(session: Session) -> None:
 
 
 def _check_same_stream(session: Session) -> None:
-    """Reject a run folder with learned tasks of another stream, in which names and seed mean something else."""
+    """Reject a run folder whose tasks were learned from another stream, which has another name or seed."""
     store, spec = session.store, session.spec
     tasks = store.tasks
     if not tasks:

@@ -40,7 +40,7 @@ def shared_digest(session: Session, plan: TaskPlan) -> str | None:
 
 
 def shared_bank(session: Session, plan: TaskPlan, learner: ContinualLearner) -> tuple[TaskPlan, Bank] | None:
-    """Return the task from whose bank a shared bank continues, with that bank, if there is one."""
+    """Return the task whose bank a shared bank continues from, and that bank; None if there is none."""
     if plan.bank.scope != "shared":
         return None
     newest = session.models.newest_shared()

@@ -82,7 +82,7 @@ class Slot:
             initargs=(self._environment,),
         )
         try:
-            # Set before torch is imported, so that a process that is still starting can be ended too.
+            # The process id is known before torch is imported, so that a process that is still starting can be ended too.
             pool.submit(os.getpid).add_done_callback(self._record_pid)
             self._opened = pool.submit(self._opening, self._brief)
         except (OSError, BrokenProcessPool) as error:

@@ -57,7 +57,7 @@ class RayWorkers:
     Args:
         brief: the run's description for workers.
         jobs: number of tasks at once; None: as many as the cluster has CPUs for, each with as many threads as this process.
-        max_jobs: number of tasks.
+        max_jobs: number of tasks to learn; more would never run at once.
         act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """
 

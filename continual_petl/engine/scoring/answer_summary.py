@@ -48,7 +48,7 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
     if plan.options_from == "row":
         return Samples(
             texts=()
-        )  # places among the options of each row say nothing, and the options are text from the data
+        )  # an option's position in its row has no meaning across rows, and the options are text from the data
     num_labels = len(plan.labels or ())
     if plan.kind == "token-classification":
         labels = labels_of_words(rows)

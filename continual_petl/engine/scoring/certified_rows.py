@@ -67,7 +67,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     """Predict a task's test rows (or validation rows) again with the bank as it was committed.
 
     The scores and every prediction have to equal the certified ones. In a different environment the scores may differ by up
-    to 0.01: a row on the decision boundary may round to the other side.
+    to 0.01: rounding may move a row across the decision boundary.
 
     Raises:
         StoreError: if the bank cannot be loaded.
@@ -82,7 +82,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     try:
         session.load_metric(task)
     except InputError as error:
-        # All predictions and the other scores are compared, nevertheless.
+        # All predictions and the other scores are compared even so.
         unscored = (Finding(message=f"task {task!r}: {error}", unchecked="score"),)
         others = {key: value for key, value in certified.scores.items() if key != manifest.metric}
         certified = certified.model_copy(update={"scores": others})

@@ -104,7 +104,7 @@ def evaluate(
         pad_token_id: padding token of the backbone's tokenizer.
         arguments: the stream's ``trainer`` settings.
         folder: Lightning's root folder; nothing is written there.
-        own_metric: whether a metric of the user's own is computed, too.
+        own_metric: whether to also compute the user's own metric, if the task has one.
     """
     found = outputs_of(learner, rows, pad_token_id, arguments, folder)
     return score(learner, rows, found, own_metric=own_metric)

@@ -1,4 +1,4 @@
-"""Checkpoint a half-learned task and its best bank so far, so that it can be resumed."""
+"""Checkpoint a half-learned task and its best bank so far, so that the task can be resumed."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def finish_task(
         kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
     )
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
-    # Removed only now: it holds the training time, which would be lost if the run ended between the commit and here.
+    # The folder is removed only now: it holds the training time, which would be lost if the run ended before this point.
     remove_folder(store.progress_folder(task))
     store.append_results([_done(store, task, spent, checks)])
     keep_totals(store)

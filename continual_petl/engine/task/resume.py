@@ -34,7 +34,7 @@ _NOT_DECIDING = {"checkpoint_every", "num_workers", "gradient_checkpointing", "p
 
 
 def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
-    """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was started with.
+    """Empty a task's progress folder unless its settings, data, tokens and backbone are the ones it was started with.
 
     Returns:
         At most one notice: where the task resumes, or, if progress was discarded, what has changed.
@@ -101,7 +101,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
 
 
 def _starts_from(session: Session, plan: TaskPlan) -> dict[str, Any]:
-    """Return the banks that this one starts from; with ``auto``, any earlier bank may be one."""
+    """Return the banks that this one starts from; with ``auto``, all earlier banks, since it may start from any of them."""
     if plan.bank.start_from == AUTO:
         return {"the earlier banks": [link.seal for link in session.store.links() if link.task != plan.name]}
     parents = [parent.model_dump(mode="json") for parent in parents_of(session, plan)]

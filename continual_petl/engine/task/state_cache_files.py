@@ -1,8 +1,8 @@
 """The files of a task's state cache: computed in one pass over its rows, or reused from an earlier attempt.
 
 States are computed in fixed batches in a fixed order, before anything is learned: a row's states depend neither on the epoch
-nor on where a run was interrupted. As a result, a training step's last bits differ from those of a step that computes the
-states of its batch (rounding, about 1e-7), so the cache is among the settings that determine a bank.
+nor on where a run was interrupted. As a result, a training step differs by rounding (about 1e-7) from one that computes the
+states of its own batch, so the cache is among the settings that determine a bank.
 
 The files are in the folder of the half-learned task, and are deleted with it.
 

@@ -14,7 +14,7 @@ from continual_petl.engine.task_run import TaskRun
 
 
 class ValidationAttention(L.Callback):
-    """Switch the backbone's attention for validation. What an error leaves switched, `TaskRun.training` restores.
+    """Switch the backbone's attention for validation. If an error prevents switching back, `TaskRun.training` does it.
 
     Args:
         run: the task; its fit runs inside `TaskRun.training`.

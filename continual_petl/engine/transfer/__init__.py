@@ -1,1 +1,1 @@
-"""Where a bank starts when earlier banks may help: ``start_from: auto`` and averages. Earlier banks are only read."""
+"""Start a bank from earlier ones that may help: ``start_from: auto`` and averages. Earlier banks are only read."""

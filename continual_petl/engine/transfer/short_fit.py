@@ -1,4 +1,4 @@
-"""A short fit of a task's bank from some starting point, to compare it with others; everything it changes is discarded."""
+"""A short fit of a task's bank, to compare starting points; everything it changes is discarded."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Order(Protocol):
     """What another process needs to check as this one would; it is pickled."""
 
     def checker(self) -> Checks:
-        """Create the checker there."""
+        """Create the checker in that process."""
 
 
 _checker: Checks | None = None
@@ -76,7 +76,7 @@ def check_together(
         progress: called after every few tasks.
 
     Raises:
-        InputError: if ``jobs`` is less than 1, or if a starting process, importing the main script, calls this.
+        InputError: if ``jobs`` is less than 1, or if this process is itself being started and imports the main script.
     """
     _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}

@@ -21,7 +21,7 @@ class Finding:
     """One difference from a certificate."""
 
     message: str
-    """One paragraph: which task, what, where, the certified value, what to look at."""
+    """One paragraph: the task, what differs and where, the certified value, and where to look for the cause."""
     file: str | None = None
     tensor: str | None = None
     """Name of the tensor, or ``outputs`` for the probe's outputs."""
@@ -81,7 +81,7 @@ class TaskCheck:
 
     @property
     def verdict(self) -> str:
-        """``unchanged``; ``rows not checked`` or ``score not checked`` if only that could not be done; otherwise ``CHANGED``.
+        """``unchanged``; ``rows not checked`` or ``score not checked`` if only these were not checked; otherwise ``CHANGED``.
 
         Rows to be predicted again may be missing, and the code of the task's own metric may be missing or differ.
         """

@@ -32,7 +32,7 @@ PARTS = ("modifications", "own", "head")
 """The parts whose parameters are counted."""
 HISTORY = "history.json"
 ROUTER = "router.safetensors"
-"""Sums for the router; missing for a task with ``routing: off``."""
+"""A task's routing statistics; missing with ``routing: off``."""
 FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 
 
@@ -82,7 +82,7 @@ class Manifest(PlanFields):
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Certificates without these are written as before.
+        # A certificate that does not use these keys is written as before they existed.
         return {key: value for key, value in handler(self).items() if value or key not in _NEW}
 
     @model_validator(mode="after")

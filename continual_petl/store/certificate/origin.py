@@ -18,9 +18,9 @@ class Origin(FrozenModel):
     format: Literal["peft", "adapters"]
     """The library that wrote them."""
     method: Text
-    """What that library calls the method."""
+    """The library's name for the method."""
     base: Text | None
-    """The name of the base model in its configuration; None if it has none."""
+    """The base model that the adapter's configuration names; None if it names none."""
     files: dict[Text, Digest]
     """SHA-256 of each file that was read, by name."""
 

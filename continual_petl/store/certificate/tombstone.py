@@ -2,8 +2,8 @@
 
 A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It keeps
 the place of the dropped entry (position, seal, predecessor), so the chain can still be followed from end to end; a bank
-that is missing without a tombstone was lost or deleted. A lost bank can be dropped on purpose too, recording what is known
-about it.
+that is missing without a tombstone was lost or deleted. A lost bank can be dropped on purpose too; its tombstone then records
+what is known about it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reading and writing files safely: kills leave no partial state, and untrusted content does no harm."""
+"""Read and write files safely: a killed process leaves no partial state, and untrusted content does no harm."""

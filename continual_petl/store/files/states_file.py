@@ -60,7 +60,7 @@ class StatesFile:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file."""
+        """Size of the file in bytes."""
         return num_bytes(int(self._starts_N[-1]), self._width, self._dtype)
 
     def open(self) -> bool:
@@ -104,7 +104,7 @@ class StatesFile:
             stale.unlink(missing_ok=True)
 
     def read(self, index_B: NDArray[np.int64], num_tokens: int) -> Tensor:
-        """Return the states of some rows, padded with zeros on the right.
+        """Return the states of the given rows, padded with zeros on the right.
 
         Args:
             index_B: row indices.

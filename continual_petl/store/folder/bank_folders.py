@@ -47,7 +47,7 @@ class BankFolders:
 
     Args:
         folder: the run folder.
-        max_manifests: number of manifests that are kept in memory, besides those in use elsewhere, as by cached banks.
+        max_manifests: number of manifests to keep in memory, besides those that cached banks or other objects hold.
         indexed: whether the index may be used; without it, every manifest is read and checked.
     """
 
@@ -176,7 +176,7 @@ class BankFolders:
         return manifest, entry
 
     def _reread(self, task: str) -> None:
-        """Record that a bank has changed."""
+        """Called when a bank's manifest turns out to have changed; does nothing here."""
 
     def note(self, task: str) -> None:
         """Add a newly committed bank to the index, and any other banks missing from it.

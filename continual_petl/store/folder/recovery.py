@@ -16,7 +16,7 @@ from continual_petl.store.folder.results_file import was_committed
 
 
 def clean(store: BankFolders) -> None:
-    """Restore a bank whose replacement was never written, and remove everything that does not count.
+    """Restore a bank whose replacement was never written, and remove forgotten banks and unfinished files.
 
     Args:
         store: the run; its lock is held, so nobody else is writing.
@@ -25,7 +25,7 @@ def clean(store: BankFolders) -> None:
         stone = interrupted_replacement(store)
         if stone is not None:
             _put_back(store, stone)
-        # Only the newest: the folders of older ones are gone, and what has their names now was put there later.
+        # Only the newest tombstone matters: the folders of older ones are gone, and any of that name were put there later.
         forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
         for stone in forgotten:
             if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:

@@ -1,4 +1,4 @@
-"""``results.jsonl``: all measurements, one sealed line after each task's row of R and one when the task is finished.
+"""``results.jsonl``: all measurements; for each task, one sealed line with its row of R, and one when it is finished.
 
 Each line has a seal that also covers the seal of the previous line, so a line that was changed, removed, inserted or moved
 is detected.
@@ -76,7 +76,7 @@ class RowLine(FrozenModel):
 
 
 class TaskLine(FrozenModel):
-    """A task is finished: learned, committed and measured, and its callbacks have run."""
+    """A finished task: it is learned, committed and measured, and its callbacks have run."""
 
     type: Literal["task"] = "task"
     task: Name

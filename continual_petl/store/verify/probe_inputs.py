@@ -1,6 +1,6 @@
 """Check the inputs of a stored probe before they reach the model: valid token ids, and no more tokens than the model takes.
 
-The file is untrusted: out-of-range ids would index beyond a table, and long rows would exhaust memory.
+The file is untrusted: out-of-range ids would index beyond the embedding table, and long rows would exhaust memory.
 """
 
 from __future__ import annotations
