@@ -1,1 +1,1 @@
-"""Checks before anything is learned."""
+"""Checks that run before anything is learned."""

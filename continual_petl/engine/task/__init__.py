@@ -1,1 +1,1 @@
-"""One task: from a fresh bank to its commit, resumable."""
+"""Learn one task, from a fresh bank to its commit; an interrupted task can be resumed."""

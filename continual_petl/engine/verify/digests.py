@@ -22,7 +22,7 @@ from continual_petl.store.verify.certificate import check_task
 
 @dataclass(frozen=True, kw_only=True)
 class DigestOrder:
-    """What another process needs to check digests as this process would."""
+    """The settings that another process needs to check digests as this process would."""
 
     folder: str
     """The path as given, relative to the working directory, so that all processes name its files in the same way."""
@@ -67,7 +67,7 @@ class DigestChecker:
         return num_cores()
 
     def divide(self, jobs: int) -> DigestOrder:
-        """Return what another process needs."""
+        """Return the settings that another process needs."""
         return DigestOrder(folder=os.fspath(self._folder), seed=self._seed, working_directory=os.getcwd())
 
     def alone(self) -> None:

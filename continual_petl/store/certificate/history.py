@@ -45,7 +45,7 @@ class ScorePoint(FrozenModel):
 
 
 class Confusion(FrozenModel):
-    """Confusion matrix: how often rows or words of one label were predicted as another."""
+    """Confusion matrix: how often each label was predicted for the rows or words of each label."""
 
     type: Literal["confusion"] = "confusion"
     cells: tuple[tuple[Index, Index, Index], ...]
