@@ -1,4 +1,4 @@
-"""Nine methods on seven of the fifteen tasks of the long stream, in the relative order of its orders O4, O5 and O6.
+"""Nine methods on seven of the fifteen tasks of the long stream, ordered as in its orders O4, O5 and O6.
 
 The stream of Razdaibiedina et al. 2023 (Progressive Prompts, https://arxiv.org/abs/2301.12314), as far as the data is
 available. Each order has its own seed, so three runs vary the order and the seed together; fewer rows than in

@@ -1,7 +1,7 @@
 """A body shared by all tasks, with one head per task, and its training loop: plain torch, built from the library's parts.
 
 The library deliberately learns one task at a time, so training on several needs a separate loop. Everything else is from the
-library: the backbone and its arithmetic, heads, batches and their order, optimizer, schedule, clipping, the seed of every
+library: the backbone and its precision, heads, batches and their order, optimizer, schedule, clipping, the seed of every
 step, and the choice of the epoch. With one task, every step is the same as in a run with ``{preset: full}``.
 """
 

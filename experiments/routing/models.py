@@ -1,7 +1,7 @@
 """What one model for all of the classic five tasks reaches on the same rows: learned jointly, or one task after another.
 
-Both fine-tune all weights of the backbone, with one head per task, so each row has to name its task. The learning rate is the
-one in `RATES` with the best mean validation score for joint training; sequential fine-tuning uses the same rate.
+Both fine-tune all weights of the backbone, with one head per task, so the task of each row has to be given. The learning rate
+is the one in `RATES` with the best mean validation score for joint training; sequential fine-tuning uses the same rate.
 """
 
 from __future__ import annotations

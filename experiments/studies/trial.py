@@ -96,7 +96,7 @@ class Trial(FrozenModel):
             "bank": self.bank,
             "training": self.training,
             "evaluate": "all",
-            "routing": "off",  # every row names its task
+            "routing": "off",  # the task of every row is given
             "tasks": [self._task(name, data) for name in self.tasks],
         }
         return StreamSpec.model_validate(tree)

@@ -22,13 +22,13 @@ QUICK = {"epochs": 1, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return the browser. It is closed with the file: its event loop would be in the way of other tests."""
+    """Return the browser. It is closed after each file, because its event loop would interfere with other tests."""
     with launched() as found:
         yield found
 
 
 def tasks_of_the_run() -> list[dict[str, Any]]:
-    """Return three tasks whose details are drawn in three ways; a label of the first is a script."""
+    """Return three tasks of different kinds, whose details are drawn differently; a label of the first is a script."""
     one = task("one", num_rows=16)
     for rows in one["data"].values():
         for row in rows:
@@ -38,7 +38,7 @@ def tasks_of_the_run() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of three tasks, whose details are drawn in three ways."""
+    """Return a run of three tasks of different kinds, whose details are drawn differently."""
     folder = tmp_path_factory.mktemp("browsed") / "banks"
     learn(stream(backbone_folder(), tasks_of_the_run(), training=QUICK), folder)
     return folder

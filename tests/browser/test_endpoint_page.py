@@ -1,4 +1,4 @@
-"""The page of an endpoint: a text, its task, its label, and what goes wrong, without anything from elsewhere."""
+"""The page of an endpoint: a text, its task, its label, and errors; nothing is loaded from other hosts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_text_is_predicted_on_the_page(browser: Browser, learned: Path, address:
         page.locator("#task option", has_text="two (regression)").wait_for(state="attached")
         page.get_by_label("Text", exact=True).fill(text)
         page.get_by_role("button", name="Predict").click()
-        page.get_by_role("row", name="task").first.wait_for()  # the run finds it, or says that it is unknown
+        page.get_by_role("row", name="task").first.wait_for()  # the run finds the task, or reports that it is unknown
 
         page.get_by_label("Task", exact=True).select_option(value="one")
         page.get_by_role("button", name="Predict").click()

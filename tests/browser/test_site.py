@@ -14,7 +14,7 @@ from tests.docs.blocks import ROOT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("browser"),
-    pytest.mark.filterwarnings("ignore"),  # those of mkdocs and its plugins; `make docs` is strict about them
+    pytest.mark.filterwarnings("ignore"),  # warnings of mkdocs and its plugins; `make docs` is strict about them
 ]
 
 CLIPPED = """() => [document.documentElement, ...document.querySelectorAll(

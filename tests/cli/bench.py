@@ -1,4 +1,4 @@
-"""A stream file with its data and a run that has learned the first of its two tasks, for testing mistakes."""
+"""A stream file with its data, and a run that has learned the first of its two tasks, for testing invalid input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def json_lines(rows: Sequence[object]) -> str:
 
 
 def csv_lines(*lines: str) -> str:
-    """Return a table with the columns text and label."""
+    """Return csv text with the columns text and label."""
     return "".join(f"{line}\n" for line in ("text,label", *lines))
 
 
@@ -106,7 +106,7 @@ class Bench:
         return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
     def refuses(self, case: Case, capsys: pytest.CaptureFixture[str]) -> str:
-        """Run a case, check that it is refused in its words and leaves the run as it was; return the message."""
+        """Run a case, check that it is refused with the expected message and leaves the run unchanged; return the message."""
         self.apply(case)
         before = self.learned()
         assert {"banks/single/bank.json", "banks/single/bank.safetensors", "results.jsonl"} <= before.keys()

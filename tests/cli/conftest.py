@@ -1,4 +1,4 @@
-"""A bench for every test, copied from one whose first task was learned once; and processes for single commands."""
+"""A bench for every test, copied from one whose first task was learned once, and processes for single commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bench(learned_bench: Bench, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the Hub out of reach."""
+    """Make the Hub unreachable."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -37,7 +37,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def light_processes() -> Iterator[LightProcesses]:
-    """Return what starts commands in processes that have imported nothing heavy."""
+    """Return an object that runs commands in processes that have not imported heavy libraries."""
     processes = LightProcesses()
     yield processes
     processes.close()

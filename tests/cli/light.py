@@ -1,7 +1,7 @@
-"""Commands in processes of their own, which say what they imported.
+"""Commands in separate processes, which report what they imported.
 
-Each is forked from a process that has imported what is light already: the schema and the store. Whatever of it were heavy
-would count as imported by every command, so nothing is missed. This module itself imports only the standard library.
+Each is forked from a process that has already imported the light parts: the schema and the store. If these imported a heavy
+library, it would count as imported by every command, so nothing is missed. This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Done(NamedTuple):
     out: str
     err: str
     modules: set[str]
-    """All that its process had imported in the end."""
+    """All modules that its process had imported at the end."""
 
 
 class LightProcesses:
-    """Starts commands; one after the other."""
+    """Runs commands, one at a time."""
 
     def __init__(self) -> None:
         code = "from tests.cli.light import serve; serve()"
@@ -44,7 +44,7 @@ class LightProcesses:
         )
 
     def close(self) -> None:
-        """End the process that is forked."""
+        """End the process from which commands are forked."""
         self._server.communicate(timeout=60)
 
     def run(self, words: Sequence[str], folder: Path) -> Done:

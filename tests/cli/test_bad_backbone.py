@@ -18,7 +18,7 @@ NEW = ("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new", "--quiet")
 
 
 def trainer(text: str) -> list[tuple[str, str]]:
-    """Say something under trainer."""
+    """Return the edit that adds a ``trainer`` section."""
     return [(TASKS, f"trainer: {text}\n{TASKS}")]
 
 

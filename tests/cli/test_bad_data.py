@@ -1,4 +1,4 @@
-"""Invalid data is refused before training, with task, split, row and column."""
+"""Invalid data is refused before training; the message names task, split, row and column."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table(*lines: str) -> dict[str, str | bytes | None]:
 
 
 def labels(values: list[Any]) -> str:
-    """Return training rows with these labels, over and over."""
+    """Return training rows with these labels in turn."""
     return json_lines([row | {"label": values[number % len(values)]} for number, row in enumerate(ROWS)])
 
 
@@ -178,7 +178,7 @@ def test_invalid_data_is_refused(bench: Bench, case: Case, capsys: pytest.Captur
 
 @pytest.mark.slow
 def test_table_with_row_numbers_is_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """A data frame is often written with its index, in a column without a name; long texts are no mistake either."""
+    """A data frame is often written with its index, in a column without a name. Long texts are accepted too."""
     lines = [f"{number},{row['text']},{row['label']}" for number, row in enumerate(ROWS)]
     lines.append(f"99,{'w1 ' * 60_000},yes")
     bench.apply(Case("", [], [], NO_FILES | {"data/other/train.csv": "\n".join([",text,label", *lines]) + "\n"}))

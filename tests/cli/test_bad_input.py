@@ -12,7 +12,7 @@ NAME, KIND = "- name: other", "kind: classification\n"
 
 
 def bank(text: str) -> list[tuple[str, str]]:
-    """Give the second task its own bank."""
+    """Return the edit that gives the second task its own bank."""
     return [(DATA, f"{DATA}\n    bank: {text}")]
 
 
@@ -137,14 +137,14 @@ def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pyt
     bench.stream += "  - {name: fifth, kind: classification, data: data/neither}\n"
     assert bench.main("run", "FOLDER/stream.yaml", "--dry-run") == 2
     assert capsys.readouterr().err.count("Relative paths are relative to data_dir") == 1
-    # A new run folder is not even made.
+    # The new run folder is not even created.
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     assert not (bench.folder / "new").exists()
 
 
 @pytest.mark.slow
 def test_suspicious_input_is_reported_but_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Long texts, rows in train and test, and a class without rows: counted, in dry run, progress and bank.json."""
+    """Long texts, rows in both train and test, and a class without rows are reported by dry run, progress and bank.json."""
     edits = [(", pooling: mean", ", pooling: mean, max_length: 6"), (DATA, f"{DATA}\n    labels: [no, yes, 'may[b]e']")]
     bench.apply(Case("", [], edits, {"data/other/test.jsonl": json_lines(ROWS[:5])}))
     cut = [sum(len(row["text"].split()) > 4 for row in rows) for rows in (ROWS[:16], ROWS[16:20], ROWS[:5])]

@@ -21,7 +21,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return where a user works, and the copy of what lay there after a run: data, stream.yaml and run."""
+    """Return a working directory, and a copy of its content after a run: data, stream.yaml and run."""
     place = tmp_path_factory.mktemp("user") / "work"
     write_rows(place / "data" / "single", "single")
     write_rows(place / "data" / "pair", "pair", pairs=True)
@@ -43,7 +43,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def tmp_path(learned: tuple[Path, Path]) -> Iterator[Path]:
-    """The place where it was learned, for the paths in a run are those of its data; empty for each test."""
+    """Return the folder in which the run was learned, since a run records the paths of its data; empty for each test."""
     place, _ = learned
     place.mkdir()
     yield place
@@ -262,7 +262,7 @@ def test_report_needs_only_the_run_folder(run_dir: Path, tmp_path: Path, capsys:
     assert main(["report", str(tmp_path / "elsewhere"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["results"]["tasks"] == ["single", "pair"]
-    # R has one score per task; here are all of them, with the number of rows.
+    # R has one score per task; ``scores`` has all of them, with the number of rows.
     single = report["scores"]["single"]["test"]
     assert {"accuracy", "macro_f1"} <= set(single["scores"])
     assert single["scores"]["accuracy"] == report["results"]["R"][0][0]

@@ -63,7 +63,7 @@ def _told(bench: Bench, text: str, capsys: Any, *words: str) -> dict[int, str]:
 
 @pytest.fixture
 def meant(backbone_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the packaged MiniLM's configuration by a small one."""
+    """Replace the configuration of the packaged MiniLM with a small one."""
     import transformers
 
     config = transformers.BertConfig(max_position_embeddings=512)
@@ -78,7 +78,7 @@ def test_all_mistakes_are_reported_in_one_pass(bench: Bench, words: list[str], c
     assert list(told) == list(SAYS)
     for line, says in SAYS.items():
         assert told[line].startswith(says), told[line]
-    # The one mistake that the schema finds hides nothing, and is not needed for the others to be found.
+    # The mistake that the schema finds does not hide the others, and they are found without it too.
     right = _told(bench, STREAM.replace("houlsbi", "houlsby"), capsys, *words)
     assert right == {line: text for line, text in told.items() if line != 24}
 
@@ -110,7 +110,7 @@ def test_backbone_is_checked_even_if_every_task_has_a_mistake(bench: Bench, caps
 @pytest.mark.usefixtures("offline", "meant")
 def test_misspelt_key_does_not_stop_other_checks_unless_it_affects_reading(bench: Bench, capsys: Any) -> None:
     assert list(_told(bench, STREAM.replace("training:", "trainign:"), capsys)) == sorted({6, *SAYS})
-    # Without its folder no file is found, which is no mistake of the tasks.
+    # Without data_dir, no file would be found, but the tasks are not to blame.
     assert list(_told(bench, STREAM.replace("training: {epochs: 1}", "data_dri: copies"), capsys)) == [6, 24]
 
 

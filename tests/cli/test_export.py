@@ -1,4 +1,4 @@
-"""``export``: files where they were asked for, or a reason; nothing else changes."""
+"""``export`` writes files to the requested folder, or reports why not; nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``import``: an exported adapter comes back as a task, or there is a reason."""
+"""``import`` makes an exported adapter a task, or reports why not."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder with a csv file of questions, and one of numbers for pairs, that commands count from."""
+    """Return the working directory, with a csv file of questions and one of pairs with a number."""
     monkeypatch.chdir(tmp_path)
     for name, rows in (
         ("questions", classification_rows("q", 60)),
@@ -146,7 +146,7 @@ def _csv(file: Path, **columns: list[str]) -> None:
 
 @pytest.fixture
 def reviews(here: Path) -> Path:
-    """Return the folder with a csv file of reviews, in which a second text is left unread."""
+    """Return the folder with a csv file of reviews, in which a second text column is not read."""
     texts = [row["text"] for row in classification_rows("r", 40)]
     _csv(here / "reviews.csv", review=texts, about=[" ".join([text] * 4) for text in texts], label=["no", "yes"] * 20)
     return here

@@ -1,4 +1,4 @@
-"""``init`` recognises conversations in the forms that other projects write, and its draft is learned as it is."""
+"""``init`` recognises conversations in the formats of other projects, and its draft can be learned unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with a backbone for conversations, that commands count from."""
+    """Return the working directory, with a backbone for conversations."""
     monkeypatch.chdir(tmp_path)
     chat_backbone(tmp_path / "llama")
     return tmp_path

@@ -1,4 +1,4 @@
-"""``predict`` from and to files: equal answers in every format, rows of several tasks, mistakes, streaming."""
+"""``predict`` from and to files: equal answers in every format, rows of several tasks, invalid input, streaming."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_rows_are_read_lazily(run: Path, capsys: Any, monkeypatch: pytest.Monkey
 
 
 def test_mistake_after_the_first_window_leaves_no_output(run: Path, tmp_path: Path, capsys: Any) -> None:
-    """Words beyond what the backbone takes are found only when they are tokenised."""
+    """A row with too many words for the backbone is only noticed when it is tokenised."""
     rows = [["w1"]] * 40 + [["w1"] * 2000]
     source, target = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     write(source, [{"tokens": row} for row in rows])

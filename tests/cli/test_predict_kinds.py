@@ -19,7 +19,7 @@ Folder = Callable[..., Path]
 KINDS = {"multilabel": "bart", "token-classification": "bart", "seq2seq": "bart", "causal-lm": "gpt2"}
 IMAGES = "image-classification"
 COLUMNS = {"seq2seq": {"source": "article", "target": "summary"}, IMAGES: {"image": "picture"}}
-"""What the data of some tasks calls its columns."""
+"""The column names in the data of some tasks."""
 
 
 @pytest.fixture(scope="module")

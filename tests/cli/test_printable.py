@@ -1,4 +1,4 @@
-"""Untrusted names and texts cannot control a terminal: they are escaped for people, unchanged for programs."""
+"""Untrusted names and texts cannot control a terminal: they are escaped for people and unchanged for programs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_notices_of_a_run_are_escaped() -> None:
 
 @pytest.fixture(scope="module")
 def evil_run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run whose only task has two labels that command terminals."""
+    """Return a run whose only task has two labels with terminal control sequences."""
     made = task("a", num_rows=16, training={"epochs": 1})
     for rows in made["data"].values():
         for row in rows:
@@ -150,7 +150,7 @@ def test_errors_are_escaped(bench: Bench, capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().err
     assert f"key {SHOWN}: unknown key" in shown
     assert not set("\x1b\x07\r\u202e") & set(shown)
-    assert shown.count("\n") >= 3  # its own lines stay lines
+    assert shown.count("\n") >= 3  # line breaks of the message itself are kept
 
 
 def test_internal_errors_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Commands that do not need the model, or fail before they need it, import no heavy libraries."""
+"""Commands that do not need the model, or fail before they need it, do not import heavy libraries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Light = Callable[[Bench, list[str]], tuple[int, str, str]]
 
 @pytest.fixture
 def light(light_processes: LightProcesses) -> Light:
-    """Return a function that runs a command in a new process: to its exit code, standard error, and imports of `HEAVY`."""
+    """Return a function that runs a command in a new process; it returns exit code, standard error and imports of `HEAVY`."""
 
     def run(bench: Bench, words: list[str]) -> tuple[int, str, str]:
         done = light_processes.run([word.replace("FOLDER", str(bench.folder)) for word in words], bench.folder)

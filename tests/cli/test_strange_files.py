@@ -1,4 +1,4 @@
-"""Hostile data files: each command that reads data refuses them in one paragraph, with file and position."""
+"""Hostile data files: every command that reads data refuses them in one paragraph, with file and position."""
 
 from __future__ import annotations
 

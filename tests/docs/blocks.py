@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown page, in order, as Markdown itself sees them."""
+"""The code blocks of a Markdown page, in order, as a Markdown parser finds them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Block:
     """Line of the page where its text begins, counted from 1."""
     language: str
     title: str | None
-    """The file that the block is shown as, from ``title="stream.yaml"`` behind the language."""
+    """The file that the block shows, from ``title="stream.yaml"`` after the language."""
     text: str
 
     def broken(self, reason: str) -> BrokenPage:
-        """Return the error that this block is."""
+        """Return an error about this block."""
         return BrokenPage(f"{self.page}:{self.line}: {reason}")
 
 
@@ -39,7 +39,7 @@ def blocks_of(page: str, text: str) -> list[Block]:
     """Return all code blocks of a page.
 
     Raises:
-        BrokenPage: if one is indented instead of fenced, so that nothing says what language it is in.
+        BrokenPage: if a block is indented instead of fenced, so its language is unknown.
     """
     found = []
     for token in MarkdownIt("commonmark").parse(text):

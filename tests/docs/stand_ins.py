@@ -1,8 +1,8 @@
-"""Stand-ins for what pages refer to: small models for large ones, and generated data for the reader's.
+"""Stand-ins for what pages refer to: small models instead of large ones, and generated data instead of the reader's.
 
 * ``minilm`` is a random BERT with MiniLM's six layers, 64 wide.
 * A browser is not opened.
-* Data that a page says you have is made here, a few dozen rows of it.
+* Data that a page assumes is generated here, a few dozen rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_minilm(folder: Path) -> Path:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, minilm: Path) -> None:
-    """Replace what is large or opens windows, and have what a page registers forgotten behind it."""
+    """Replace the large model and the browser, and have anatomies that a page registers removed after the test."""
     monkeypatch.setattr("continual_petl.backbones.files.minilm_path", lambda: minilm)
     monkeypatch.setattr("webbrowser.open", lambda address: True)
     monkeypatch.setattr(anatomy, "_ANATOMIES", dict(anatomy._ANATOMIES))
@@ -73,7 +73,7 @@ def _trec(folder: Path) -> None:
 
 
 def _support_desk(folder: Path) -> None:
-    """A stream file that is there already."""
+    """Write a stream file and its data."""
     write_rows(folder / "data" / "topics", "topics")
     (folder / "stream.yaml").write_text(
         "name: support-desk\nbackbone: {name: minilm, max_length: 64}\ntraining: {epochs: 1}\n"
@@ -83,7 +83,7 @@ def _support_desk(folder: Path) -> None:
 
 
 def _learned(folder: Path) -> None:
-    """Two runs of that stream that differ, and rows to answer."""
+    """Write two different runs of that stream, and rows to predict."""
     _support_desk(folder)
     assert main(["run", "stream.yaml", "--quiet"]) == 0
     assert main(["run", "stream.yaml", "--quiet", "--run-dir", "runs/again", "--bank", "lora"]) == 0
@@ -92,7 +92,7 @@ def _learned(folder: Path) -> None:
 
 
 def _agnews(folder: Path) -> None:
-    """The run of docs/certificates.md, docs/how-to/ablate.md and docs/how-to/deploy.md."""
+    """Write the run of docs/certificates.md, docs/how-to/ablate.md and docs/how-to/deploy.md."""
     _support_desk(folder)
     file = folder / "stream.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("desk", "mine").replace("topics,", "agnews,"), "utf-8")
@@ -101,7 +101,7 @@ def _agnews(folder: Path) -> None:
 
 
 def _certificates(folder: Path) -> None:
-    """That run, one more task, and a pair of keys."""
+    """Write the run of `_agnews`, one more task, and a pair of keys."""
     _agnews(folder)
     write_rows(folder / "data" / "more", "more")
     (folder / "task.yaml").write_text("{name: more, kind: classification, data: data/more}\n", encoding="utf-8")
@@ -113,13 +113,13 @@ def _certificates(folder: Path) -> None:
 
 
 def _files(folder: Path) -> None:
-    """Files for drafts."""
+    """Write the data from which streams are drafted."""
     write_rows(folder / "data" / "topics", "topics")
     _write_csv(folder / "questions.csv", classification_rows("questions", 40))
 
 
 def _own_data(folder: Path) -> None:
-    """The same, and conversations with a model that has a chat template."""
+    """Write the files of `_files`, conversations, and a model with a chat template."""
     _files(folder)
     write_lines(folder / "chats.jsonl", chats(40, 2))
     heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -131,19 +131,19 @@ def _own_data(folder: Path) -> None:
 
 
 def _prices(folder: Path) -> None:
-    """The files that docs/how-to/from-peft.md names."""
+    """Write the files that docs/how-to/from-peft.md names."""
     for name in ("prices", "sizes"):
         _write_csv(folder / f"{name}.csv", classification_rows(name, 40))
 
 
 def _earlier_tasks(folder: Path) -> None:
-    """The same, and rows of a task that is not learned yet."""
+    """Write the files of `_certificates`, and rows of a task that is not learned yet."""
     _certificates(folder)
     _write_csv(folder / "new-rows.csv", [{"text": f"w{number} w30"} for number in range(4)])
 
 
 def _intents(folder: Path) -> None:
-    """The data set that docs/how-to/incremental.md cuts into tasks: ten classes, each known by one word."""
+    """Write the data set that docs/how-to/incremental.md splits into tasks: ten classes, each recognisable by one word."""
     names = ["alarm", "balance", "transfer", "weather", *(f"intent {number}" for number in range(6))]
     for split, num_rows in (("train", 200), ("test", 60)):
         rows = [{"text": f"w{n % 10} w{10 + n % 37} w{50 + n % 29}", "label": names[n % 10]} for n in range(num_rows)]
@@ -152,7 +152,7 @@ def _intents(folder: Path) -> None:
 
 
 def _starcoder2(folder: Path) -> None:
-    """The model folder that docs/backbones.md loads."""
+    """Write the model folder that docs/backbones.md loads."""
     heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     config = transformers.Starcoder2Config(hidden_size=16, **heads, **_SIZE, pad_token_id=0, sliding_window=None)
     transformers.Starcoder2ForCausalLM(config).save_pretrained(folder / "starcoder2")

@@ -51,7 +51,7 @@ SCHEMA = {
     },
     "additionalProperties": False,
 }
-"""The part of the format's own schema (https://github.com/citation-file-format, schema.json of 1.2.0) that is used here."""
+"""The parts of the format's official schema (https://github.com/citation-file-format, schema.json of 1.2.0) used here."""
 
 
 def test_citation_file_has_required_fields() -> None:

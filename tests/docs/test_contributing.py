@@ -15,7 +15,7 @@ HOUSE, *MAPS = (block.text for block in blocks_of("CONTRIBUTING.md", TEXT) if bl
 
 
 def rooms(line: str) -> list[str]:
-    """Return the rooms that a line of the map names."""
+    """Return the packages that a line of the map names."""
     names = re.findall(r"(?:continual_petl/)(\w+)|^(streams|callbacks)/", line)
     return [a or b for a, b in names]
 

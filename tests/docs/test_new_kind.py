@@ -1,4 +1,4 @@
-"""The changes in docs/how-to/new-kind.md, applied to a copy of the package, are enough to learn such a task."""
+"""The changes in docs/how-to/new-kind.md, applied to a copy of the package, are enough to learn a task of the new kind."""
 
 from __future__ import annotations
 

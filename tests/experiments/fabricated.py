@@ -14,7 +14,7 @@ METRICS = ("accuracy", "f1", "rouge1", "rouge2", "rougeL", "bleu")
 
 
 def outcome(trial: Trial, score: float) -> dict[str, Any]:
-    """Return what a trial comes to that has one score, between 0 and 1, in everything."""
+    """Return the outcome of a trial in which all scores are ``score``, between 0 and 1."""
     split = {"score": score, "rows": 10, "all": dict.fromkeys(METRICS, score)}
     return {"scores": {task: {"validation": split, "test": split} for task in trial.tasks}, "wall": 36.0}
 

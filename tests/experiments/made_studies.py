@@ -29,7 +29,7 @@ Outcome = dict[str, Any]
 
 
 def outcome_of(trial: Trial, score: float, validation: float | None = None) -> Outcome:
-    """Return what a trial of tasks with these scores leaves behind; of several tasks nothing is forgotten."""
+    """Return the outcome of a trial in which every task has these scores and nothing is forgotten."""
     one = {
         "validation": {"score": score if validation is None else validation, "rows": 10, "all": {}},
         "test": {"score": score, "rows": 20, "all": {}},

@@ -1,4 +1,4 @@
-"""The ceiling counts exactly the products of a step: as many operations as torch counts in one of ours."""
+"""The ceiling counts exactly the products of a step: as many operations as torch counts in one of our steps."""
 
 from __future__ import annotations
 

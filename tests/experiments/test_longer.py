@@ -17,7 +17,7 @@ from tests.experiments.fabricated import fill
 
 
 def _score(trial: Trial) -> float:
-    """Return what is best at the second rate, and higher for full fine-tuning."""
+    """Return a score that is best at the second rate, and higher for full fine-tuning."""
     top = trial.bank == "full"
     second = trial.training["learning_rate"] in {row.method.rates[1] for row in longer.ROWS}
     return 0.6 + 0.1 * second + 0.03 * top + 0.0001 * (trial.seed % 3)

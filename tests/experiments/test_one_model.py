@@ -27,7 +27,7 @@ TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 2e-3, "precision": "f
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Rows of three tasks, 40 to learn from."""
+    """Return a folder with the rows of three tasks, 40 for training each."""
     for name in NAMES:
         write_rows(tmp_path / "data" / name, name)
     return tmp_path / "data"
@@ -68,7 +68,7 @@ def test_single_task_matches_full_fine_tuning_of_a_run(data: Path, backbone_fold
 
 
 def test_no_replay_steps_match_the_librarys_sequential_fine_tuning(data: Path, backbone_folder: Folder) -> None:
-    """R too: earlier tasks are answered with the shared body as it is now and their own heads."""
+    """This includes R: earlier tasks are predicted with the current shared body and their own heads."""
     folder = str(backbone_folder())
     expected = learning.run_trial(_trial("yelp", "agnews", options={}), data, folder)
     found = run_trial(_trial("yelp", "agnews", method="replay", options={"memory": 0.1, "every": 10**6}), data, folder)
@@ -133,7 +133,7 @@ def test_memory_has_only_rows_of_earlier_tasks_during_training(data: Path, backb
 
     trial, memory = _trial(*NAMES, method="replay"), Watched(0.1)
     replay(OneModel(trial.stream(data, str(backbone_folder())), trial.tasks), memory, every=2)
-    # Ten batches of eight rows a task: a step of replay after each second one, but in the first task.
+    # Ten batches of eight rows per task, and a replay step after every second batch except in the first task.
     assert memory.seen == [("yelp",)] * 5 + [("yelp", "agnews")] * 5
 
 

@@ -1,4 +1,4 @@
-"""The small BART of the studies is made from texts only, reproducibly; commands that need it say how to create it."""
+"""The small BART of the studies is pre-trained reproducibly on texts only; commands that need it say how to create it."""
 
 from __future__ import annotations
 

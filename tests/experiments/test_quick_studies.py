@@ -1,4 +1,4 @@
-"""Every study runs from start to end on made-up rows, and resumes."""
+"""Every study runs from start to end on made-up rows, and a finished study is not repeated."""
 
 from __future__ import annotations
 

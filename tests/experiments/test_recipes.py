@@ -31,7 +31,7 @@ def test_the_best_mean_over_tasks_is_chosen_and_what_diverged_is_not() -> None:
         rate = trial.training["learning_rate"]
         if (rate, trial.tasks) == (4e-4, ("rte",)):
             return {"failed": "the loss is not finite"}
-        # On one task the lowest rate is far better: the mean counts, not the number of tasks that are won.
+        # On one task the lowest rate is far better: the mean counts, not the number of tasks on which a rate is best.
         return outcome_of(trial, 0.0, validation=0.9 if (rate, trial.tasks) == (5e-5, ("rte",)) else 0.5 + rate)
 
     book = filled(recipes.STUDY, SMALL, give)

@@ -1,4 +1,4 @@
-"""Memory is estimated from configurations: parameters as published, weights exactly, activations as on a small model."""
+"""Memory estimates from configurations: parameters as published, exact weights, activations close to measured ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_parameters_are_the_published_ones(name: str) -> None:
         added = bank_on(model, BANKS["lora"])
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
     config = model.config
-    # Rank 16 beside query (width to heads) and value (width to a share of the heads), in every layer.
+    # Rank 16 on query (width to all heads) and value (width to the key-value heads), in every layer.
     outputs = config.head_dim * (config.num_attention_heads + config.num_key_value_heads)
     expected = config.num_hidden_layers * 16 * (2 * config.hidden_size + outputs)
     assert sum(p.numel() for p in added.parameters()) == expected
@@ -58,7 +58,7 @@ def test_layers_are_equal_from_the_second_on() -> None:
 def test_estimates_are_close_to_what_is_allocated() -> None:
     for own in compared().values():
         for suffix in ("", "_checkpointing"):
-            # The mask of each row and the logits in another dtype are not kept by autograd, but still allocated.
+            # The masks of the rows and the logits in another dtype are not kept by autograd, but they are still allocated.
             assert own[f"measured{suffix}"] == pytest.approx(own[f"estimated{suffix}"], rel=0.06)
 
 

@@ -1,4 +1,4 @@
-"""The client that loads endpoints, and what the soak notices."""
+"""The client that loads endpoints, and the mistakes that the soak test detects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = [("a", "one text"), ("b", "another")]
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Soak:
-    """Return a soak of two tasks whose probabilities are known."""
+    """Return the state of a soak test with two tasks whose probabilities are known."""
     answers = [SimpleNamespace(probabilities={"no": 0.25, "yes": 0.75}), SimpleNamespace(probabilities={"no": 0.5})]
     monkeypatch.setattr(
         "experiments.benchmarks.soak.Run", lambda folder: SimpleNamespace(predict=lambda rows, tasks: answers)

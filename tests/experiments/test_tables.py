@@ -1,4 +1,4 @@
-"""Every table runs on a tiny model with real workers; its result is read back and shown."""
+"""Every table runs on a tiny model with real workers; its result can be read back and rendered."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_a_table_is_measured_written_and_shown_again(table: str, workers: dict[s
     assert read_result(tmp_path / f"{table}.json") == result
     assert (tmp_path / f"{table}.md").read_text(encoding="utf-8") == render(result)
     assert all(value >= 0 for values in result.samples.values() for value in values)
-    # No path of this machine, in any of the two files.
+    # Neither file has a path of this machine.
     for file in (f"{table}.json", f"{table}.md"):
         assert str(Path(sys.executable).parent) not in (tmp_path / file).read_text(encoding="utf-8")

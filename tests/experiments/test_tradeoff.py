@@ -13,7 +13,7 @@ from tests.experiments.fabricated import fill
 
 
 def _claim(lost: float) -> Claim:
-    """Return the claim on sizes, where the largest has lost points on one task of eight."""
+    """Return the claim on sizes, where the largest size scores ``lost`` less on one of eight tasks."""
 
     def score(trial: Trial) -> float:
         large = trial.bank == {"preset": "houlsby", "bottleneck": 256}

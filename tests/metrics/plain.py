@@ -1,6 +1,6 @@
 """The metrics again, in plain Python loops with the papers' indices, and the cells that each one needs.
 
-Written from the formulas, without torch and without a look at the library's code.
+Written from the formulas, without torch and without looking at the library's code.
 """
 
 from __future__ import annotations

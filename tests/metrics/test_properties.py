@@ -97,7 +97,7 @@ def test_arrays_and_tensors_give_identical_values(name: str, result: tuple[Tenso
 def test_constant_scores_give_exactly_zero(name: str, result: tuple[Tensor, Tensor]) -> None:
     constant_TT = result[1].expand(len(result[1]), -1)
     unlearned_TT = torch.rand(constant_TT.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    R_TT = constant_TT.tril() + unlearned_TT.triu(1)  # before a task is learned its score may be anything
+    R_TT = constant_TT.tril() + unlearned_TT.triu(1)  # the score of a task before it is learned does not matter
     assert MATRIX_METRICS[name](R_TT).item() == 0.0
 
 

@@ -22,7 +22,7 @@ Build = Callable[[Any, Setting], nn.Module]
 
 
 class Classifier(nn.Module):
-    """An encoder with a head, in the arithmetic of its setting."""
+    """An encoder with a head, in the precision of its setting."""
 
     def __init__(self, encoder: nn.Module, config: Any, setting: Setting) -> None:
         super().__init__()

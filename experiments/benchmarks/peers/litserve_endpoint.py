@@ -1,4 +1,4 @@
-"""The same endpoint on LitServe (https://github.com/Lightning-AI/LitServe), with one worker process.
+"""The endpoint of `peft_endpoint` on LitServe (https://github.com/Lightning-AI/LitServe), with one worker process.
 
 ``python -m experiments.benchmarks.peers.litserve_endpoint BACKBONE NUM_TASKS LENGTH THREADS`` prints its address. LitServe
 passes each request to its worker process, and starts further processes that outlive it if it is killed alone.
