@@ -293,5 +293,5 @@ def test_browser_tests_are_skipped_unless_a_browser_is_required(monkeypatch: pyt
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
         chromium.program()
     monkeypatch.setenv(chromium.REQUIRED, "required")
-    with pytest.raises(pytest.fail.Exception, match="forbids to skip"):
+    with pytest.raises(pytest.fail.Exception, match="forbids skipping"):
         chromium.program()
