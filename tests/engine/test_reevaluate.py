@@ -142,7 +142,9 @@ def test_certified_scores_can_be_measured_once_their_data_is_available(
     assert main(["reevaluate", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "no score in R is missing: nothing was filled in; 1 score (marked c) is certified, not measured. " in shown
-    assert f"The data of task 'one' is available now: continual-petl verify {folder} --data evaluates on it again" in shown
+    assert (
+        f"The data of task 'one' is available now: continual-petl verify {folder} --data evaluates on it again" in shown
+    )
     assert main(["verify", str(folder), "--data"]) == 1
     assert "task 'one': " not in capsys.readouterr().out, "only the rows of 'two' are missing"
 
