@@ -200,7 +200,7 @@ class Session:
         name = name or manifest.counted_split
         if task.kind != manifest.kind:
             raise InputError(
-                f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; restore "
+                f"task {task.name!r}: it was learned with kind {manifest.kind}, but the stream now has {task.kind}; restore "
                 "the old kind, or give the new task another name."
             )
         # These settings are the ones that the task was learned with, whatever the stream says now.

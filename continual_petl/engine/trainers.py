@@ -29,9 +29,9 @@ _OURS = {
     "accumulate_grad_batches": "write training.accumulate",
     "precision": "write training.precision",
     "fast_dev_run": "a bank is committed only after real training; use --dry-run, or limits in a task for fewer rows",
-    "barebones": "it disables the validation scores that choose the best bank",
+    "barebones": "it disables the validation scores by which the best bank is chosen",
     "model_registry": "a run uploads nothing",
-    "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a run can resume from",
+    "val_check_interval": "the best bank is chosen at the end of every epoch, where a run can also resume",
 }
 
 _REFUSALS = (

@@ -1,8 +1,8 @@
 """Decides whether the states below a bank can be computed once for a task, and whether that pays off.
 
 A bank that changes only upper layers reads the same states of the frozen layers below in every epoch. They can be cached
-unless the lower layers are random (dropout). This pays off if each state is read at least twice, since computing it costs one
-pass.
+unless the lower layers are random (dropout). This pays off if each state is read at least twice, since computing the states
+costs one pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
     """Return why the bank or the settings rule out caching the states below a task's bank, or None."""
     sites = bank.sites
     if len(sites.anatomy.stacks) > 1:
-        return f"a pass of family {sites.anatomy.family!r} goes through two stacks, an encoder and a decoder"
+        return f"models of family {sites.anatomy.family!r} have two stacks, an encoder and a decoder"
     if plan.bank.num_prompt_vectors:
         return "its bank has a prompt, which comes before all layers"
     if lowest_layer(bank) == 0:

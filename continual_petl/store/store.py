@@ -67,7 +67,7 @@ class Store(BankFolders):
 
     Args:
         folder: the run folder, created when something is first written.
-        max_manifests: number of manifests that are kept in memory, besides those in use elsewhere, as by cached banks.
+        max_manifests: number of manifests to keep in memory, besides those that cached banks or other objects hold.
         indexed: whether the index may be used; see `continual_petl.store.folder.index`.
     """
 
@@ -130,7 +130,7 @@ class Store(BankFolders):
         return view.missing or []
 
     def _missing(self) -> list[Missing]:
-        # Read them first, so that they cannot name a task that is committed in the meantime.
+        # Read the results first, so that they cannot name a task that is committed in the meantime.
         lines = self.results() if self._taken is not None else results_file.read_without_cells(self.results_file)
         return missing(self.chain(), self.tombstones(), lines)
 
@@ -301,7 +301,7 @@ class Store(BankFolders):
         write_file(self.stream_file, sealed_stream(text))
 
     def write_backbone(self, backbone: Backbone) -> None:
-        """Pin the backbone; `StoreError` if the run already has another one."""
+        """Pin the backbone; raise `StoreError` if the run already has another one."""
         pin_backbone(self.pin_file, backbone)
 
     def pin(self) -> Pin | None:

@@ -38,7 +38,7 @@ def fitting_bank(
         builds, stored = expected.get(name), entries.get(name)
         if _shape_of(builds) != _shape_of(stored):
             raise StoreError(
-                f"task {plan.name!r}: tensor {name}: stored {_describe(stored)}, but its bank's specification builds "
+                f"task {plan.name!r}: tensor {name}: stored {_describe(stored)}, but its bank's specification requires "
                 f"{_describe(builds)}; bank.safetensors and bank.json do not belong together"
             )
     tensors = read()
@@ -48,9 +48,9 @@ def fitting_bank(
 
 
 def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
-    """Return the tensors that a task's specification builds, on the meta device: shapes and dtypes, no storage.
+    """Return the tensors of the bank that a plan describes, on the meta device: shapes and dtypes, no storage.
 
-    Cached, since tasks with the same specification build the same tensors.
+    The result is cached, since tasks with the same specification have the same tensors.
     """
     known = _EXPECTED.setdefault(backbone.model, {})
     generation = None if plan.generation is None else plan.generation.model_dump_json()

@@ -194,7 +194,7 @@ def test_learned_task_is_kept_if_the_stream_changes_its_kind(backbone_folder: Fo
     run = learn(stream(backbone_folder(), tasks), tmp_path / "run")
     assert run.results.status[1][0] == "certified"
     first, _ = run.verify(data=True)
-    assert "it was learned as a classification, but the stream now says regression" in first.problems[0]
+    assert "it was learned with kind classification, but the stream now has regression" in first.problems[0]
     assert all(check.ok for check in run.verify())
 
 

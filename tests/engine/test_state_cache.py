@@ -219,7 +219,7 @@ def test_encoder_decoder_is_an_error_with_on_and_uncached_with_auto(backbone_fol
     backbone = backbone_folder("bart")
     opened = Open(tasks_of(backbone, backbone={"name": str(backbone)}), tmp_path)
     assert opened.decide() is None
-    with pytest.raises(InputError, match="goes through two stacks"):
+    with pytest.raises(InputError, match="have two stacks, an encoder and a decoder"):
         learn(tasks_of(backbone, backbone={"name": str(backbone)}, training={"prefix_cache": "on"}), tmp_path / "run")
 
 

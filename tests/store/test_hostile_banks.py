@@ -175,7 +175,7 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
     assert f"bottleneck {size} is larger than 16" in told(folder)
     prompt = PRESETS["prompt"].modifications[0].model_dump(mode="json") | {"bottleneck": size}
     edit_sealed(folder / MANIFEST, lambda m: m.update(bank={"modifications": [prompt]}))
-    assert "its bank's specification builds" in told(folder)
+    assert "its bank's specification requires" in told(folder)
     plan = Store(folder).plan("one")
     with torch.device("meta"):
         expected = build_bank(plan, _WARM[0].backbone("fp32"), folded=True).tensors()

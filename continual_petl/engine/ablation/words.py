@@ -32,7 +32,7 @@ def remarks(ablation: Ablation) -> list[str]:
         lines.append(f"Layers 0 to {encoder - 1} are the encoder's, {encoder} to {ablation.layers - 1} the decoder's.")
     if len(ablation.modified) < ablation.layers:
         have = ", ".join(map(str, ablation.modified))
-        lines.append(f"The bank has modifications only in layers {have}; removing others changes nothing.")
+        lines.append(f"The bank has modifications only in layers {have}; removing other layers changes nothing.")
     if ablation.stays:
         lines.append(f"Whichever layers are removed, the bank keeps {'; '.join(ablation.stays)}.")
     if not ablation.is_relative:
@@ -53,7 +53,9 @@ def left_off(ablation: Ablation) -> list[str]:
     count, total = ablation.layers, len(ablation.cells)
     if total <= MAX_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
         return []
-    return [f"These are the {MAX_LISTED} lowest of {total:,} spans; --output and --html include all of them."]
+    return [
+        f"These are the {MAX_LISTED} spans with the lowest scores, of {total:,}; --output and --html have all of them."
+    ]
 
 
 def _heat_map(ablation: Ablation) -> Table:

@@ -76,7 +76,7 @@ class LocalRanks:
                 _log.warning("task %r: one of its processes was killed; it resumes from its last checkpoint.", task)
         raise Interrupted(
             f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
-            "system does that when memory runs out: each holds its own backbone. Use fewer devices or a smaller "
+            "usual cause is a lack of memory: each holds its own backbone. Use fewer devices or a smaller "
             "batch_size; the same command resumes from the last checkpoint. (In a script of your own, put learn(...) "
             'under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no process can '
             "start.)",
@@ -96,7 +96,7 @@ class LocalRanks:
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         reported = False
-        # Errors while they start count too: a process that is already fitting would wait forever for those that never start.
+        # Errors at startup count too: a process that is already fitting would wait forever for one that never starts.
         try:
             if not self._slots:
                 self._start()
@@ -127,7 +127,7 @@ class LocalRanks:
             "MASTER_PORT": str(find_free_network_port()),
             "WORLD_SIZE": str(self.world_size),
             "NODE_RANK": "0",
-            # Lightning would choose another number, which would change the last bits.
+            # Lightning would choose another number of threads, which would change the last bits of the bank.
             "OMP_NUM_THREADS": str(self._brief.num_threads),
         }
         self._slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]

@@ -134,7 +134,7 @@ def persisted(workers: Workers, task: str) -> Report:
             _log.warning("task %r: its worker %s; the task resumes from its last checkpoint in a new one.", task, how)
     what = "its worker was killed" if began else "its worker ended before it could begin (see any errors above)"
     message = (
-        f"task {task!r}: {what} {1 + workers.retries} times. The system does that when memory runs out: "
+        f"task {task!r}: {what} {1 + workers.retries} times. The usual cause is a lack of memory: "
         "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
         'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported; otherwise no '
         "worker can start.) The progress of the other tasks is saved, and the same command resumes."

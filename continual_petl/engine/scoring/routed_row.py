@@ -1,4 +1,4 @@
-"""One row of R-routed: how well the rows of learned tasks are predicted without a task name, after a new task.
+"""One row of R-routed: how well the rows of learned tasks are predicted without a task name, after a new task is learned.
 
 Predictions with a named task never change. Predictions without one can, if a new task resembles an earlier one, so they are
 measured again after each task. The states of the frozen backbone are the same every time and are kept in memory.
@@ -143,5 +143,6 @@ def _low(cell: RoutedCell) -> list[str]:
     others = ", ".join(f"{task} {count}" for task, count in cell.chosen.items() if task != cell.task)
     return [
         f"task {cell.task!r}: without its name, only {share:.1%} of its {cell.num_examples} {cell.split} rows are recognised "
-        f"as its own (others: {others}): the frozen backbone hardly tells them apart. Name the task, or use another backbone."
+        f"as its own (others: {others}): the frozen backbone hardly tells these tasks apart. "
+        "Name the task, or use another backbone."
     ]

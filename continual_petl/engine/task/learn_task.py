@@ -1,4 +1,4 @@
-"""Learn one task: a fresh bank, a fresh optimizer, a fresh Trainer; resumable; committed with its certificate."""
+"""Learn one task with a fresh bank, optimizer and Trainer, or resume it, and commit the bank with its certificate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def learn_task(
     request: StopRequest,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
-    """Learn a task and commit it; if the store already has it, it is replaced.
+    """Learn a task and commit its bank, which replaces the old one if the task is being learned again.
 
     Args:
         session: the run.
@@ -64,7 +64,7 @@ def learn_task(
 
 
 def commit_bank(session: Session, learned: TrainedBank) -> dict[str, float]:
-    """Commit a learned bank; if the store already has it, it is replaced. Returns the seconds by phase."""
+    """Commit a learned bank, which replaces the old one if the task was learned again; return the seconds by phase."""
     clock, store, plan = Clock(), session.store, learned.plan
     replaces = plan.name in session.replacing and store.has(plan.name)
     commit_task(store, plan, learned.bank, learned.backbone, learned.evidence, replaces=replaces)

@@ -5,7 +5,7 @@ more than `MARGIN` standard errors (`HEAD_START` after a share of the task's ste
 tie or a difference that a few rows make by chance. What was learned in these fits is discarded: the bank is then trained
 exactly as if the stream had named the starting point. The choice is saved before training begins, so a resumed task keeps it.
 
-The earlier tasks make a difference here: with ``auto``, the order of the stream may change a bank.
+With ``auto``, a bank depends on earlier tasks, so the order of the stream may change it.
 """
 
 from __future__ import annotations

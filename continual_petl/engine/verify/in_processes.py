@@ -41,14 +41,14 @@ class Checks(Protocol):
         """Return how many processes are worth starting, this one included."""
 
     def divide(self, jobs: int) -> Order:
-        """Share this process's threads with others, until `alone`; return what they need."""
+        """Share this process's threads with others, until `alone` is called; return the settings that they need."""
 
     def alone(self) -> None:
         """Use all threads again."""
 
 
 class Order(Protocol):
-    """What another process needs to check as this one would; it is pickled."""
+    """The settings, sent by pickle, that another process needs to check tasks as this one would."""
 
     def checker(self) -> Checks:
         """Create the checker in that process."""

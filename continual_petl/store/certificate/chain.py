@@ -67,7 +67,7 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 def counting(
     tombstones: Sequence[Tombstone], links: Iterable[Link], committed: Callable[[int], bool]
 ) -> list[Tombstone]:
-    """Return the tombstones in effect: all but the newest, if it makes way for a bank that was never written.
+    """Return the tombstones in effect: all of them, except the newest if the bank that it makes way for was never written.
 
     If the process is killed after writing such a tombstone but before writing the new bank, the old bank stays and is
     still live.
@@ -114,14 +114,14 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
-                    "folder was restored after other tasks were learned, copied in from another run, or a bank.json was "
+                    "folder was restored after other tasks were learned or copied in from another run, or a bank.json was "
                     f"edited{chain.ways(here, 'Drop')}; no task can be learned until this is fixed",
                 )
             elif not chain.continues(link):
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} names a different predecessor than the one in the store; a task was "
-                    "removed, reordered, or its bank.json edited, or a tombstone was removed. Restore it from a copy (entry "
+                    "removed or reordered, a bank.json was edited, or a tombstone was removed. Restore it from a copy (entry "
                     f"number {index - 1} of the chain){chain.ways([link], 'Or drop')}; no task can be learned until this is "
                     "fixed",
                 )

@@ -100,7 +100,7 @@ class Manifest(PlanFields):
                 f"generation: required for generative kinds without options, not allowed otherwise; kind is {self.kind}"
             )
         if self.chat is not None and self.kind != "causal-lm":
-            raise ValueError(f"chat: only a causal-lm has it; kind is {self.kind}")
+            raise ValueError(f"chat: only tasks of kind causal-lm have it; kind is {self.kind}")
         if is_own(self.metric) != (self.metric_code is not None):
             raise ValueError(
                 f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; only a function has code"

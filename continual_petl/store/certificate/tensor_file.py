@@ -117,10 +117,10 @@ def check_digests(
         state = "is in the manifest but not in the file" if name in entries else "is not in the manifest"
         raise Damaged(
             Finding(
-                message=f"{what}: {path}: tensor {name} {state}; one of the two files was replaced",
+                message=f"{what}: {path}: tensor {name} {state}; the file or the manifest was replaced",
                 file=str(path),
                 tensor=name,
-                cause="one of the two files was replaced",
+                cause="the file or the manifest was replaced",
             )
         )
     for name in sorted(tensors):

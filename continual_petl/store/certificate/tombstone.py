@@ -70,7 +70,7 @@ def tombstone_file(folder: Path, index: int) -> Path:
 
 
 def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
-    """Write a tombstone; from then on the bank it names does not count, even if its folder still exists."""
+    """Write a tombstone; from then on the bank it names is not part of the run, even if its folder still exists."""
     make_folder(folder)
     write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
 

@@ -47,7 +47,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def listing(folder: Path | str, look: Callable[[str], object]) -> object:
-    """Return a value that changes when a folder in the store does: its inode, and ``look`` of each of its `entries`.
+    """Return a value that changes when a folder in the store does: its inode, and ``look``'s result for each of `entries`.
 
     Never raises: a folder that cannot be listed has a different value from one that can. A thousand bank folders take about
     ten milliseconds.

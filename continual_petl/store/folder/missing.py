@@ -2,8 +2,8 @@
 
 A gap shows in the chain: the entry after it names a predecessor that does not exist. The chain cannot show that its newest
 entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its position in
-the chain and the seal of its certificate. As long as anything is missing, nothing is committed: a new entry could take its
-position, and then neither could be dropped or restored without breaking the chain.
+the chain and the seal of its certificate. As long as an entry is missing, nothing is committed: a new entry could take its
+position, and then neither of the two could be dropped or restored without breaking the chain.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Missing:
             )
         if self.replaces:
             return (
-                f"task {self.task!r} was replaced{where}, but its bank is missing. If a kill interrupted the replacement, "
+                f"task {self.task!r} was replaced{where}, but its bank is missing. If the process was killed meanwhile, "
                 f"the next command that learns restores the old bank; otherwise restore {path} from a copy, or drop it on "
                 f"purpose with {drop}. {until}"
             )

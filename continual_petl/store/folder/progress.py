@@ -88,7 +88,7 @@ def check_checkpoint(path: Path) -> None:
     except Exception as error:  # torch and its unpickler may raise almost anything for invalid bytes
         damaged(path, f"it is not a checkpoint: {type(error).__name__}: {str(error)[:200]}", error)
     if wrong:
-        damaged(path, f"it is not a checkpoint: {wrong[0]} is not what Lightning writes")
+        damaged(path, f"it is not a checkpoint: {wrong[0]} has the wrong type")
 
 
 def write_bank(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -113,7 +113,7 @@ def append_results(path: Path, lines: Sequence[Line]) -> None:
 
 
 def read_results(path: Path) -> list[Line]:
-    """Return every committed line, oldest first; a torn last line was never committed and does not count.
+    """Return every committed line, oldest first; a torn last line was never committed and is left out.
 
     Raises:
         StoreError: naming the damaged line.

@@ -69,8 +69,8 @@ def decode_probe(
 ) -> dict[str, Tensor]:
     """Return the token ids that a generative task generates for a probe, at most eight per row; empty for other tasks.
 
-    They are found by search even if the task samples: random draws would prove nothing about the bank. Stop strings are
-    ignored: they need a tokenizer, which a certificate does not have.
+    A task that samples is searched without sampling here, since random draws would prove nothing about the bank. Stop strings
+    are ignored: they need a tokenizer, which a certificate does not have.
 
     Shape:
         ``(8, 8)`` int64, padded with -1.
