@@ -113,7 +113,7 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
 
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
-    """Return the Python files that ``auto_map`` names; keys of files in another repository start with that one's name."""
+    """Return the Python files that ``auto_map`` names; keys of files in other repositories start with the repository."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}
@@ -137,7 +137,7 @@ def _parts(index: Path) -> list[str]:
 
 def _gone(name: str, file: str) -> InputError:
     return InputError(
-        f"backbone {name!r}: its {file} is no longer where it was loaded from, so it cannot be compared. Put the file back, "
+        f"backbone {name!r}: its {file} is no longer where it was loaded from, so its digest is unknown. Put the file back, "
         "or load the backbone again."
     )
 

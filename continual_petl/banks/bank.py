@@ -76,7 +76,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def initialise(self, model: nn.Module, seed: int) -> None:
-        """Draw fresh forms and head, and copy the backbone's values into the bank's own parameters.
+        """Initialise the forms and the head, and copy the backbone's values into the bank's own parameters.
 
         Every tensor has its own generator, seeded by its name: the same seed gives the same bank regardless of what was
         drawn before.
@@ -105,7 +105,7 @@ class Bank(nn.Module):
             banks: the tensors of each bank, in the order of ``spec.fuse``; their heads are not read.
 
         Raises:
-            ValueError: if their number or shapes differ from what the specification says.
+            ValueError: if their number or shapes do not match the specification.
         """
         if len(banks) != len(self.spec.fuse):
             raise ValueError(f"got {len(banks)} banks, but this bank reads {len(self.spec.fuse)}")
@@ -156,7 +156,7 @@ class Bank(nn.Module):
         return torch.stack(terms).sum() if terms else None
 
     def covered(self) -> list[str]:
-        """Return the names of the backbone parameters that the bank has a copy of, or a difference for."""
+        """Return the names of the backbone parameters that the bank has a copy of, or adds a difference to."""
         names = [name for _, form, group in self._groups() for name in form.covered(group)]
         return [name.replace("/", ".") for name in self.own] + names
 
@@ -209,7 +209,7 @@ def _check_codes(spec: BankSpec, names: Sequence[str], parameters: Mapping[str, 
     codes = next((name for name in names if is_quantised(parameters[name])), None)
     if codes is not None:
         raise refuse_parts(
-            f"bank: it trains a copy of, or a difference for, weights such as {codes!r}", "codes have no gradient"
+            f"bank: it trains a copy of, or a difference to, weights such as {codes!r}", "codes have no gradient"
         )
     quantised = any(map(is_quantised, parameters.values()))
     formed = [m for m in spec.modifications if quantised and not m.config.copies]

@@ -1,4 +1,4 @@
-"""Cuts one pass in two: the states below a layer, and a pass that resumes from given states.
+"""Cuts a forward pass in two: one part computes the states below a layer, the other resumes from given states.
 
 Nothing in a frozen model changes below the lowest layer that a bank touches, so the states there can be computed once and
 reused, in later epochs and for other banks on the same rows. While a pass is cut, the ``forward`` of some layers is replaced
@@ -167,7 +167,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Return the states with which a layer is called."""
     states = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(states, Tensor):
-        raise TypeError("the model does not call its layers with token states first")
+        raise TypeError("the model does not pass token states as the first argument of its layers")
     return states
 
 

@@ -119,9 +119,9 @@ def _routed(results: Results) -> list[str]:
         return []
     found = routed.after(len(routed.tasks))
     meanings = {
-        "routing_accuracy": f"of rows are routed to their task when none is named ({len(routed.tasks):,} tasks)",
-        "accuracy": "of rows are predicted correctly when no task is named",
-        "routing_loss": "mean drop of `routing` from its best; not forgetting, since named predictions are unchanged",
+        "routing_accuracy": f"share of rows routed to their task when none is named ({len(routed.tasks):,} tasks)",
+        "accuracy": "share of rows predicted correctly when no task is named",
+        "routing_loss": "mean drop of `routing` from its best; not forgetting: predictions with a named task are unchanged",
     }
     heads = dict(zip(meanings, ("routing", "routed ACC", "rout. loss"), strict=True))
     return [
@@ -170,7 +170,7 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
     first = 0 if len(rows) <= WHOLE_UP_TO else len(rows) - NEWEST
     if first:
         before = rows[first - 1]
-        parameters, share = f"{before.stored:,}", f"{before.stored / before.full_copies:.2%} of each"
+        parameters, share = f"{before.stored:,}", f"{before.stored / before.full_copies:.2%} of {first:,} copies"
         table.add_row(f"the first {first:,}", parameters, share, f"{before.cumulative_bytes:,}", "")
     for row in rows[first:]:
         seconds = results.seconds.get(row.task)

@@ -160,7 +160,7 @@ def read_sums(store: Store, task: str) -> TaskSums | None:
     """Return a task's certified routing statistics; None if it stored none.
 
     Raises:
-        StoreError: if they are not those that were certified, or this release cannot read them.
+        StoreError: if they do not match the certificate, or this release cannot read them.
     """
     stored = store.router_sums(task)
     if stored is None:

@@ -37,10 +37,10 @@ _FORMS = {
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only what browsers and cameras write: Pillow starts other programs to read some of the other formats."""
 _MAX_PIXELS = 2**25
-"""A file of a few bytes can expand to gigabytes of pixels; this many take about 400 MB while they are resized."""
+"""A file of a few bytes can expand to gigabytes of pixels; this number of pixels takes about 400 MB during resizing."""
 _UNNAMED = (
-    "a text, a list of two texts, or an object with keys text, text and text_pair, source, tokens, image, or messages "
-    "(source and messages also with options)"
+    "a text, a list of two texts, or an object with the keys of one kind of task: text, optionally with text_pair; source or "
+    "messages, optionally with options; tokens; or image"
 )
 
 
@@ -51,8 +51,8 @@ class PredictRequest(BaseModel):
 
     inputs: str | dict[str, Any] | list[Any] = Field(
         description="One row, or a list of rows. A row is a text; a list of two texts (pairs); a list of words "
-        "(token-classification); or an object with the keys text, text and text_pair, source, tokens, image (base64), or "
-        "messages (a list of {role, content}); source and messages with options, if each row has its own.",
+        "(token-classification); or an object with the keys text (and text_pair), source, tokens, image (base64), or "
+        "messages (a list of {role, content}). If each row has its own options: source or messages, and options.",
         examples=[["How far is the moon?"]],
     )
     task: str | list[str | None] | None = Field(
@@ -61,7 +61,8 @@ class PredictRequest(BaseModel):
     )
     unknown: Literal["reject", "nearest"] | None = Field(
         default=None,
-        description="For rows without a task that resemble no task's rows: no prediction, or the most probable task's.",
+        description="What rows get that have no task name and resemble no task's rows: no prediction (reject), or that of "
+        "the most probable task (nearest).",
     )
     stream: bool = Field(
         default=False,
@@ -260,7 +261,7 @@ def _check_texts(row: Row, number: int, most: int) -> None:
     if length > most:
         raise bad_row(
             number,
-            f"{length:,} characters; at most {most:,} allowed: shorten it",
+            f"{length:,} characters; at most {most:,} are allowed: shorten it",
             status=413,
             code="too_many_characters",
         )

@@ -69,7 +69,9 @@ class ServeSettings:
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}; must be an integer of at least 1")
         if self.resident_bytes is not None and self.resident_bytes < 0:
-            raise InputError(f"resident_bytes: got {self.resident_bytes}; must be an integer of at least 0 (one bank)")
+            raise InputError(
+                f"resident_bytes: got {self.resident_bytes}; must be an integer of at least 0 (0: one bank is kept)"
+            )
         for name in self.allowed_hosts:
             if not name or "*" in name.removeprefix("*."):
                 raise InputError(

@@ -263,5 +263,5 @@ def test_other_threads_wait_for_a_cut_pass() -> None:
 
 
 def test_layer_without_states_as_first_argument_is_refused() -> None:
-    with pytest.raises(TypeError, match="the model does not call its layers with token states first"):
+    with pytest.raises(TypeError, match="the model does not pass token states as the first argument of its layers"):
         layer_cut._read((), {"attention_mask": torch.ones(1, 4)})

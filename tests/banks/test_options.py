@@ -31,7 +31,7 @@ LORA = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank":
         ({"modifications": [{**PREFIX, "reparametrise": "mlp", "init": "houlsby"}]}, "init houlsby has no effect on"),
         (
             {"modifications": [{"form": "additive", "modifies": "bias", "init": "bert"}]},
-            "init bert has no effect on additive on bias, insertion None, composition add; options that have one: none",
+            "init bert has no effect on additive on bias, insertion None, composition add; options with an effect: none",
         ),
         (
             {"preset": "prompt", "layers": "top-1"},

@@ -206,7 +206,7 @@ def test_long_table_has_all_rows_as_data_and_the_first_in_the_document(facts: Ru
     certificates = page[page.index('<section id="certificates"') :]
     assert certificates.count('<th scope="row"') == table.page
     assert f"These are the first {table.page} of {count:,} rows; the others need JavaScript." in certificates
-    assert "the first rows of long tables are here without it" in page
+    assert "the first rows of long tables are shown without it" in page
     assert not table_of(many(facts, MAX_ROWS), "Certificates").is_long
 
 

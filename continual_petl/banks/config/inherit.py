@@ -20,9 +20,9 @@ def none_is_learned(task: str) -> BankSpec | None:
 def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned = none_is_learned) -> BankSpec:
     """Return the full specification of a task's bank.
 
-    A bank with only ``start_from`` takes the settings of the other task's bank: those it was learned with, or else those in
-    the stream, which may in turn be taken from a third task. Its scope is always ``task``. A fused bank takes the settings
-    of the banks that it reads.
+    A bank with only ``start_from`` takes the settings of the other task's bank: as it was learned, or, if it has not been
+    learned, as in the stream, where they may come from a third task. Its scope is always ``task``. A fused bank takes the
+    settings of the banks that it reads.
 
     Args:
         task: one of ``choices``.
@@ -69,9 +69,9 @@ def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> Ba
         if spec is None or (why := spec.why_not_fused) is not None:
             why = ITSELF_FUSED if spec is None else why
             raise InputError(
-                f"{where}: the bank of {name!r} cannot be fused with others, since {why}. Banks of form bottleneck can "
-                "(presets such as pfeiffer or parallel, or houlsby with layernorms: frozen), with frozen LayerNorms and "
-                f"scope: task: leave {name!r} out of fuse, or learn it with such a bank."
+                f"{where}: the bank of {name!r} cannot be fused with others, since {why}. Only banks of form bottleneck, "
+                "with frozen LayerNorms and scope: task, can be fused (presets such as pfeiffer or parallel, or houlsby with "
+                f"layernorms: frozen): leave {name!r} out of fuse, or learn it with such a bank."
             )
         found[name] = spec
     first = found[names[0]]

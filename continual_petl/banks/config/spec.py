@@ -28,7 +28,7 @@ from continual_petl.banks.config.legal import LEGAL, NEEDS, Form, nearest
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
 Reparametrisation = Literal["none", "mlp", "lstm"]
-# Bounds for untrusted files, far above any sensible value: a specification causes memory to be allocated.
+# Bounds for untrusted files, far above any sensible value: memory is allocated for the sizes in a specification.
 MAX_SIZE = 2**20
 MAX_DEPTH = 100
 MAX_MODIFICATIONS = 64
@@ -122,7 +122,7 @@ class Modification(FrozenModel):
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Digests of specifications older than these options stay the same.
+        # So that specifications written before these options existed keep their digests.
         tree: dict[str, Any] = handler(self)
         fields = type(self).model_fields
         return {k: v for k, v in tree.items() if k not in _ADDED_LATER or v != fields[k].default}
@@ -150,7 +150,7 @@ class Modification(FrozenModel):
                 needs = f" without {NEEDS[name]}" if name in self.known_options else ""
                 raise ValueError(
                     f"{name} {getattr(self, name)} has no effect on {self.form} on {self.modifies}, insertion "
-                    f"{self.insertion}, composition {self.composition}{needs}; options that have one: "
+                    f"{self.insertion}, composition {self.composition}{needs}; options with an effect: "
                     f"{', '.join(sorted(self.options)) or 'none'}"
                 )
         self.config.check(self)
@@ -202,14 +202,14 @@ class BankSpec(FrozenModel):
     scope: Literal["task", "shared"] = "task"
     """task: a fresh bank for every task. shared: one bank is trained on all tasks in turn (the forgetting baseline)."""
     start_from: StartFrom | None = None
-    """The task whose bank this one is initialised from, several whose banks are averaged, or auto."""
+    """The task whose bank this one is initialised from, several tasks whose banks are averaged, or auto."""
     fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] = ()
     """The tasks whose banks this one reads and combines by attention; these banks have the same modifications and layers."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = handler(self)
-        # Digests of specifications older than these keys stay the same.
+        # So that specifications written before these keys existed keep their digests.
         return {k: v for k, v in tree.items() if v or k not in ("start_from", "fuse")}
 
     @model_validator(mode="after")
@@ -225,7 +225,9 @@ class BankSpec(FrozenModel):
             config.check_bank(self)
         outside = all(m.config.outside for m in self.modifications) and self.layernorms == "frozen"
         if outside and self.layers != "all":
-            raise ValueError(f"layers {self.layers} has no effect, since no part of this bank is in a layer: remove it")
+            raise ValueError(
+                f"layers {self.layers} has no effect, since no part of this bank is in a layer: remove layers"
+            )
         folding = [m.form for m in self.modifications if m.folds]
         if self.scope == "shared" and folding:
             raise ValueError(

@@ -1,9 +1,9 @@
 """The interface of forms: building, attaching, batching rows of several banks, folding and merging.
 
 There is one object per form; its description without torch is in `continual_petl.banks.config`. A bank holds the
-modules of each modification in a `ModuleDict`, the group of that modification. A form acts on a pass in one of four ways:
-deltas of token states (`placements`), keys and values inside attention (`prefixes`), vectors before the input (`prompt`),
-and differences to parameters (`differences`).
+modules of each modification in a `ModuleDict`, the group of that modification. A form changes the forward pass in one of
+four ways: by deltas of token states (`placements`), keys and values inside attention (`prefixes`), vectors before the input
+(`prompt`), or differences added to parameters (`differences`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Form:
         return None
 
     def covered(self, group: nn.ModuleDict) -> list[str]:
-        """Return the names of the backbone parameters that a group has differences for."""
+        """Return the names of the backbone parameters that a group adds differences to."""
         return []
 
     def differences(self, group: nn.ModuleDict) -> dict[str, Tensor]:
@@ -178,4 +178,4 @@ def check_size(name: str, size: int | None, limit: int, what: str) -> None:
     """Raise `InputError` if a size is larger than a width of the backbone allows."""
     assert size is not None, "checked by the specification"
     if size > limit:
-        raise InputError(f"bank: {name} {size} is larger than {limit}, {what}: give {name} at most {limit}.")
+        raise InputError(f"bank: {name} {size} is larger than {limit}, {what}: set {name} to at most {limit}.")

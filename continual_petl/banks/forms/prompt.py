@@ -120,8 +120,8 @@ def _width(sites: Sites) -> int:
     prompt = sites.anatomy.prompt
     if prompt is None:
         raise InputError(
-            f"bank: prompts are not supported for family {sites.anatomy.family!r}, whose anatomy has no place for them: "
-            "choose another form."
+            f"bank: prompts are not supported for family {sites.anatomy.family!r}, whose anatomy does not say where to "
+            "insert them (Anatomy.prompt is None): choose another form."
         )
     if prompt.norm is not None:
         # A family that does not normalise its embeddings has a dropout there.

@@ -25,7 +25,7 @@ def in_words(count: int) -> str:
 def task_bars(
     tasks: Sequence[str], parts: Mapping[str, Sequence[float | None]], *, y: str, number: str, unit: str
 ) -> Drawing:
-    """Return a bar for each task, or each few tasks, divided into parts.
+    """Return a bar for each task, or for every few tasks, divided into parts.
 
     Args:
         tasks: their names, in the order they were learned.
@@ -49,7 +49,7 @@ def task_bars(
         )
         for place, (words, values) in enumerate(parts.items())
     ]
-    axis = {"title": {"text": f"task, by number; a bar for {size:,} of them"}} if size > 1 else task_axis(tasks)
+    axis = {"title": {"text": f"task, by number; {size:,} tasks per bar"}} if size > 1 else task_axis(tasks)
     return drawing(traces, xaxis=axis, y=y, barmode="stack", bargap=0.1)
 
 

@@ -137,4 +137,4 @@ def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> Drawing:
         )
         for number, (name, of, dash) in enumerate(drawn)
     ]
-    return drawing(traces, x="share of the fit, in %", y="validation score")
+    return drawing(traces, x="share of training, in %", y="validation score")

@@ -25,7 +25,7 @@ def _newest(facts: RunFacts) -> RoutedResults | None:
 
 def _of_newest(routed: RoutedResults) -> str:
     count = len(routed.tasks)
-    return f" The newest {MAX_TASKS} of {count:,} tasks." if count > MAX_TASKS else ""
+    return f" Only the newest {MAX_TASKS} of {count:,} tasks are shown." if count > MAX_TASKS else ""
 
 
 def _routing_words(facts: RunFacts) -> str:
@@ -35,10 +35,11 @@ def _routing_words(facts: RunFacts) -> str:
     shares = {name: number(value) for name, value in found.items()}
     return (
         "Share of each task's rows (column) that are recognised as its own after learning each task (row), when no task is "
-        f"named. At the end {shares['routing_accuracy']} are routed to their task, {shares['within_task_accuracy']} of "
-        f"those are predicted correctly, as are {shares['accuracy']} of all rows; average incremental accuracy is "
-        f"{shares['average_incremental_accuracy']}. {shares['unknown']} do not resemble the rows of any task. Routing "
-        f"loss is {shares['routing_loss']}: named predictions are unchanged, so it is not forgetting.{_of_newest(routed)}"
+        f"named. Means over all tasks at the end: {shares['routing_accuracy']} of the rows are routed to their task, "
+        f"{shares['accuracy']} are predicted correctly, and {shares['unknown']} do not resemble the rows of any task. Of the "
+        f"rows routed to their task, {shares['within_task_accuracy']} are predicted correctly. Average incremental accuracy "
+        f"is {shares['average_incremental_accuracy']}. Routing loss is {shares['routing_loss']}; it is not forgetting, since "
+        f"predictions with a named task are unchanged.{_of_newest(routed)}"
     )
 
 

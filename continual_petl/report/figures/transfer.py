@@ -1,4 +1,4 @@
-"""What later tasks gained from earlier banks: the gain over a fresh bank after the short fits of ``start_from: auto``."""
+"""What later tasks gained from earlier banks: the gain over a fresh bank after the short trials of ``start_from: auto``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _words(facts: RunFacts) -> str:
     results = facts.results
     helped = sum(gain > 0 for gain in results.gains.values())
     return (
-        "Validation score of the starting point that was taken, minus that of a fresh bank after as many steps. An "
+        "Validation score of the chosen starting point, minus that of a fresh bank after the same number of steps. An "
         f"earlier bank, or an average of several, was better for {helped} of {counted(len(results.gains), 'task')}; the mean "
         f"gain is {number(results.mean_gain)}. It shows how a task begins, not how it ends: more training narrows the gap."
         + in_words(len(results.tasks))

@@ -39,7 +39,7 @@ def sections(runs: Sequence[Named]) -> list[Section]:
         Shown(
             name=what.lower(),
             caption=f"{title} after each task",
-            words="; ".join(f"{name}: {number(_at_end(facts)[what])}" for name, facts in runs) + ", at the end.",
+            words="At the end: " + "; ".join(f"{name}: {number(_at_end(facts)[what])}" for name, facts in runs) + ".",
             figure=comparison.over_time(runs, what),
         )
         for what, title in {"ACC": "Mean score", "forgetting": "Forgetting", "BWT": "Backward transfer"}.items()
@@ -53,7 +53,7 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     cost = Shown(
         name="cost",
         caption="What the scores cost",
-        words="Mean score at the end against the parameters added: up and to the left is better.",
+        words="Mean score at the end, plotted against the parameters added: up and to the left is better.",
         figure=comparison.cost(runs),
     )
     lines = [*(f"{name}: {verdict_and_mood(facts)[0]}" for name, facts in runs), *differences(runs)]

@@ -194,7 +194,7 @@ const letGo = () => {
 };
 
 // So that a saved page or a full-page screenshot is complete without scrolling, figures further away are drawn too, one at a
-// time while the browser is idle and the reader does not scroll. Only hidden figures wait until they are opened.
+// time while the browser is idle and the reader is not scrolling. Only hidden figures wait until they are opened.
 const idle = (act) => (globalThis.requestIdleCallback ? requestIdleCallback(act, { timeout: 1000 }) : setTimeout(act, 50));
 const isShown = (element) => element.isConnected && element.clientWidth > 0 && !element.closest("details:not([open])");
 let scrolled = -Infinity;

@@ -1,4 +1,4 @@
-// The theme: the system's preference, until the button changes it. It runs in the head, so that the page does not flash.
+// The theme: the system's preference, until the button changes it. Set in the head, so that the page does not flash.
 const root = document.documentElement;
 const system = matchMedia("(prefers-color-scheme: dark)");
 const KEPT = "continual-petl-theme";
