@@ -1,4 +1,4 @@
-"""The matrix products of one training step: a lower bound on the time of any implementation in this arithmetic.
+"""The matrix products of one training step: a lower bound on the time of any implementation in this precision.
 
 All products that a step cannot avoid are included: forward through every layer, backward to the lowest modified place
 (gradients of states, but not of frozen weights), and all products of the bank. There are as many weights as in the model,

@@ -74,7 +74,7 @@ def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) 
 def passes(
     backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
 ) -> dict[str, Pass]:
-    """Return passes over one batch: the bare backbone, one task, and as many tasks as each of ``numbers`` says.
+    """Return passes over one batch: for the bare backbone, for one task, and for each number of tasks in ``numbers``.
 
     If there are more tasks than rows, each call takes the next group of tasks in turn.
     """

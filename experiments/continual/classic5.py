@@ -29,7 +29,7 @@ STREAM = Stream(
 
 STUDY = Study(
     name="continual/classic5",
-    title="Five tasks in three orders: banks against one sequentially trained model",
+    title="Five tasks in three orders: banks compared with one sequentially trained model",
     plan=STREAM.plan,
     body=partial(body, STREAM, FIVE),
     figures=partial(figures, STREAM),

@@ -28,10 +28,11 @@ from experiments.studies.study import Claim
 
 _DEFINED = """\
 ACC, BWT, forgetting (the largest score since a task was learned minus the last one, Chaudhry et al. 2018), learning
-accuracy (mean of the diagonal of R), intransigence (joint training minus the diagonal, mean over tasks; the joint model has
-learned all tasks, not only those up to k) and FWT in the form that measures plasticity (the diagonal minus the full copy of
-that task alone, from the second task on). GEM's FWT needs the score of a task before it was learned, when it has no head
-yet, so it is not defined here. All are computed from R by `continual_petl.metrics`."""
+accuracy (mean of the diagonal of the result matrix R), intransigence (score of joint training minus the diagonal, mean over
+tasks; the joint model has learned all tasks, not only those up to the current one) and FWT in the form that measures
+plasticity (the diagonal minus the score of a full copy for that task alone, from the second task on). GEM's FWT needs the
+score of a task before it was learned, when it has no head yet, so it is not defined here. All are computed from R by
+`continual_petl.metrics`."""
 
 
 def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book: Book) -> str:
@@ -128,7 +129,10 @@ def _tasks(measures: Measures) -> str:
             last, first = _scores(measures, method, task)
             cells.append(shown(mean_of(last)) + (f" ({shown(mean_of(first))})" if method.ordered else ""))
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
-    said = "Mean and s / sqrt(runs) over all runs; for order-dependent methods the spread is mostly due to a task's position."
+    said = (
+        "Mean and standard error, s / sqrt(runs), over all runs; for order-dependent methods, the spread is mostly due to "
+        "the position of the task."
+    )
     return "\n".join([*rows, "", said])
 
 
@@ -161,7 +165,7 @@ def _rates(measures: Measures) -> str:
 
 
 def figures(stream: Stream, scale: Scale, book: Book) -> dict[str, Figure]:
-    """Return the figures: the score of the first task over the stream, and ACC against stored parameters."""
+    """Return the figures: the score of the first task over the stream, and ACC plotted against the parameters kept."""
     measures = Measures(stream, scale, book)
     return {"score of the first task": _over_stream(measures), "ACC against parameters kept": _against_size(measures)}
 
@@ -212,7 +216,7 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
         ),
         Claim(
             claim="One body that is fine-tuned on one task after another forgets",
-            found=f"a drop of {shown(forgetting)} points from the best score of each task to its last",
+            found=f"a drop of {shown(forgetting)} points from the best score of each task to its last score",
             holds=findings.clear(forgetting),
             why="each task has its own head, which reduces forgetting, while published work often shares one head; "
             "the learning rate is the best one for tasks learned alone, which may forget more than a lower one. "
@@ -225,8 +229,8 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
         if ours is not None and other is not None:
             rows.append(
                 Claim(
-                    claim=f"Houlsby banks {'are above' if better else 'are near'} {method.name}",
-                    found=f"ACC {shown(ours)} against {shown(other)}",
+                    claim=f"Houlsby banks {'score higher than' if better else 'come close to'} {method.name}",
+                    found=f"ACC {shown(ours)} vs. {shown(other)}",
                     holds=ours.value > other.value if better else ours.value > other.value - NEAR,
                     why=_why(stream, method, better),
                 )
@@ -237,8 +241,8 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
 def _why(stream: Stream, method: Method, better: bool | None) -> str:
     if method is REPLAY:
         return f"replay keeps {stream.remembered} rows of each task, and uses the rate of full copies"
-    return "" if better else f"near: less than {NEAR:g} points below"
+    return "" if better else f"close: less than {NEAR:g} point below"
 
 
 NEAR = 1.0
-"""Points."""
+"""Maximum distance that counts as close, in points."""

@@ -58,8 +58,8 @@ def orders(measures: Measures) -> str:
         told += len(one)
         differ += [f"{task} of {method.name}" for task in one if one[task] != other.get(task)]
     if not told:
-        return "It is not known yet whether banks are the same in two orders."
-    missing = f" Not known yet for {', '.join(wanting)}." if wanting else ""
+        return "No bank has been learned in two orders yet, so they cannot be compared."
+    missing = f" Not learned in two orders yet: {', '.join(wanting)}." if wanting else ""
     if differ:
         return (
             f"**The digests of {len(differ)} of {told} banks differ between two orders: {', '.join(differ)}.**{missing}"

@@ -155,7 +155,7 @@ class Stream:
     limits: Limits
     """Maximum rows per split."""
     crossed: bool
-    """Whether every order is learned with every seed, or each seed with one order."""
+    """Whether every order is learned with every seed; if not, each seed is used with one order."""
     further: Callable[[Stream, Scale, Book], list[Trial]] | None = None
     """Trials that belong to no method, run last."""
 

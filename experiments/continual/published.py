@@ -40,8 +40,10 @@ FIVE = (
             Published("A-GEM", "66.9", f"Progressive Prompts; {_NOTE}"),
             Published("MBPA++", "70.6", f"Progressive Prompts; {_NOTE}", "70.7 in the original, 74.2 in LAMOL's rerun"),
             Published("LAMOL", "76.5", _NOTE, "GPT-2, not BERT"),
-            Published("IDBR", "76.3", _NOTE, "78.1 in a later comparison of unclear setting"),
-            Published("Progressive Prompts", "77.9", _NOTE, "knows the task; 79.9 in a later one of unclear setting"),
+            Published("IDBR", "76.3", _NOTE, "78.1 in a later comparison, setting unclear"),
+            Published(
+                "Progressive Prompts", "77.9", _NOTE, "given the task; 79.9 in a later comparison, setting unclear"
+            ),
         ),
     ),
     Table(
@@ -56,7 +58,7 @@ FIVE = (
                 "O-LoRA", "75.8", _OLORA, "the released scripts write the task's name into every prompt, in tests too"
             ),
             Published("Progressive Prompts", "75.1", _OLORA, f"is given the task; {_FEW}"),
-            Published("fine-tuning per task", "70.0", _OLORA, "16 rows per class, where others have 1,000"),
+            Published("fine-tuning per task", "70.0", _OLORA, "16 rows per class; other methods have 1,000"),
             Published("multi-task", "80.0", _OLORA),
         ),
     ),

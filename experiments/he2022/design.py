@@ -1,4 +1,4 @@
-"""After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, its composition, and MAM against the others.
+"""After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, its composition, and MAM compared with other banks.
 
 The paper uses XSum and translation; here the tasks are two classifications with MiniLM, see
 `experiments.he2022.methods`. An encoder layer has one attention module and one FFN, so adapters with the same
@@ -47,7 +47,7 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
         TABLE_3,
     ),
     (
-        "Table 4 in form: the place at 0.1 %",
+        "After Table 4: modified representation, with about 0.1 % of the parameters trained",
         (
             (("prefix", SMALL), "prefix, 30"),
             (("MH-PA attn", SMALL), "MH-PA attn, 30"),
@@ -57,7 +57,7 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
         TABLE_4,
     ),
     (
-        "After Table 5: composition on the FFN, at 2 %",
+        "After Table 5: composition function on the FFN, with about 2 % of the parameters trained",
         (
             (("LoRA ffn, s = 4", LARGE), "LoRA, s = 4"),
             (("LoRA ffn, s = 1", LARGE), "LoRA, s = 1"),
@@ -67,7 +67,7 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
         ),
         TABLE_5,
     ),
-    ("After Table 6: MAM (flat) against the others", ((("full fine-tuning", None), "full"), *_BANKS_OF_6), TABLE_6),
+    ("After Table 6: MAM (flat) and other methods", ((("full fine-tuning", None), "full"), *_BANKS_OF_6), TABLE_6),
 )
 
 
@@ -102,10 +102,10 @@ def _cells(row: Row, scale: Scale, book: Book, paper: Texts | None) -> list[Cell
 
 _INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold. SA and PA
 are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU
-instead of softmax. A learning rate is chosen once per form, on validation rows of SST-2 with the first seed. For
+instead of softmax. A learning rate is chosen once per method, on validation rows of SST-2 with the first seed. For
 comparison, the paper's numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so
-only the order of the rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % of its Table
-4 is really 0.4 % to 0.5 %."""
+only the order of the rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % in its Table
+4 is in fact 0.4 % to 0.5 %."""
 
 
 def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:
@@ -126,13 +126,13 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
          at(LARGE, "SA ffn", "PA ffn"), at(LARGE, "SA attn", "PA attn"), 0.0),
         ("parallel insertion is better than sequential (Table 3; here 2 %)",
          at(LARGE, "PA attn", "PA ffn"), at(LARGE, "SA attn", "SA ffn"), 0.0),
-        ("with 0.1 % it is best to change the heads: prefix and MH-PA against PA attn and PA ffn (Table 4)",
+        ("with 0.1 % it is best to change the heads: prefix and MH-PA compared with PA attn and PA ffn (Table 4)",
          at(SMALL, "prefix", "MH-PA attn"), at(SMALL, "PA attn", "PA ffn"), 0.0),
         ("scaling by 4 makes parallel adapters better (Table 5)",
          at(LARGE, "scaled parallel"), at(LARGE, "PA ffn"), 0.0),
         ("scaling by 4 makes LoRA on the FFN better (Table 5)",
          at(LARGE, "LoRA ffn, s = 4"), at(LARGE, "LoRA ffn, s = 1"), 0.0),
-        ("MAM (flat) is better than every other bank (Table 6; here against the best of them)",
+        ("MAM (flat) is better than every other bank (Table 6; here compared with the best of them)",
          mam, _best([key for key, _ in _BANKS_OF_6 if key[0] != "MAM (flat)"], scale, book), 0.0),
         ("MAM (flat) is close to full fine-tuning (Table 6; here: within a point)", mam, full, -1.0),
     ]  # fmt: skip

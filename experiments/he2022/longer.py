@@ -102,7 +102,7 @@ def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
     scores = ours.score(scale, book, TASK), theirs.score(scale, book, TASK)
     if scores[0] is None or scores[1] is None:
         return ""
-    return f"with three epochs, at the learning rate of SST-2: {shown(scores[0])} against {shown(scores[1])}"
+    return f"with three epochs, at the learning rate of SST-2: {shown(scores[0])} vs. {shown(scores[1])}"
 
 
 STUDY = Study(

@@ -1,7 +1,7 @@
-"""Banks on quantised backbones (ours; after QLoRA, Dettmers et al. 2023): memory and scores beside fp32 and bf16.
+"""Banks on quantised backbones (ours; after QLoRA, Dettmers et al. 2023): memory and scores compared with fp32 and bf16.
 
-A LoRA in full precision is learned on the same backbone in fp32, bf16, and as int8, int4 and nf4 codes. All use one learning
-rate, the default of the preset: nothing is chosen.
+A LoRA in full precision is learned on the same backbone with weights in fp32, in bf16, and as int8, int4 and nf4 codes. All
+use one learning rate, the default of the preset: nothing is tuned.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def body(scale: Scale, book: Book) -> str:
 
 _INTRO = f"""Accuracy on the test rows, in points, with a LoRA of the preset's default size: mean and standard error over
 seeds; {TRAIN:,} training rows, {EPOCHS} epochs, learning rate {RATE:g}, which is the preset's default. MB: bytes of the
-backbone's parameters in memory, embeddings included; they are half of MiniLM and are not quantised. Torch stores an int4 code
-in a byte. Banks, heads and optimizer are in fp32."""
+backbone's parameters in memory, including the embeddings, which are half of MiniLM and are not quantised. Torch stores an
+int4 code in a byte. Banks, heads and optimizer are in fp32."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

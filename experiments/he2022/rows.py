@@ -76,7 +76,7 @@ def mean_score(rows: Sequence[Row], scale: Scale, book: Book, tasks: Iterable[st
 
 
 GAPS = (
-    "notes give the difference on each task, and the gain of the first of the two in the last epoch on validation rows; "
+    "notes give the difference on each task and the gain of the first method in the last epoch, on validation rows; "
     f"learning rates were chosen on {CHOOSER}"
 )
 

@@ -1,4 +1,4 @@
-"""After Houlsby et al. 2019, Tables 1 and 2: banks against full fine-tuning, variable fine-tuning and LayerNorms only.
+"""After Houlsby et al. 2019, Tables 1 and 2: banks, full fine-tuning, variable fine-tuning and LayerNorms only.
 
 Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials, only on validation rows
 (`experiments.studies.tuning`), and then learned with three seeds. Learning rates are chosen separately for every task,
@@ -108,7 +108,7 @@ def body(scale: Scale, book: Book) -> str:
 _INTRO = """Scores on the test rows, in points: accuracy, except {metrics}. Mean and standard error over seeds.
 
 Learning rates were chosen only on validation rows. The form of the bank, its size and the numbers of epochs were not tuned
-but fixed beforehand, at a time when test scores of sst2, cola and trec from first attempts were known. Amazon uses the rate
+but fixed beforehand, when test scores of first attempts on sst2, cola and trec were already known. Amazon uses the rate
 chosen for yelp; dbpedia and yahoo use that of agnews. Where the lowest or the highest rate was chosen, a wider grid might
 do better: `houlsby2019/wider_rates` tries this for full copies and adapters, not for LayerNorms."""
 
@@ -163,7 +163,7 @@ NEAR = 1.0
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check whether adapters are as good as full copies and as top layers, and LayerNorms are not."""
+    """Check whether adapters are as good as full copies and top layers, and LayerNorms are not."""
     known = [_against_full(scale, book), _layernorm(scale, book), _top(scale, book)]
     return [claim for claim in known if claim is not None]
 
@@ -177,7 +177,7 @@ def _against_full(scale: Scale, book: Book) -> Claim | None:
     share, whole = 100 * size[0] / scale.encoder, 100 * size[0] / size[1]
     return Claim(
         claim="Adapters come close to full fine-tuning: 0.4 points with 3.6 % of the encoder, 0.8 with 2.1 % (Table 1)",
-        found=f"{shown(ours, 2)} against {shown(full, 2)} on {len(tasks)} tasks, with {share:.2f} %",
+        found=f"{shown(ours, 2)} vs. {shown(full, 2)} on {len(tasks)} tasks, with {share:.2f} %",
         holds=full.value - ours.value <= WITHIN and share <= MOST,
         why=f"criterion: means within {WITHIN} points, with at most {MOST} %, without embeddings as in the paper; of the "
         f"whole model it is {whole:.2f} %; {claims.by_means(ours, full, -WITHIN)}",
@@ -209,7 +209,7 @@ def _beside(method: Method, scale: Scale, book: Book) -> tuple[Mean, Mean] | Non
 
 def _layernorm(scale: Scale, book: Book) -> Claim | None:
     found = _beside(LAYERNORM, scale, book)
-    claim = "LayerNorms alone are below adapters: 3.5 points on CoLA, 4 on MNLI (section 3.4)"
+    claim = "LayerNorms alone score lower than adapters: by 3.5 points on CoLA and 4 on MNLI (section 3.4)"
     row = found and claims.row(claim, claims.at_least(found[1], found[0]))
     tasks = [final(LAYERNORM, scale, book, task) for task in scale.some(EIGHT)]
     high = sum(trials[0].training["learning_rate"] == LAYERNORM.rates[-1] for trials in tasks if trials)
@@ -235,7 +235,7 @@ def _top(scale: Scale, book: Book) -> Claim | None:
 
 STUDY = Study(
     name="houlsby2019/compare",
-    title="Banks against full fine-tuning (after Houlsby et al. 2019, Tables 1 and 2)",
+    title="Banks compared with full fine-tuning (after Houlsby et al. 2019, Tables 1 and 2)",
     plan=plan,
     body=body,
     reproduces=reproduces,

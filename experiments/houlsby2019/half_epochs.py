@@ -26,7 +26,7 @@ HALF = replace(HOULSBY, name="half the epochs", epochs={task: epochs // 2 for ta
 METHODS = {"all epochs": HOULSBY, HALF.name: HALF}
 PATIENCES = (1, 2, 3)
 LOSS = 0.2
-"""Points that half the epochs may lose on the mean."""
+"""Maximum loss with half the epochs, in points, as a mean over tasks."""
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:

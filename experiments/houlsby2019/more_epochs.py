@@ -54,7 +54,7 @@ def final(scale: Scale, book: Book, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose learning rates with few epochs, then between few and more, then learn with all seeds."""
+    """Choose learning rates with few epochs, choose between few and more epochs, then learn with all seeds."""
     tasks, seed = choosers(scale), scale.seeds[0]
     yield [trial for method in (FULL, *BANKS) for task in tasks for trial in method.grid(scale, task, seed)]
     yield [trial for task in tasks for trial in pair(scale, book, task) or ()]
@@ -70,7 +70,7 @@ def mean_score(scale: Scale, book: Book) -> Mean | None:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return the validation scores of both, and the test scores."""
+    """Return the validation scores for both numbers of epochs, and the test scores."""
     tasks = scale.some(ELEVEN)
     choices = [_choice(scale, book, task) for task in choosers(scale)]
     chosen = grid(["validation, few and more epochs", *choosers(scale)], [[FULL.name, *choices]])
@@ -101,7 +101,7 @@ def _cells(trials: list[list[Trial]], book: Book) -> list[str]:
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds;
 validation scores are of the first seed, with the choice in bold: more epochs have to be strictly better. Banks, and the
 tasks that choose for amazon, dbpedia and yahoo, are as in `houlsby2019/compare` and `houlsby2019/one_percent`; the learning
-rate of full copies is the one chosen with few epochs. This study was added when the scores of both were known."""
+rate of full copies is the one chosen with few epochs. This study was added when the scores of both studies were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""Houlsby et al. 2019, Table 1 with half the size: a bank of less than 1 % of the layers against full fine-tuning.
+"""Houlsby et al. 2019, Table 1 with half the size: a bank of less than 1 % of the layers compared with full fine-tuning.
 
 Tasks, seeds, learning rates, epochs and protocol are those of `experiments.houlsby2019.compare`, which has the full copies
 and the bank of 2 %; only the bottleneck size differs.
@@ -81,12 +81,12 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
     return [
         Claim(
             claim=f"Adapters of at most {MOST:g} % are within {WITHIN} points of full fine-tuning (Table 1: 0.8 with 2.1 %)",
-            found=f"{shown(ours, 2)} against {shown(full, 2)}, with {size:.2f} %",
+            found=f"{shown(ours, 2)} vs. {shown(full, 2)}, with {size:.2f} %",
             holds=full.value - ours.value <= WITHIN and size <= MOST,
             why=f"{claims.by_means(ours, full, -WITHIN)}; percent of the encoder's layers, without embeddings",
         ),
         claims.row(
-            f"Adapters of at most {MOST:g} % are above full fine-tuning (ours, not the paper's)",
+            f"Adapters of at most {MOST:g} % score higher than full fine-tuning (ours, not the paper's)",
             claims.at_least(ours, full),
         ),
     ]
@@ -104,7 +104,7 @@ def headline(scale: Scale, book: Book) -> str:
 
 STUDY = Study(
     name="houlsby2019/one_percent",
-    title="A bank of less than 1 % against full fine-tuning (Houlsby et al. 2019, Table 1 with half the size)",
+    title="A bank of less than 1 % compared with full fine-tuning (Houlsby et al. 2019, Table 1 with half the size)",
     plan=plan,
     body=body,
     reproduces=reproduces,

@@ -110,7 +110,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
             rows.append(
                 Claim(
                     claim=f"Adapters are robust to their size when the rate is chosen (section 3.6), {task}",
-                    found=f"the best of each size are {apart[0]:.1f} points apart, the best of each rate {apart[1]:.1f}",
+                    found=f"the best scores by size are {apart[0]:.1f} points apart, those by rate {apart[1]:.1f}",
                     holds=apart[0] < APART,
                     why=f"robust: less than {APART} points apart; one seed, and half a point is one or two rows",
                 )

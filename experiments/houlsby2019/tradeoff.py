@@ -171,7 +171,7 @@ def _few_parameters(scale: Scale, book: Book, task: str) -> Claim:
     _, other, score = min(top, key=lambda point: point[1])
     _, count, best = max((p for p in adapters if p[1] <= other / FEWER), key=lambda point: point[2].value)
     return Claim(
-        claim=f"Adapters with a fraction of the parameters are above the top layer (figure 4), {task}",
+        claim=f"Adapters with a fraction of the parameters score higher than the top layer (figure 4), {task}",
         found=f"adapters {shown(best)} with {count:,.0f} parameters, one layer {shown(score)} with {other:,.0f}",
         holds=best.value > score.value,
         why=f"the best adapter with at most 1/{FEWER} of the parameters",

@@ -92,8 +92,8 @@ def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
 _INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard
 error over seeds. Everything is as in `houlsby2019/compare` and `houlsby2019/one_percent`, except that if the lowest or the
 highest learning rate of a method was chosen, one more beyond it was tried: bold if validation rows chose it (so it is again
-the lowest or highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both were
-known."""
+the lowest or highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both studies
+were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

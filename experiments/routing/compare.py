@@ -19,7 +19,7 @@ from experiments.routing.routes import one_mean, router_of
 
 Tell = Callable[[str], None]
 TRIED = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Shrinkages of the discriminant that are tried in addition to the router's."""
+"""Shrinkages that are tried for the discriminants in addition to the router's."""
 SLOW_TO_SEARCH = ("klda",)
 """Classifiers that get half as many random features, because a covariance is inverted for every setting."""
 
@@ -61,10 +61,11 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = 
 
 
 def which_class(tasks: Sequence[TaskRows], size: int, tell: Tell) -> dict[str, Any]:
-    """Compare classifiers that predict a row's class, among the classes of all tasks; no bank takes part.
+    """Compare classifiers that predict a row's class, among the classes of all tasks, without any bank.
 
     Returns:
-        The same as `which_task`, but with shares of all rows. ``label_means`` is the first of the router's discriminants.
+        The same as `which_task`, but with shares of all rows. ``label_means`` is one of the two discriminants that the router
+        combines.
     """
     names = [label for task in tasks for label in dict.fromkeys(sorted(task.splits["train"].labels))]
     numbers = {name: number for number, name in enumerate(names)}

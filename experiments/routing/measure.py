@@ -135,7 +135,7 @@ def _named(task: TaskRows, split: str = "test") -> int | None:
 
 
 def _end(tasks: Sequence[TaskRows], found: RoutedResults, split: str = "test") -> dict[str, float]:
-    """Return means over tasks after the last one; those of correct predictions are over graded tasks only."""
+    """Return means over tasks after the last task; means of correct predictions are over graded tasks only."""
     cells, named = found.rows[-1], {task.name: _named(task, split) for task in tasks}
     graded = [cells[task.name] for task in tasks if task.graded]
     right_own = sum(cell.correct_own or 0 for cell in graded)

@@ -61,7 +61,7 @@ def _classic(result: Result) -> list[str]:
         _confusion(found),
         "### Three orders",
         "Nothing is learned again, since a bank does not depend on the order. After each task, the router is built from the "
-        "sums that the tasks so far have stored. Accuracies are those with the most probable task always predicting.",
+        "routing statistics of the tasks so far. Accuracies are those of `nearest`.",
         grid(header, rows),
         f"After all five tasks, the routers of all orders score every test row {equal}; "
         + (
@@ -92,9 +92,9 @@ def _models(result: Result, classic: Result | None) -> list[str]:
     return [
         f"## {TITLES['models']}",
         "All weights of the backbone are trained, with one head per task, on the same rows for the same number of epochs; "
-        f"rows name their task. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} at which "
-        "joint training has the best validation score. Loss is the mean of the scores right after each task minus the mean "
-        "at the end.",
+        f"the task of each row is given. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} at "
+        "which joint training has the best validation score. Loss is the mean of the scores right after each task minus the "
+        "mean at the end.",
         grid(["", "mean test score at the end", "loss"], rows),
     ]
 
@@ -116,10 +116,11 @@ def _long(result: Result) -> list[str]:
         "Here and above, a row is compared only with tasks that take rows of its type: a text, or a pair of texts.",
         _compared(found["which_task"]),
         "### Rows of tasks that were never learned",
-        f"Test rows of the other tasks, sent to a router that knows the classic five. AUROC of distance over threshold: "
-        f"{unknown['auroc']:.3f} for tasks on single texts. Rows of {', '.join(unknown['first_texts'])} are pairs, which "
-        f"such a run refuses; with their first texts as rows, AUROC is {unknown['auroc_with_first_texts']:.3f}. Of the test "
-        f"rows of the five tasks, {percent(unknown['rejected_of_learned'])} are rejected.",
+        f"Test rows of the other tasks, sent to a router that knows the classic five. AUROC of the distance relative to the "
+        f"threshold: {unknown['auroc']:.3f} for tasks on single texts. Rows of {', '.join(unknown['first_texts'])} are "
+        f"pairs, which such a run refuses; with their first texts as rows, AUROC is "
+        f"{unknown['auroc_with_first_texts']:.3f}. Of the test rows of the five tasks, "
+        f"{percent(unknown['rejected_of_learned'])} are rejected.",
         grid(["rows of", "rejected", "AUROC"], named),
     ]
 
@@ -151,19 +152,19 @@ def _end(found: dict[str, Any]) -> str:
     end, validation = found["end"], found["validation"]
     names = {
         "named": "correct if the task is named",
-        "nearest": "correct, the most probable task predicts (`nearest`)",
-        "reject": "correct, unknown rows get no prediction (`reject`)",
+        "nearest": "correct with `nearest` (the most probable task predicts)",
+        "reject": "correct with `reject` (unknown rows get no prediction)",
         "routing": "routed to their task",
         "within_task": "correct among those routed to their task",
-        "unknown": "unlike every task",
+        "unknown": "counted as unknown",
     }
     rows = [[text, percent(end[name]), percent(validation[name])] for name, text in names.items()]
     same = "are" if found["same_as_measured"] else "**are not**"
     return "\n\n".join(
         [
             grid(["share of rows, mean over tasks", "test", "validation"], rows),
-            f"Routing loss: {points(end['routing_loss'])}. The counts {same} the ones that the run itself measured after "
-            "each task.",
+            f"Routing loss: {points(end['routing_loss'])}. The counts {same} the same as those that the run itself measured "
+            "after each task.",
         ]
     )
 

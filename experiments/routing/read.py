@@ -75,7 +75,7 @@ def read_tasks(run: Run, tasks: Sequence[str]) -> list[TaskRows]:
 def _read(run: Run, finder: TaskFinder, manifest: Manifest) -> TaskRows:
     stored = run.store.router_sums(manifest.task)
     if stored is None:
-        raise ValueError(f"task {manifest.task} has stored no sums for the router")
+        raise ValueError(f"task {manifest.task} has no stored routing statistics")
     spec = next(spec for spec in run.spec.tasks if spec.name == manifest.task)
     splits: dict[str, Split] = {}
     for name in SPLITS:
@@ -109,7 +109,7 @@ def predicted(
     banks: Sequence[str],
     which: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> None:
-    """Let some banks predict a split of a task; each bank is queried only once.
+    """Predict a split of a task with some banks; each bank is queried only once.
 
     Args:
         run: the run that learned the banks.

@@ -1,4 +1,4 @@
-"""The targets of the study: what was aimed for, what was reached, and what limits it."""
+"""The targets of the study: what was aimed for, what was reached, and what limits the results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def targets(results: Mapping[Part, Result]) -> str:
 
 
 def limits(results: Mapping[Part, Result]) -> str:
-    """Return a list of what limits each of the numbers."""
-    return "What limits them:\n\n" + "\n".join(f"* {text}: {why}." for text, _, _, _, why in _rows(results))
+    """Return a list that explains what limits each result."""
+    return "What limits the results:\n\n" + "\n".join(f"* {text}: {why}." for text, _, _, _, why in _rows(results))
 
 
 def _rows(results: Mapping[Part, Result]) -> list[Row]:
@@ -57,7 +57,7 @@ def _classic(found: dict[str, Any]) -> list[Row]:
 def _long(found: dict[str, Any]) -> list[Row]:
     unknown = found["unknown"]
     hardest = sorted(unknown["by_task"].items(), key=lambda each: float(each[1]))[:2]
-    why = "closest to learned tasks: " + ", ".join(f"{name} {value:.3f}" for name, value in hardest)
+    why = "lowest for " + " and ".join(f"{name} ({value:.3f})" for name, value in hardest)
     return [
         _routing("routing accuracy, long stream", found["end"]["routing"], 0.96, found),
         ("AUROC of unknown rows", "0.970", f"{unknown['auroc']:.3f}", unknown["auroc"] >= 0.97, why),
@@ -67,7 +67,8 @@ def _long(found: dict[str, Any]) -> list[Row]:
 def _classes(found: dict[str, Any]) -> list[Row]:
     end, others = found["end"], found["which_class"]
     own = end["accuracy_of_all_rows"]
-    why = f"{percent(end['routing'])} are routed to their task, and {percent(end['within_task'])} of those get their class"
+    routed, right = percent(end["routing"]), percent(end["within_task"])
+    why = f"{routed} of the rows are routed to their task, and {right} of these get the correct class"
     wanted = others["ranpac"]["test"] + 0.01
     return [
         ("class-incremental CLINC150, RanPAC plus 1 point", percent(wanted), percent(own), own >= wanted, why),

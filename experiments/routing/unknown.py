@@ -1,7 +1,7 @@
 """How well rows of unlearned tasks are distinguished from those of learned tasks: AUROC of distance over threshold.
 
-A run without tasks on pairs of texts refuses pairs, so nothing is measured for them. A second figure adds their first texts,
-which the run accepts.
+A run without tasks on pairs of texts refuses pairs, so the main AUROC is over single texts. A second one adds the first texts
+of pairs, which the run accepts.
 
 Shape suffixes: N rows, P rows of learned tasks, Q rows of other tasks, F features that the router reads per row.
 """

@@ -43,9 +43,9 @@ Rows are sub-sampled, so scores are not comparable with published ones. All sett
 epoch of each bank, and for each classifier the setting with the best validation accuracy. The router has no setting that is
 chosen per stream, but its design was chosen: both the combination of label means with task means and the rule for its
 shrinkage were chosen on validation rows of these tasks, after an earlier router (label means alone, shrinkage 0.003) had
-been measured on their test rows, where it found the task of 96.9 % of the classic five and of 94.6 % of CLINC150. Only
-the joint linear probe needs all rows at once; RanPAC and KLDA add up sums, but their settings were chosen on the validation
-rows of all tasks, and where a setting says standardised, states are standardised with the rows of all tasks. The ridge of
+been measured on their test rows, where it found the task of 96.9 % of the rows of the classic five and 94.6 % of the rows of
+CLINC150. Only the joint linear probe needs all rows at once; RanPAC and KLDA accumulate sums, but their settings were chosen
+on the validation rows of all tasks, and *standardised* states are standardised with the rows of all tasks. The ridge of
 RanPAC is relative to the mean squared length of a row's features, KLDA's gamma to the median squared distance between two
 rows, and every shrinkage to the mean variance."""
 

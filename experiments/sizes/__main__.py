@@ -67,15 +67,15 @@ def page(found: dict[str, Any]) -> str:
 Written by `python -m experiments.sizes` from [sizes.json](sizes.json). Computed from the published configurations, without
 weights; the formulas are in [estimate.py](estimate.py). Sizes are in GB (10^9 bytes), for batches of {rows} rows of
 {length:,} tokens in bf16. *Kept* are the activations that the backward pass needs, *with checkpointing* those with
-`training: {{gradient_checkpointing: true}}`. *Total* is nf4, checkpointing, and the bank in float32 with its gradients and
-AdamW's moments (16 bytes per parameter of the bank). A step also takes temporary memory, mostly for the gradient of the
-logits, which is not included.
+`training: {{gradient_checkpointing: true}}`. *Total* is the sum of nf4 weights, activations with checkpointing, and the bank
+in float32 with its gradients and AdamW's moments (16 bytes per parameter of the bank). A step also takes temporary memory,
+mostly for the gradient of the logits, which is not included.
 
 {tables}
 
 Measured on a model of {SMALL.num_hidden_layers} layers and width {SMALL.hidden_size} with {ROWS} rows of {LENGTH} tokens
-on the CPU, a forward pass leaves {min(ratios):.2f} to {max(ratios):.2f} times the estimated bytes allocated, without and with
-checkpointing, with both banks.
+on the CPU, {min(ratios):.2f} to {max(ratios):.2f} times the estimated bytes are still allocated after a forward pass, without
+and with checkpointing, for both banks.
 
 [qwen3_8b.yaml](qwen3_8b.yaml) is a stream for a single GPU of 24 GB. It has not been run here.
 """

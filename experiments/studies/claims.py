@@ -30,14 +30,14 @@ def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verd
 
     Example:
         >>> at_least(Mean(80.0, 0.1, 3), Mean(79.0, 0.1, 3))
-        Verdict(word='yes', said='80.0 ± 0.1 against 79.0 ± 0.1: +1.0 ± 0.1')
+        Verdict(word='yes', said='80.0 ± 0.1 vs. 79.0 ± 0.1: +1.0 ± 0.1')
         >>> at_least(Mean(80.0, 1.0, 3), Mean(79.0, 0.1, 3)).word
         'unclear'
     """
     if ours is None or theirs is None:
         return Verdict("not run", "not run yet")
     difference = ours.value - theirs.value
-    between = f"{shown(ours)} against {shown(theirs)}: {difference:+.1f}"
+    between = f"{shown(ours)} vs. {shown(theirs)}: {difference:+.1f}"
     if ours.error is None or theirs.error is None:
         return Verdict("unclear", f"{between}, one seed")
     error = math.hypot(ours.error, theirs.error)
@@ -65,7 +65,7 @@ def loses_at_most(claim: str, ours: Mean, theirs: Mean, loss: float) -> Claim:
     """Return a row of RESULTS.md that is judged by the means only: ours may be below theirs by at most ``loss``."""
     return Claim(
         claim=claim,
-        found=f"{shown(ours, 2)} against {shown(theirs, 2)}",
+        found=f"{shown(ours, 2)} vs. {shown(theirs, 2)}",
         holds=theirs.value - ours.value <= loss,
         why=by_means(ours, theirs, -loss),
     )

@@ -40,8 +40,8 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
         ``scores``: by task and split, the task's ``score``, all scores by name, and the number of rows, right after the task
         was learned; ``R``: the result matrix, on test rows where available, null where nothing was measured; ``tasks``: for
         each task the digest of its bank, parameters (modifications, own, head), bytes, seconds by phase and validation
-        curve; ``acc``, ``bwt``, ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``. For a failed
-        trial only ``failed``, the reason.
+        curve; ``acc``, ``bwt``, ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``: the
+        precision. For a failed trial only ``failed``, the reason.
     """
     spec = trial.stream(data, backbone)
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"checkpoint_every": FAR})})
@@ -97,7 +97,7 @@ def _size(run: Run) -> int | None:
 
 
 def num_bytes(model: nn.Module) -> int:
-    """Return the bytes of a model's parameters in memory; of quantised ones, those of codes and scales."""
+    """Return the bytes of a model's parameters in memory; quantised parameters count with their codes and scales."""
     return sum(_storage(parameter) for parameter in model.parameters())
 
 

@@ -58,7 +58,7 @@ def _again(book: Book, keys: set[str]) -> list[str]:
     same = [book.again[key] for key in sorted(keys) if key in book.again]
     if not same:
         return []
-    return [f"{len(same)} of them were run twice, {sum(same)} with identical scores; the later run counts."]
+    return [f"{len(same)} of the trials were run twice, {sum(same)} with identical scores; the later run counts."]
 
 
 def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]:

@@ -19,7 +19,7 @@ class Case:
     size: Size
     draw: int
     starts: Mapping[str, float]
-    """Test scores, keyed by the bank's starting point: fresh, an earlier task, or average."""
+    """Test scores, keyed by the bank's starting point: fresh, an earlier task, average or fusion."""
     taken: str
     """The starting point that auto chooses: fresh, an earlier task, or average."""
     choosing: float

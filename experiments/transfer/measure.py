@@ -88,7 +88,7 @@ def case(
 
 
 def sequential(stream: str, data: Path, folder: Path) -> dict[str, Any]:
-    """Learn a stream with one LoRA bank for all tasks; return each task's score right after it and at the end."""
+    """Learn a stream with one LoRA bank for all tasks; return the scores right after each task was learned and at the end."""
     bank = {"preset": "lora", "scope": "shared"}
     tree = stream_of(stream, data, bank) | {"evaluate": "all"}
     names = STREAMS[stream]

@@ -1,6 +1,6 @@
-"""Reports in the system's Chromium: nothing is downloaded.
+"""Pages in the system's Chromium; no browser is downloaded.
 
-Where there is none, tests are skipped with the reason; with ``CONTINUAL_PETL_BROWSER=required``, as in CI, they fail.
+Without Chromium, tests are skipped with the reason; with ``CONTINUAL_PETL_BROWSER=required``, as in CI, they fail.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from playwright.sync_api import Browser, Page, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = "CONTINUAL_PETL_BROWSER"
 MISSING = (
-    f"no Chromium: none of {', '.join(NAMES)} is on PATH; on Debian and Ubuntu `apt-get install chromium` brings it, "
-    "elsewhere give its path as CHROMIUM"
+    f"no Chromium: none of {', '.join(NAMES)} is on PATH; on Debian and Ubuntu, run `apt-get install chromium`; "
+    "elsewhere, set the variable CHROMIUM to its path"
 )
 TRACES = ".main-svg .trace, .main-svg .hm image, .main-svg .bars .point"
-"""What only a figure that is drawn has."""
+"""Elements that a figure has only when it is drawn."""
 DRAWN = """() => {
   scrollTo({ top: document.body.scrollHeight, behavior: "instant" });
   const places = [...document.querySelectorAll(".plot")];
@@ -37,7 +37,7 @@ def program() -> str:
     """Return the path of a Chromium.
 
     Raises:
-        pytest.skip.Exception: if there is none; pytest.fail.Exception where one is required.
+        pytest.skip.Exception: if there is none, or pytest.fail.Exception if a browser is required.
     """
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None and os.environ.get(REQUIRED) == "required":
@@ -49,7 +49,7 @@ def program() -> str:
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """Launch the browser. Its sandbox needs what containers and root lack, and it sees no page but our own."""
+    """Launch the browser, without its sandbox, which fails in containers and as root; it only opens our own pages."""
     path = program()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
@@ -60,7 +60,7 @@ def launched() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page with all that went wrong on it, and all that it asked for; ``first`` is a script that runs before its own."""
+    """A page with its errors and requests; ``first`` is a script that runs before the page's own scripts."""
 
     def __init__(self, browser: Browser, address: str, first: str = "", **context: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **context})
@@ -81,7 +81,7 @@ class Tab:
         self.page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
 
     def axe(self) -> list[str]:
-        """Return what axe-core finds wrong for those who cannot see, point or tell colours apart."""
+        """Return the accessibility problems that axe-core finds."""
         self.page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
         found = self.page.evaluate("axe.run({ resultTypes: ['violations'] })")
         return [
@@ -93,7 +93,7 @@ class Tab:
 
 @contextmanager
 def tab(browser: Browser, page: Path | str, **context: Any) -> Iterator[Tab]:
-    """Open a page, from the disk or a server, and hold it to silence: no console, no error, no failed request."""
+    """Open a page, from disk or a server, and check that it logs no console message, error or failed request."""
     opened = Tab(browser, page.resolve().as_uri() if isinstance(page, Path) else page, **context)
     try:
         yield opened

@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
         take(browser, page, given.out, dark=given.dark, width=given.width, height=given.height, whole=given.whole)
     size = given.out.stat().st_size
     print(
-        f"{given.out}: {size:,} bytes{'' if size <= MOST_BYTES else f', more than the {MOST_BYTES:,} of a picture in docs'}"
+        f"{given.out}: {size:,} bytes{'' if size <= MOST_BYTES else f'; a picture in docs has at most {MOST_BYTES:,}'}"
     )
 
 

@@ -25,13 +25,13 @@ Object.defineProperty(globalThis, "Plotly", { get: () => plotly, set: (value) =>
   } };
 } });
 """
-"""Notes at each figure how often it was drawn."""
+"""Counts how often each figure is drawn."""
 NO_IDLE = "delete globalThis.requestIdleCallback;"
 TIMES = "(all) => all.map((place) => place.times ?? 0)"
 
 
 def wait_until_drawn(page: Page, which: str = ".plot") -> None:
-    """Wait, without a scroll, until every one of these figures is drawn."""
+    """Wait, without scrolling, until every figure in ``which`` is drawn."""
     page.wait_for_function(
         "([which, traces]) => [...document.querySelectorAll(which)].every((place) => place.querySelector(traces))",
         arg=[which, TRACES],
@@ -39,7 +39,7 @@ def wait_until_drawn(page: Page, which: str = ".plot") -> None:
 
 
 def below(page: Page) -> int:
-    """Return how many figures lie further below the view than what counts as near."""
+    """Return how many figures are too far below the viewport to count as near."""
     tops: list[float] = page.locator(".plot").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().top)")
     return sum(top > 900 + 800 for top in tops)
 
@@ -56,10 +56,10 @@ def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path,
         assert page.locator("#details .plot").count() >= 1
         assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
         opened.draw()
-        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}, "nothing is drawn again when it comes near"
+        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}, "no figure is drawn again when it comes near"
         assert [url for url in opened.asked if "/tasks/" in url] == [
             url for url in opened.asked if "/tasks/000000.js" in url
-        ], "details of other tasks are read when somebody asks for them"
+        ], "details of other tasks are only read on request"
 
 
 def test_scrolling_draws_only_nearby_figures(browser: Browser, report: Path) -> None:
@@ -97,7 +97,7 @@ def test_hidden_figure_is_drawn_when_it_becomes_visible(browser: Browser, report
 
 
 def num_nodes(opened: Tab) -> int:
-    """Return how many nodes the browser holds for the page, those that are on it and those that are not."""
+    """Return how many nodes the browser holds for the page, including detached ones."""
     session = opened.context.new_cdp_session(opened.page)
     session.send("HeapProfiler.collectGarbage")
     found: int = session.send("Memory.getDOMCounters")["nodes"]
@@ -120,7 +120,7 @@ def test_browsing_tasks_releases_earlier_figures(browser: Browser, report: Path)
         for _ in range(8):
             leaf()
         one_figure = page.locator("#details .plot").first.evaluate("(place) => place.querySelectorAll('*').length")
-        assert num_nodes(opened) - before < one_figure, "16 figures and more were drawn and are gone"
+        assert num_nodes(opened) - before < one_figure, "at least 16 figures were drawn and released"
 
 
 def test_refreshed_page_keeps_its_position_and_draws_nothing_twice(
@@ -149,7 +149,7 @@ def test_refreshed_page_keeps_its_position_and_draws_nothing_twice(
             assert "2 tasks learned" in page.locator(".verdict").inner_text()
             assert set(page.locator("main > section:not(#tasks) .plot").evaluate_all(TIMES)) == {1}
             log = "document.querySelector('[data-figure=parameters]')._fullLayout.yaxis.type"
-            assert page.evaluate(log) == "log", "what was chosen is chosen still"
+            assert page.evaluate(log) == "log", "the chosen axis is kept"
     finally:
         served.kill()
         served.communicate()

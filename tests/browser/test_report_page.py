@@ -32,7 +32,7 @@ STYLE = "(element, name) => getComputedStyle(element)[name]"
 
 @pytest.fixture(scope="module")
 def desk(browser: Browser, report: Path) -> Iterator[Tab]:
-    """Return the report of a run, opened from the disk on a desk: once, for opening it is what takes time."""
+    """Return the report of a run, opened from disk in a desktop-sized window: only once, because opening it is slow."""
     with tab(browser, report, permissions=["clipboard-read", "clipboard-write"]) as opened:
         opened.draw()
         yield opened
@@ -57,12 +57,12 @@ def test_report_opens_from_disk_and_draws_every_figure(desk: Tab, report: Path) 
     assert page.locator("#task").evaluate("element => element === document.activeElement")
     desk.draw()
     assert page.locator("#details").get_by_text(EVIL).count() >= 1
-    assert page.title() == "tiny", "a label is a text, wherever it stands"
+    assert page.title() == "tiny", "a label is shown as text everywhere"
     assert {Path(url.split("?")[0][7:]).parent for url in desk.asked if not url.startswith("data:")} <= {
         report.parent,
         report.parent / "tasks",
     }
-    assert all(url.startswith(("file://", "data:")) for url in desk.asked), "nothing comes over a network"
+    assert all(url.startswith(("file://", "data:")) for url in desk.asked), "nothing is loaded over a network"
 
 
 def test_tables_sort_by_click_and_keyboard_and_figures_have_numbers(desk: Tab) -> None:
@@ -167,7 +167,7 @@ def test_theme_follows_the_system_until_the_button_is_used(browser: Browser, rep
         button.click()
         assert page.locator("body").evaluate(STYLE, "backgroundColor") == light
         assert page.locator("html").evaluate(STYLE, "scrollBehavior") == "auto", (
-            "nothing moves for those who ask for it"
+            "nothing is animated if reduced motion is requested"
         )
 
 
@@ -184,7 +184,7 @@ def test_phone_layout_scrolls_only_vertically(browser: Browser, report: Path) ->
 def test_thousand_tasks_are_paged_and_printed_completely(
     browser: Browser, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Details of the first task alone are drawn: a thousand files are what takes long.
+    # Only the details of the first task are written: a thousand files take long.
     monkeypatch.setattr(write, "_begins_with", lambda path, line: path.name != "000000.js")
     file = write_report(tmp_path, many(read_facts(learned), 1000))
     assert file.stat().st_size < 20 * 10**6
@@ -212,7 +212,7 @@ def test_thousand_tasks_are_paged_and_printed_completely(
         widths = page.evaluate(
             "[...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.width.baseVal.value)"
         )
-        assert set(widths) == {680}, "a sheet of A4 between its margins"
+        assert set(widths) == {680}, "the width of A4 between its margins"
         page.emulate_media(media="screen")
         page.wait_for_function("() => document.querySelector('.plot .main-svg').width.baseVal.value > 680")
 

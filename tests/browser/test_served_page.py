@@ -1,4 +1,4 @@
-"""A served report during a run: new tasks appear on the open page without moving the reader."""
+"""A served report during a run: new tasks appear on the open page without scrolling it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_new_task_appears_on_the_open_page_without_scrolling(
             learn(stream(backbone_folder(), [*tasks_of_the_run(), task("four", num_rows=16)], training=QUICK), run)
             page.locator("#certificates tbody tr").nth(3).wait_for(state="attached")
 
-            assert page.evaluate("globalThis.same"), "the page was not loaded anew"
+            assert page.evaluate("globalThis.same"), "the page was not reloaded"
             assert "4 tasks learned" in page.locator(".verdict").inner_text()
             assert page.locator("#certificates thead th").first.get_attribute("aria-sort") == "descending"
             assert page.locator("#certificates tbody th").first.inner_text() == "four"

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Write rows in the format of the file's name; in csv lists are JSON."""
+    """Write rows in the format that the file's name ends in; in csv, lists are written as JSON."""
     names = list(dict.fromkeys(key for record in records for key in record))
     if path.suffix == ".parquet":
         import pyarrow as pa

@@ -58,7 +58,7 @@ def test_tasks_without_modified_layers_are_skipped_and_reported(bench: Bench, ca
     found = json.loads(capsys.readouterr().out)
     assert [each["task"] for each in found["ablations"]] == ["single"]
     assert list(found["left_out"]) == ["other"]
-    # Who names it gets an error, and so does who gets nothing.
+    # Naming such a task is an error, and so is having no other task.
     assert bench.main("ablate", "FOLDER/run", "--task", "single", "other") == 2
     assert "task 'other': its bank has no modification" in capsys.readouterr().err
     shutil.rmtree(bench.folder / "data" / "single")
@@ -86,7 +86,7 @@ def test_invalid_request_is_refused_before_evaluating(
     bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
 ) -> None:
     def never(*_: object) -> None:
-        raise AssertionError("nothing is to be measured")
+        raise AssertionError("nothing should be measured")
 
     monkeypatch.setattr("continual_petl.engine.ablation.measure.evaluate", never)
     (bench.folder / "folder.json").mkdir()

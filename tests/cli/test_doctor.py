@@ -110,12 +110,12 @@ def test_wandb_key_is_found_in_its_usual_places(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("WANDB_MODE", "online")
     assert doctor_checks.tracking()["numbers are"].startswith("not kept: there is no key"), (
-        "W&B asks for one, and a script fails"
+        "W&B would ask for a key, which fails in a script"
     )
     monkeypatch.delenv("WANDB_MODE")
     assert doctor_checks.tracking()["numbers are"].startswith("kept on disk")
     (tmp_path / "netrc").write_text("machine api.forge.coreweave.com login user password xyz\n")
-    assert doctor_checks.tracking()["numbers are"] == "sent", "what a run takes for an account"
+    assert doctor_checks.tracking()["numbers are"] == "sent", "a run accepts this host too"
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password xyz\n")
     assert doctor_checks.tracking()["numbers are"] == "sent"
     monkeypatch.setenv("WANDB_MODE", "offline")

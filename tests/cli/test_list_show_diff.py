@@ -27,7 +27,7 @@ FEW: dict[str, Any] = {"num_rows": 16, "training": {"epochs": 1}}
 
 @pytest.fixture(scope="module")
 def runs(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with two runs: of ``both`` and ``apart`` they hold, the first is the same in both."""
+    """Return a folder with two runs that share two tasks: the banks of ``both`` are the same, those of ``apart`` differ."""
     folder = tmp_path_factory.mktemp("compared")
     first, number = task("both", **FEW), regression_task("number", **FEW)
     learn(stream(backbone_folder(), [first, task("apart", **FEW), number]), folder / "one")

@@ -129,7 +129,7 @@ def test_uncopyable_column_is_refused_before_predicting(
     argv = ["predict", str(run), "--task", "yesno", "--input", str(source)]
     assert main([*argv, "--output", str(tmp_path / "answers.csv")]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
-    assert main([*argv, "--json"]) == 0, "nothing is copied there"
+    assert main([*argv, "--json"]) == 0, "--json copies no columns"
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 

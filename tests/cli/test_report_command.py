@@ -59,7 +59,7 @@ def test_damaged_run_is_reported_with_what_can_be_read(bench: Bench, name: str, 
     assert bench.main("report", RUN) == 1
     shown = capsys.readouterr()
     assert "report: " in shown.out
-    readable = name != "banks/single/bank.json"  # the one task of the run
+    readable = name != "banks/single/bank.json"  # the only task of the run
     assert ("verified    1 of 1" in shown.out) == (name == "results.jsonl")
     assert ("What each task cost" in shown.out) == readable
     assert "no task has been learned yet" not in shown.out
@@ -100,7 +100,7 @@ def test_only_the_newest_of_many_tasks_are_evaluated(monkeypatch: pytest.MonkeyP
 
 
 class Asked:
-    """Stands for a run."""
+    """Stands in for a run."""
 
     def misread(self, task: str) -> MisreadRows:
         return MisreadRows(task=task, split="test")
@@ -156,7 +156,7 @@ def test_served_page_follows_changes_of_the_run(bench: Bench, monkeypatch: pytes
             for change, says in changes:
                 before = page.stat().st_mtime_ns
                 self._again()
-                assert page.stat().st_mtime_ns == before, "nothing has changed, so nothing is drawn"
+                assert page.stat().st_mtime_ns == before, "nothing has changed, so the page is not written again"
                 assert says not in page.read_text()
                 change()
                 self._again()

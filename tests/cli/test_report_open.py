@@ -17,7 +17,7 @@ def _none() -> Any:
 @pytest.mark.parametrize("get", [_none, lambda: webbrowser.GenericBrowser("w3m")])
 def test_address_is_printed_without_a_browser(get: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(webbrowser, "get", get)
-    monkeypatch.setattr(webbrowser, "open", lambda address: pytest.fail("nothing may be started"))
+    monkeypatch.setattr(webbrowser, "open", lambda address: pytest.fail("no browser may be started"))
     _open("http://127.0.0.1:1/")
     assert capsys.readouterr().out == "no browser was found; the address is http://127.0.0.1:1/\n"
 

@@ -22,7 +22,7 @@ training: {epochs: 1}
 
 @pytest.fixture(scope="module")
 def both(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Return a bench whose run holds both tasks, with sums for the router; tests take copies."""
+    """Return a bench whose run holds both tasks, with routing statistics; tests take copies."""
     bench = Bench(tmp_path_factory.mktemp("both"), backbone_folder())
     (bench.folder / "stream.yaml").write_text(bench.stream.replace(", routing: off", ""))
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--quiet") == 0

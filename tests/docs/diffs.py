@@ -1,4 +1,4 @@
-"""Diff blocks: changes of the package shown on a page, applied to a copy of it."""
+"""Diff blocks: changes to the package that a page shows, applied to a copy of the package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ def applied(block: Block, root: Path = ROOT) -> tuple[str, str]:
     or added (+). The kept and removed lines must occur in the file exactly once.
 
     Raises:
-        BrokenPage: if the file is not there, or a hunk does not fit.
+        BrokenPage: if the file does not exist, or a hunk does not match.
     """
     first, *hunks = block.text.split("@@\n")
     name = first.removeprefix("--- ").strip()
     if not (root / name).is_file() or not hunks:
-        raise block.broken(f"a diff begins with `--- FILE` of the repository and has a hunk behind `@@`: {name!r}")
+        raise block.broken(
+            f"a diff begins with `--- FILE`, a file that exists, and has a hunk after `@@`: got {name!r}"
+        )
     text = (root / name).read_text(encoding="utf-8")
     for hunk in hunks:
         lines = hunk.splitlines()

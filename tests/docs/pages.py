@@ -13,7 +13,7 @@ from tests.docs.shell import run_block
 from tests.docs.yaml_blocks import check_yaml
 
 FILES = ("csv", "jsonl", "json", "ini", "dockerfile")
-"""Languages of blocks that are files and nothing else."""
+"""Languages of blocks that are only written to files."""
 
 
 def run_page(page: str, text: str, folder: Path) -> set[str]:
@@ -44,7 +44,7 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
             case language if language in FILES and block.title is not None:
                 (folder / block.title).write_text(block.text, encoding="utf-8")
             case language:
-                raise block.broken(f"nothing here runs a block of language {language!r} (title: {block.title})")
+                raise block.broken(f"a block of language {language!r} cannot be run (title: {block.title})")
     return used
 
 
@@ -56,7 +56,7 @@ def _compiled(block: Block, text: str, name: str) -> Any:
 
 
 def _run_python(block: Block, blocks: list[Block], namespace: dict[str, Any], folder: Path, used: set[str]) -> None:
-    # The page's own line numbers, in tracebacks and in errors of syntax.
+    # So that tracebacks and syntax errors have the line numbers of the page.
     code = _compiled(block, "\n" * (block.line - 1) + block.text, block.page)
     try:
         if block.title is not None:

@@ -1,6 +1,6 @@
-"""Run the lines of a bash block like a shell, as far as the pages need it: our commands in this process.
+"""Run the lines of a bash block like a shell, as far as the pages need it: our commands run in this process.
 
-What can be run: ``continual-petl`` (with ``> FILE``, or behind ``echo`` or ``cat``), ``python FILE`` with a file of the page,
+What can be run: ``continual-petl`` (with ``> FILE``, or after ``echo`` or ``cat``), ``python FILE`` with a file of the page,
 ``rm`` inside the page's folder. `tests.docs.not_run` lists what is only parsed. Anything else is an error.
 """
 
@@ -24,7 +24,7 @@ from tests.docs.blocks import ROOT, Block
 from tests.docs.not_run import COMMANDS, PROGRAMS, SCRIPTS
 
 EXIT_CODE = re.compile(r"#.*\bexit code (\d+)\s*$")
-"""What a comment behind a command says when it is meant to fail."""
+"""The comment after a command that is meant to fail."""
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -46,7 +46,7 @@ def run_block(block: Block, folder: Path, used: set[str]) -> None:
     """Run every command of a bash block in the page's folder, which is the working directory.
 
     Args:
-        block: of language bash.
+        block: a bash block.
         folder: the page's folder.
         used: takes the entries of `tests.docs.not_run` that were needed.
     """
@@ -93,7 +93,7 @@ def _run(block: Block, words: list[str], expected: int, folder: Path, used: set[
         used.add(program)
         _check_program(block, words, folder)
     else:
-        raise block.broken(f"nothing here runs {shown!r}: see tests/docs/shell.py and tests/docs/not_run.py")
+        raise block.broken(f"{shown!r} cannot be run: see tests/docs/shell.py and tests/docs/not_run.py")
 
 
 def _redirected(block: Block, words: list[str], folder: Path) -> tuple[str, list[str], Path | None]:
@@ -102,17 +102,17 @@ def _redirected(block: Block, words: list[str], folder: Path) -> tuple[str, list
     if "|" in words:
         feeder, words = words[: words.index("|")], words[words.index("|") + 1 :]
         if len(feeder) != 2 or feeder[0] not in ("echo", "cat"):
-            raise block.broken(f"{shlex.join(feeder)!r}: only `echo TEXT` and `cat FILE` are known before a pipe")
+            raise block.broken(f"{shlex.join(feeder)!r}: only `echo TEXT` and `cat FILE` are supported before a pipe")
         stdin = feeder[1] + "\n" if feeder[0] == "echo" else (folder / feeder[1]).read_text(encoding="utf-8")
     if ">" in words:
         output, words = folder / words[words.index(">") + 1], words[: words.index(">")]
     if not words or set(words) & {"|", ">", "<", "&", ">>"}:
-        raise block.broken(f"{shlex.join(words)!r} is more shell than tests/docs/shell.py knows")
+        raise block.broken(f"{shlex.join(words)!r} needs more of a shell than tests/docs/shell.py supports")
     return stdin, words, output
 
 
 def parse(block: Block, words: list[str]) -> None:
-    """Read a command by the real parser."""
+    """Parse a command with the real parser."""
     try:
         arguments, rest = build_parser().parse_known_args(words)
     except SystemExit:
@@ -123,7 +123,7 @@ def parse(block: Block, words: list[str]) -> None:
 
 
 def _check_program(block: Block, words: list[str], folder: Path) -> None:
-    """Check of a program that is not run what can be checked: what it names has to exist."""
+    """Check the arguments of a program that is not run: the targets, extras and files that they name have to exist."""
     missing: set[str] = set()
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -136,4 +136,4 @@ def _check_program(block: Block, words: list[str], folder: Path) -> None:
     elif words[0] == "torchrun":
         missing = {word for word in words if word.endswith(".py")} - {path.name for path in folder.iterdir()}
     if missing:
-        raise block.broken(f"{shlex.join(words)!r} names what does not exist: {', '.join(sorted(missing))}")
+        raise block.broken(f"{shlex.join(words)!r} names something that does not exist: {', '.join(sorted(missing))}")

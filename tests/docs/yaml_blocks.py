@@ -1,4 +1,4 @@
-"""Check a YAML block by the package's own loader: a whole stream, some keys of one, tasks, a sweep, or named banks."""
+"""Check a YAML block with the package's own loader: a whole stream, some keys of one, tasks, a sweep, or named banks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _STREAM = {"name": "shown", "backbone": "minilm", "tasks": [_TASK]}
 def check_yaml(block: Block, folder: Path) -> None:
     """Check a YAML block; a whole stream or task becomes a file of the page's folder.
 
-    A block with a title becomes the file of that name; a whole stream without one ``stream.yaml``, a whole task the file of
-    its own name, a sweep ``sweep.yaml``.
+    A block with a title is written to the file of that name; without a title, a whole stream to ``stream.yaml``, a whole task
+    to a file named after it, and a sweep to ``sweep.yaml``.
     """
     try:
         tree = yaml.safe_load(block.text)
     except yaml.YAMLError as error:
-        raise block.broken(f"is no YAML: {error}") from None
+        raise block.broken(f"is not valid YAML: {error}") from None
     try:
         if isinstance(tree, dict) and {"name", "backbone", "tasks"} <= set(tree):
             load_stream(_written(block, folder / (block.title or "stream.yaml")))
@@ -55,7 +55,7 @@ def _check_part(block: Block, tree: Any, folder: Path) -> None:
             BankChoice.model_validate(value).resolve()
     else:
         raise block.broken(
-            "is no stream, no keys of a stream or task, no list of tasks and no mapping from names to banks"
+            "is not a stream, keys of a stream or task, a list of tasks, or a mapping from names to banks"
         )
 
 

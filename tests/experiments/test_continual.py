@@ -49,7 +49,7 @@ def _score(task: str, seed: int) -> float:
 
 
 def _outcome(trial: Trial) -> dict[str, Any]:
-    """Banks stay, one body loses ten points with each further task, joint training is five points better."""
+    """Banks keep their scores, a shared body loses ten points with each further task, joint training gains five points."""
     lost = 0.1 if "scope" in trial.bank else 0.0
     count, own = len(trial.tasks), [_score(task, trial.seed) for task in trial.tasks]
     rows: list[list[float | None]] = [
@@ -58,7 +58,7 @@ def _outcome(trial: Trial) -> dict[str, Any]:
     if trial.method == "joint":
         rows = [[None for _ in own] for _ in own[1:]]
         rows.append([score + 0.05 for score in own])
-    # Of three rates the middle one.
+    # The middle one of three learning rates is the best.
     rate = {5e-5: 0.1, 5e-4: 0.1, 4e-4: 0.2, 4e-3: 0.2, 1.5e-2: 0.2}.get(trial.training["learning_rate"], 0.3)
     if trial.bank == {"preset": "probe"} and trial.training["learning_rate"] == 1.5e-3:
         rate = 0.1
@@ -93,7 +93,7 @@ def _line(page: str, method: Method) -> list[str]:
 
 
 def test_orders_are_the_published_ones() -> None:
-    """Facts: de Masson d'Autume et al. 2019, orders 1 to 3; O4 to O6 of fifteen tasks, of which seven are left."""
+    """As published: orders 1 to 3 of de Masson d'Autume et al. 2019; orders O4 to O6, reduced from fifteen tasks to seven."""
     assert classic5.STREAM.orders == (
         ("yelp", "agnews", "dbpedia", "amazon", "yahoo"),
         ("dbpedia", "yahoo", "agnews", "amazon", "yelp"),
@@ -138,11 +138,11 @@ def test_order_dependent_methods_run_in_every_order_and_banks_in_two() -> None:
 
 def test_the_page_shows_forgetting_and_zeros() -> None:
     page = classic5.STUDY.body(SMALL, _book())
-    # (0.4 + 0.3 + 0.2 + 0.1) / 4 were lost; a last row that is lower by 0.2 on average.
+    # The mean loss is (0.4 + 0.3 + 0.2 + 0.1) / 4; the last row is 0.2 lower on average.
     acc, bwt, forgetting, learned, intransigence, fwt = _line(page, SEQUENTIAL)
     assert (bwt, forgetting) == ("-25.0 ± 0.0", "25.0 ± 0.0")
     assert (intransigence, fwt) == ("5.0 ± 0.0", "0.0 ± 0.0")
-    # Three seeds, here and there: other orders with the same seed are no further measurement.
+    # Both are over three seeds: other orders with the same seed do not count as further measurements.
     assert (learned, _line(page, COPIES)[3]) == ("58.3 ± 0.6", "58.3 ± 0.6")
     assert _line(page, BANKS[0])[1:3] == ["0.0 ± 0.0", "0.0 ± 0.0"]
     assert float(acc.split()[0]) == pytest.approx(float(_line(page, BANKS[0])[0].split()[0]) - 20)
@@ -165,14 +165,14 @@ def test_page_reports_a_bank_that_forgot() -> None:
     assert (
         "**Banks forgot: bank: Houlsby adapters (yelp agnews dbpedia amazon yahoo, seed 21).** This is a bug." in page
     )
-    # Other orders cannot be had by permutation then.
+    # The results of other orders can then not be derived by permutation.
     assert _line(page, BANKS[0])[0] == "-"
     reproduces = classic5.STUDY.reproduces
     assert reproduces is not None
     first, second, *others = reproduces(SMALL, book)
     assert (first.found, first.holds) == ("forgetting of banks is NOT 0 in 16 runs", False)
     assert (second.found, second.holds) == (
-        "a drop of 25.0 ± 0.0 points from the best score of each task to its last",
+        "a drop of 25.0 ± 0.0 points from the best score of each task to its last score",
         True,
     )
     assert len(others) <= 4
@@ -246,7 +246,7 @@ def test_a_quick_study_has_fewer_tasks_in_different_orders_and_replays() -> None
 
 
 def _stays(scores: dict[str, float], order: tuple[str, ...]) -> Tensor:
-    """Return R of tasks whose scores depend neither on the order nor on time, by its definition."""
+    """Return R, by its definition, of tasks whose scores depend neither on the order nor on time."""
     return torch.tensor(
         [[scores[task] if j <= i else torch.nan for j, task in enumerate(order)] for i in range(len(order))],
         dtype=torch.float64,

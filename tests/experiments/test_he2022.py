@@ -74,7 +74,7 @@ def test_banks_for_texts_are_within_a_tenth_of_their_budget() -> None:
 
 
 def _score(trial: Trial) -> float:
-    """Return a score that is a little different for every trial."""
+    """Return a score that is slightly different for every trial."""
     return 0.5 + int(trial.key[:4], 16) / 2**18
 
 
@@ -108,7 +108,7 @@ def test_claims_of_the_paper_are_detected() -> None:
 
     rows = claims_of(design.STUDY, fill(design.STUDY, SMALL_SCALE, score))
     assert list(rows.values()) == [True] * 7
-    # Told the other way round, every order of two is denied; only MAM and full fine-tuning stay as near as they were.
+    # With reversed scores, every comparison fails; only MAM and full fine-tuning are as close as before.
     against = claims_of(design.STUDY, fill(design.STUDY, SMALL_SCALE, lambda trial: 1.4 - score(trial)))
     assert list(against.values()) == [False] * 6 + [True]
 
@@ -145,7 +145,7 @@ def test_generation_counts_only_complete_seeds() -> None:
 
 
 def test_weak_backbone_makes_claims_unclear() -> None:
-    """BLEU of 0.0 for every method is no proof that one is as good as another."""
+    """A BLEU of 0.0 for every method does not show that the methods are equally good."""
     for score, told in ((0.01, False), (0.5, True)):
         book = fill(generation.STUDY, SMALL_SCALE, lambda trial, score=score: score, 99)  # type: ignore[misc]
         assert generation.STUDY.reproduces is not None
@@ -178,7 +178,7 @@ def test_a_quick_study_has_few_trials() -> None:
 
 def test_one_seed_leaves_a_claim_unclear() -> None:
     verdict = claims.at_least(Mean(80.0, None, 1), Mean(10.0, None, 1))
-    assert verdict == ("unclear", "80.0 against 10.0: +70.0, one seed")
+    assert verdict == ("unclear", "80.0 vs. 10.0: +70.0, one seed")
 
 
 def test_near_enough_is_less_than_the_margin_below() -> None:
@@ -187,7 +187,7 @@ def test_near_enough_is_less_than_the_margin_below() -> None:
 
 
 def test_published_shares_match_the_papers_formulas() -> None:
-    # Table 4 calls 0.1 % what is more; see tests/banks/test_counts_he.py for the counts themselves.
+    # Table 4 prints 0.1 % for shares that are larger; see tests/banks/test_counts_he.py for the counts.
     assert {each.percent for name, each in published.TABLE_4.items() if name.endswith("30")} == {0.1}
     shared = published.TABLE_3.keys() & published.TABLE_12.keys()
     assert shared

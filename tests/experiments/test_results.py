@@ -50,7 +50,7 @@ def test_readme_matches_the_study_ledgers() -> None:
     assert said.count("| exactly 0 |") == 5, "four kinds of bank, and full copies"
     assert "sequential fine-tuning" in said
     assert "Houlsby banks of 2.04 %" in said
-    assert readme.section(studies, SMALL, Book()) == "", "nothing is said of what was not run"
+    assert readme.section(studies, SMALL, Book()) == "", "studies that were not run are not mentioned"
 
 
 def test_readme_without_markers_is_an_error() -> None:

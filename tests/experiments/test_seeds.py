@@ -23,7 +23,7 @@ from tests.experiments.made_studies import filled, outcome_of
 
 ONE = replace(SMALL, num_seeds=1)
 ERRORS_OF_OTHERS = ("houlsby2019/sweep", "he2022/methods", "continual/classic5")
-"""Studies with seeds of their own, with published errors, with a spread over orders."""
+"""Studies whose pages show errors even with one seed: their own seeds, published errors, or a spread over orders."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_results_report_the_share_of_the_first_seed(tmp_path: Path) -> None:
     book = filled(find(name), SMALL, lambda trial: outcome_of(trial, 0.8) | {"wall": 3600.0})
     text = write_results([find(name)], SMALL, book, tmp_path).read_text(encoding="utf-8")
     assert "90 trials and 90.0 hours in total" in text
-    assert "takes\n30 trials and 15.0 hours, divided in the same way" in text, "two at once"
+    assert "takes\n30 trials and 15.0 hours, divided in the same way" in text, "two trials run at once"
     one = write_results([find(name)], ONE, book, tmp_path).read_text(encoding="utf-8")
     assert "--seeds 1" not in one
     assert "**One seed.**" in one
@@ -83,7 +83,7 @@ def test_one_seed_does_not_say_that_forgetting_is_clear(book: Book) -> None:
 def test_results_report_repeated_trials(book: Book, tmp_path: Path) -> None:
     assert len(book.again) == 20
     text = write_results([find("houlsby2019/compare")], SMALL, book, tmp_path).read_text(encoding="utf-8")
-    assert re.search(r"\n\d+ of them were run twice, \d+ with identical scores; the later run counts\.\n", text)
+    assert re.search(r"\n\d+ of the trials were run twice, \d+ with identical scores; the later run counts\.\n", text)
 
 
 def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str]) -> None:

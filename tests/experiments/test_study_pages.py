@@ -120,5 +120,5 @@ def test_committed_pages_match_the_ledgers(tmp_path: Path) -> None:
     for page in pages:
         committed = command_module.EXPERIMENTS / page.relative_to(tmp_path)
         assert committed.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), (
-            f"{committed.name} is not what `python -m experiments.studies pages` makes of the ledgers: run it"
+            f"{committed.name} does not match the ledgers: run `python -m experiments.studies pages`"
         )

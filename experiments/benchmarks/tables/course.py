@@ -68,9 +68,10 @@ def body(result: Result) -> str:
     for first, found in result.facts["lines"].items():
         for name, line in zip(_NAMES, found.values(), strict=True):
             lines.append(
-                f"* {name.partition(',')[0]}, from task {first} to {count}: the line rises by {percent(line['share'])} of "
-                f"the mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most "
-                f"{percent(TARGET)} up or down: {'met' if abs(line['share']) <= TARGET else 'missed'}."
+                f"* {name.partition(',')[0]}, from task {first} to {count}: the fitted line changes by "
+                f"{percent(line['share'])} of the mean (95 percent interval {percent(line['low'])} to "
+                f"{percent(line['high'])}); the target is at most {percent(TARGET)} up or down: "
+                f"{'met' if abs(line['share']) <= TARGET else 'missed'}."
             )
     last, opened = result.facts["last"], result.facts["open_seconds"]
     lines.append(
@@ -81,8 +82,9 @@ def body(result: Result) -> str:
         f"* The store opens in {number(1000 * opened['many'])} ms, and the store of the short run in "
         f"{number(1000 * opened['few'])} ms."
     )
+    where = {"resident": "to one in memory", "disk": "to one on disk"}
     for name, seconds in result.facts["switch_seconds"].items():
-        lines.append(f"* Switching the active bank, {name}: {number(1000 * seconds)} ms.")
+        lines.append(f"* Switching the active bank, {where[name]}: {number(1000 * seconds)} ms.")
     once = "Each task is learned and measured once; only opening the stores is repeated."
     head = f"medians of {2 * _AROUND + 1} tasks around task k"
     return "\n".join([once, "", grid([head, *map(str, shown)], rows), "", *lines])

@@ -1,7 +1,7 @@
 """A LoRA on a small decoder with random weights: tokens per second and memory on real rows for generation.
 
-``--data`` is the folder with the folders `xsum` (texts cut to the window) and `rosts_en_ro` (short ones). Random weights do
-not affect speed and memory; nothing is said about scores.
+``--data`` contains the folders `xsum` (texts truncated to the window) and `rosts_en_ro` (short texts). Random weights do not
+affect speed and memory; scores are not reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
 }
 FULL_WINDOWS = [way for way in WAYS if "packing" not in way]
 MEASURED = {"xsum": (32, FULL_WINDOWS), "rosts_en_ro": (160, [PLAIN, "packing", "packing, gradient checkpointing"])}
-"""Training rows of each task, with about as many tokens, and the ways to learn it; only short rows can be packed."""
+"""Training rows of each task, with about the same number of tokens, and how it is learned; only short rows are packed."""
 
 
 def measure(bench: Bench) -> Measured:
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Measured:
             candidates.append(Candidate(name, _learned(stream, seen[name])))
             memory[name] = decoder.measure_memory(stream, threads=options.threads)
             bench.tell(f"memory of {name}")
-    # No warm-up: what is measured is the second epoch.
+    # No warm-up: only the second epoch is measured.
     samples = alternate(candidates, repetitions=options.repetitions, warmup=0, tell=bench.tell)
     return Measured("seconds per 1,000 tokens", samples, {"learned": seen, "memory": memory})
 
@@ -78,11 +78,11 @@ def body(result: Result) -> str:
         sizes = [number(memory[name][key] / 1e6) for key in ("weights", "training")]
         spread_of = percent(spread(result.samples[name]))
         rows.append([name, number(1000 / taken), factor(plain / taken), spread_of, number(generated), *sizes])
-    columns = ["", "tokens/s learned", "of the first", "spread", "tokens/s generated", "weights, MB", "training, MB"]
+    columns = ["", "tokens/s learned", "speed-up", "spread", "tokens/s generated", "weights, MB", "training, MB"]
     return "\n".join(
         [
             f"A LoRA of rank 16 on a Llama of {decoder.LAYERS} layers and width {decoder.WIDTH} with random weights, in fp32 "
-            f"where nothing else is said; windows of {decoder.TOKENS} tokens, about {8 * decoder.TOKENS:,} tokens per step.",
+            f"unless stated otherwise; windows of {decoder.TOKENS} tokens, about {8 * decoder.TOKENS:,} tokens per step.",
             "",
             grid(columns, rows),
             "",

@@ -1,7 +1,7 @@
 """A complete task: several epochs over real rows, then the test split; seconds and accuracy, with our package in normal use.
 
-Ours includes training with checkpoints, validation after every epoch, and evaluating validation and test rows at the end.
-Peers use a plain training loop with the same schedule and clipping, validation after every epoch, and the test rows.
+Our time includes training with checkpoints, validation after every epoch, and evaluation on validation and test rows at the
+end. Peers use a plain training loop with the same schedule and clipping, validation after every epoch, and the test rows.
 Tokenising and loading are not included. Every repetition has its own seed.
 """
 
@@ -168,7 +168,7 @@ def _verdicts(result: Result, facts: Facts, accuracy: dict[str, float]) -> list[
         times, points = result.medians[best] / result.medians[mine], 100 * (accuracy[mine] - accuracy[best])
         met = times >= TARGET_FACTOR and points >= -TARGET_POINTS
         lines.append(
-            f"* {mine}, is {factor(times)} as fast as {best}, with {points:+.1f} points; the target is {TARGET_FACTOR:g} x "
-            f"at no less than {-TARGET_POINTS:g} points: {'met' if met else 'missed'}."
+            f"* {mine}, is {factor(times)} as fast as {best}, with an accuracy difference of {points:+.1f} points; the "
+            f"target is {TARGET_FACTOR:g} x with no less than {-TARGET_POINTS:g} points: {'met' if met else 'missed'}."
         )
     return lines

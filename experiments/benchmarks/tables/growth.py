@@ -1,4 +1,4 @@
-"""Adding the k-th bank and switching to it: the peers, within a time limit.
+"""Adding the k-th bank and switching to it, for the peers within a time limit.
 
 Peers take turns, task by task. A peer that exceeds the time limit in total, or a tenth of it for one task, is stopped; the
 table has its times up to that task. Ours is measured by `experiments.benchmarks.growth`: runs on stores of 10 to 1,000 banks
@@ -25,6 +25,10 @@ TARGET = 0.02
 WINDOW = 5
 """Numbers in the table are medians over this many neighbouring tasks."""
 SHOWN = (1, 10, 20, 100, 250, 500, 1_000)
+_TIMED = {
+    "open_seconds": {"few": "open the smallest store", "many": "open the largest store"},
+    "switch_seconds": {"resident": "switch to a bank in memory", "disk": "switch to a bank on disk"},
+}
 
 
 def measure(bench: Bench) -> Measured:
@@ -119,18 +123,18 @@ def body(result: Result) -> str:
         assert last is not None
         cells = ["" if value is None else number(1000 * value) for value in shown]
         rows.append([name, *cells, str(len(values)), factor(last / first)])
-    header = ["ms for task", *(str(task) for task in SHOWN), "tasks reached", "last against first"]
+    header = ["ms for task", *(str(task) for task in SHOWN), "tasks reached", "last / first"]
     ours = result.facts["ours"]
     lines = [f"* {name} {why}." for name, why in result.facts["stopped"].items()]
     for name, line in ours["slopes"].items():
         lines.append(
-            f"* ours, {name}: from task {SAMPLE} to the last, the line rises by {percent(line['share'])} of the mean (95 "
-            f"percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most {percent(TARGET)} "
-            f"up or down: {'met' if abs(line['share']) <= TARGET else 'missed'}."
+            f"* ours, {name}: from task {SAMPLE} to the last, the fitted line changes by {percent(line['share'])} of the "
+            f"mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most "
+            f"{percent(TARGET)} up or down: {'met' if abs(line['share']) <= TARGET else 'missed'}."
         )
-    for what in ("open_seconds", "switch_seconds"):
+    for what, names in _TIMED.items():
         for name, seconds in ours[what].items():
-            lines.append(f"* ours, {what.partition('_')[0]}, {name}: {number(1000 * seconds)} ms.")
+            lines.append(f"* ours, {names[name]}: {number(1000 * seconds)} ms.")
     return "\n".join([_our_costs(ours["costs"]), "", *([grid(header, rows), ""] if rows else []), *lines])
 
 

@@ -14,7 +14,7 @@ from experiments.benchmarks.peers.setting import Method, Setting
 from experiments.benchmarks.result import Result
 
 TARGETS = {"houlsby": 0.06, "lora": 0.04}
-"""The matrix products of a Houlsby bank on MiniLM are 4.2 % of the backbone's."""
+"""Maximum slowdown. For scale: the matrix products of a Houlsby bank on MiniLM are 4.2 % of the backbone's."""
 BATCH = 64
 
 
@@ -52,7 +52,7 @@ def _peers(bench: Bench) -> list[tuple[Peer, Method]]:
 
 
 def _theirs(bench: Bench, peer: Peer, method: Method) -> list[tuple[Candidate, dict[str, Any]]]:
-    """Return a peer's bare backbone, and the same with a bank, both at their defaults."""
+    """Return two candidates of a peer with its default settings: the bare backbone, and the backbone with a bank."""
     options = bench.options
     found = []
     bare = f"{peer.name}, bare"

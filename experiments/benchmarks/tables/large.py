@@ -1,6 +1,6 @@
 """A run of 10,000 tasks: opening, listing, verifying, reporting, switching banks, memory, and learning one more task.
 
-One small task is learned, the others are commits of its bank under other names (`experiments.benchmarks.growth.fill`). With
+One small task is learned, and its bank is committed again under other names (`experiments.benchmarks.growth.fill`). With
 ``--data FOLDER`` the run is kept there, and a later measurement starts from it; filling it takes about half an hour.
 """
 
@@ -171,7 +171,7 @@ def body(result: Result) -> str:
             paint is not None and paint <= TARGETS["first paint"],
         ],
         [
-            f"learn task {count + 1:,}, against task {next(iter(tasks)).split()[1]}",
+            f"learn task {count + 1:,}, compared with task {next(iter(tasks)).split()[1]}",
             percent(late / early - 1),
             "5 %",
             late / early - 1 <= TARGETS["task"],
@@ -187,7 +187,7 @@ def body(result: Result) -> str:
             f"* `verify` of all digests and probes takes {number(verify['seconds'])} s and {number(verify['cpu_seconds'])} "
             f"CPU seconds, {number(per_task)} ms per task, and {number(1e-6 * verify['peak_bytes'])} MB.",
             f"* `list` takes {number(1e-6 * max(own['peak_bytes'] for own in facts['list']))} MB, `report` "
-            f"{number(1e-6 * facts['report']['peak_bytes'])} MB; index.html has {number(1e-6 * facts['page bytes'])} MB.",
+            f"{number(1e-6 * facts['report']['peak_bytes'])} MB; index.html is {number(1e-6 * facts['page bytes'])} MB.",
             f"* With {RESIDENT_BYTES / 2**20:.0f} MiB for banks, predictions with {' and '.join(facts['memory'])} tasks peak "
             f"at {' and '.join(number(peak) for peak in peaks)} MB.",
         ]

@@ -67,8 +67,8 @@ def body(result: Result) -> str:
         [
             grid(columns, rows),
             "",
-            f"* Without the activations of one batch the peak is {number(ratio)} backbones; the target is at most "
-            f"{PROMISED}: {said}.",
+            f"* Without the activations of one batch, the peak is {number(ratio)} times the backbone's size; the target is "
+            f"at most {PROMISED} times: {said}.",
             "* Resident memory is the system's count for the process, including freed blocks that glibc keeps for reuse.",
         ]
     )

@@ -140,7 +140,8 @@ def _verdicts(result: Result, facts: Facts) -> list[str]:
             best = min(theirs, key=lambda other: result.medians[other])
             times = result.medians[best] / result.medians[name]
             lines.append(
-                f"* {factor(times)} as fast as {best}; the target is {TARGET_FACTOR}: {_said(times >= TARGET_FACTOR)}."
+                f"* {name}: {factor(times)} as fast as {best}; the target is {TARGET_FACTOR}: "
+                f"{_said(times >= TARGET_FACTOR)}."
             )
     return lines
 

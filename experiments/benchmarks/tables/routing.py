@@ -1,4 +1,4 @@
-"""Rows without a task name: a batch compared with the same batch with task names, and opening a router with many tasks.
+"""Rows without a task name: a batch compared with the same batch with task names, and the time to open large routers.
 
 All banks and covariances are copies of one, but each copy has its own means, so that the rows of a batch are routed to many
 tasks. The batch with task names uses the tasks that the router finds, so the same banks predict both batches.
@@ -70,7 +70,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _varied(folder: Path) -> Callable[[int], dict[str, Tensor]]:
-    """Return a function that makes the sums of further banks: the first bank's sums with different means."""
+    """Return a function that makes routing statistics for further banks: those of the first bank with different means."""
     store = Store(folder)
     own = read_sums(store, store.tasks[0])
     assert own is not None
@@ -126,7 +126,7 @@ def opened(folder: Path) -> dict[str, float]:
 
 
 def _no_sums(store: Store, task: str) -> Any:
-    raise AssertionError(f"computing scores read the sums of {task} in {store.folder}, which it does not need")
+    raise AssertionError(f"scoring read the routing statistics of {task} in {store.folder}, which it does not need")
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -2,8 +2,8 @@
 
 All banks are copies of one bank under different names; this changes neither the timings nor how much is read. Each request
 has one row, as is typical of a busy endpoint, unless stated otherwise. Every candidate gets the rows in a new order in every
-round, so that no batch occurs twice: the engine keeps the stacked parameters of batches that do, which an endpoint's requests
-would rarely meet again. The load is generated on the same machine, so the client's work is included.
+round, so that no batch occurs twice: the engine caches the stacked parameters of a batch, and an endpoint rarely sees the
+same batch again. The load is generated on the same machine, so the client's work is included.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _served(python: str, argv: Sequence[str], bench: Bench) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         env=environment,
-        start_new_session=True,  # so that the processes it starts can be ended with it
+        start_new_session=True,  # so that its child processes can be ended together with it
     ) as process:
         try:
             assert process.stdout is not None
@@ -191,14 +191,16 @@ def body(result: Result) -> str:
         server, comma, load = name.partition(", ")
         if server.startswith("peft"):
             times = taken / medians[f"endpoint{comma}{load}"]
-            lines.append(f"* {factor(times)} the rows per second of {name}; {_said(times, TARGET_PEER, factor)}.")
+            lines.append(
+                f"* Endpoint: {factor(times)} the rows per second of {name}; {_said(times, TARGET_PEER, factor)}."
+            )
     waits = [
         [name, number(own["per_second"]), *(number(1000 * own[share]) for share in ("p50", "p95", "p99"))]
         for name, own in latency.items()
     ]
     return "\n".join(
         [
-            grid(["", "rows per second", "of the engine", "spread"], rows),
+            grid(["", "rows per second", "share of the engine's", "spread"], rows),
             "",
             f"Latency at {percent(_LOAD)} of this throughput, requests sent at a constant rate:",
             "",

@@ -125,7 +125,7 @@ def body(result: Result) -> str:
                 percent(spread(result.samples[name])),
             ]
         )
-    columns = ["", "parameters", "ms per step", "examples/s", "of the ceiling", "against the best peer", "spread"]
+    columns = ["", "parameters", "ms per step", "examples/s", "of the ceiling", "relative to the best peer", "spread"]
     return "\n".join([grid(columns, rows), "", *_verdict(result, best), "", *_tried(result)])
 
 
@@ -143,7 +143,7 @@ def _verdict(result: Result, best: str | None) -> list[str]:
         lines.append(
             f"* Ours is {factor(times)} as fast as {best}, the fastest of the peers; the target is {TARGET_FACTOR} x: "
             f"{_said(times >= TARGET_FACTOR)}. That peer reaches {percent(theirs)} of the ceiling, so nothing in this "
-            f"arithmetic can be more than {factor(1 / theirs)} as fast."
+            f"precision can be more than {factor(1 / theirs)} as fast."
         )
     return lines
 
