@@ -97,7 +97,7 @@ def _setting(trials: list[Trial]) -> str:
 
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds.
 Everything is as in `houlsby2019/compare`, except for the number of epochs; in both rows, the bank of the best epoch is kept.
-The trials with all epochs ran on another processor than those with half of them: see the list above."""
+The trials with all epochs ran on a different processor from those with half of them: see the list above."""
 _STOPPED = """Stopping early instead (`training.patience`), computed from the validation scores of the trials with all
 epochs: how many of their epochs are learned, and the validation score of the kept bank compared with that of all epochs, as
 means over trials."""
