@@ -252,7 +252,7 @@ def test_long_run_builds_rows_and_details_on_demand(browser: Browser, learned: P
         page.emulate_media(media="print")
         assert len(page.evaluate(ROWS)) == 50
         assert page.locator("#certificates .paper").inner_text() == (
-            f"Only the rows shown on the page are printed, of {count:,} in all."
+            f"Only the rows shown on the page are printed; the table has {count:,} in all."
         )
 
 

@@ -1,4 +1,4 @@
-"""What later tasks gained from earlier banks: the gain over a fresh bank after the short trials of ``start_from: auto``."""
+"""What later tasks gained from earlier banks: the gain over a fresh bank after the short fits of ``start_from: auto``."""
 
 from __future__ import annotations
 
