@@ -257,7 +257,10 @@ def test_specifications_without_fusion_are_written_as_before() -> None:
 
 CANNOT = r"task 'c', bank\.fuse: the bank of 'a' cannot be fused with others, since "
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "form": ({"a": "lora", "b": "lora"}, CANNOT + r"its form is lowrank\. Only banks of form bottleneck, with frozen LayerNorms and scope: task, can be fused"),
+    "form": (
+        {"a": "lora", "b": "lora"},
+        CANNOT + r"its form is lowrank\. Only banks of form bottleneck, with frozen LayerNorms and scope: task, can be",
+    ),
     "mixed forms": ({"a": "mam_flat", "b": "mam_flat"}, CANNOT + "its form is attention"),
     "norms": ({"a": "houlsby", "b": "houlsby"}, CANNOT + r"it has its own LayerNorms \(layernorms: own\)"),
     "nothing": ({"a": "probe", "b": "probe"}, CANNOT + "it modifies nothing"),
