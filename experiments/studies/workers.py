@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -48,7 +48,7 @@ class Workers:
         deadline: time by `time.monotonic` after which no trial starts; None for no limit.
     """
 
-    def __init__(self, pool: ProcessPoolExecutor, jobs: int, deadline: float | None = None) -> None:
+    def __init__(self, pool: Executor, jobs: int, deadline: float | None = None) -> None:
         self._pool, self._jobs, self._deadline = pool, jobs, deadline
 
     @property

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from experiments.studies import command
 from experiments.studies.command import Request, run_studies
 from experiments.studies.scale import QUICK
 from experiments.studies.study import NAMES, find
+from experiments.studies.workers import Workers
 
 pytestmark = pytest.mark.slow
 
 
+class _Here(Executor):
+    """Runs trials in this process, which saves each study a process that imports torch; test_studies.py starts real ones."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in a worker
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def in_this_process(jobs: int, minutes: float | None) -> Iterator[Workers]:
+    """Replace `started`."""
+    assert jobs == 1 and minutes is None
+    yield Workers(_Here(), jobs)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_quick_study_runs_and_is_not_repeated(name: str, tmp_path: Path) -> None:
+def test_quick_study_runs_and_is_not_repeated(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "started", in_this_process)
     heard: list[str] = []
     study, request = find(name), Request(data=None, out=tmp_path, scale=QUICK)
     assert run_studies([study], request, heard.append)
