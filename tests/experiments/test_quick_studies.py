@@ -34,7 +34,7 @@ class _Here(Executor):
 @contextmanager
 def in_this_process(jobs: int, minutes: float | None) -> Iterator[Workers]:
     """Replace `started`."""
-    assert jobs == 1 and minutes is None
+    assert (jobs, minutes) == (1, None)
     yield Workers(_Here(), jobs)
 
 
