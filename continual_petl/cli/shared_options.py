@@ -78,7 +78,7 @@ def add_logging(command: argparse.ArgumentParser) -> None:
     command.add_argument("--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact")
     amount = command.add_mutually_exclusive_group()
     amount.add_argument("--quiet", action="store_true", help="print only errors and the final report")
-    text = "also print losses, rows of R and where time was spent (not with --json)"
+    text = "also print losses, the rows of the result matrix R, and where time was spent (not with --json)"
     amount.add_argument("--verbose", action="store_true", help=text)
 
 

@@ -31,6 +31,9 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 """The metrics of each kind; the first is the default. Accuracy is the share of rows predicted correctly (of words, for
 token-classification). Higher is better."""
 
+CORRELATIONS = frozenset({"matthews", "spearman", "pearson"})
+"""Metrics between -1 and 1; all others are between 0 and 1, except those that users define."""
+
 GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
 """Kinds whose prediction is a generated text, or one of a list of options."""
 

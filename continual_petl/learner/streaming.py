@@ -39,7 +39,7 @@ class Pieces(BaseStreamer):
         tokenizer: converts tokens to text.
         end: the end token.
         stop: stop strings.
-        put: called after every token, with an empty text if no more text is settled; an exception that it raises ends
+        put: called after every token, with an empty string if no further text is final yet; an exception that it raises ends
             the generation.
     """
 

@@ -30,9 +30,12 @@ _FORMS = {
     ("source",): "a text, or an object with the key source",
     ("tokens",): "a list of words, a text with spaces between the words, or an object with the key tokens",
     ("image",): IMAGE_FORM,
-    ("messages",): "a text, or an object with the key messages, a list of {role, content}",
-    ("source", "options"): "an object with the keys source and options, a list of texts",
-    ("messages", "options"): "an object with the keys messages, a text or a list of {role, content}, and options",
+    ("messages",): "a text, or an object with the key messages (a list of {role, content})",
+    ("source", "options"): "an object with the keys source and options (a list of texts)",
+    (
+        "messages",
+        "options",
+    ): "an object with the keys messages (a text, or a list of {role, content}) and options (a list of texts)",
 }
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only what browsers and cameras write: Pillow starts other programs to read some of the other formats."""
@@ -165,11 +168,8 @@ def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: 
 
 def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
     if len(tasks) != 1 or tasks[0] is None:
-        raise Problem(
-            422,
-            "no_stream",
-            f"stream: got {counted(len(tasks), 'row')}, or no task; give one row and the name of its task",
-        )
+        got = "a row without a task" if len(tasks) == 1 else counted(len(tasks), "row")
+        raise Problem(422, "no_stream", f"stream: got {got}; give one row and the name of its task")
     try:
         check_streams(catalog.manifest(tasks[0]))
     except InputError as error:

@@ -41,7 +41,7 @@ class Outcome(FrozenModel):
     seconds: float = 0.0
     """Total time across all resumptions, from reading the trial's data to storing its bank."""
     parameters: dict[str, int] = Field(default_factory=dict)
-    """Parameters of the bank, by part: modifications, own, head."""
+    """Number of parameters of the bank by part: modifications, own (LayerNorms and copied weights), head."""
     data: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of the rows of each split that was read."""
     environment: Environment | None = None

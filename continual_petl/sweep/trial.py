@@ -45,7 +45,7 @@ class EpochScores(L.Callback):
         judge: decides whether to prune the trial; None: never.
 
     Raises:
-        Pruned: at the end of an epoch.
+        Pruned: at the end of an epoch, if ``judge`` decides so.
     """
 
     def __init__(self, metric: str, judge: Judge | None) -> None:

@@ -1,4 +1,4 @@
-"""Command-line options of the tables."""
+"""Command-line options of the benchmarks, each of which produces one table."""
 
 from __future__ import annotations
 

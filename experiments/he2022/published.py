@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Encoder(NamedTuple):
-    """Table 2: RoBERTa-base on the development rows, median and standard deviation of five seeds."""
+    """Table 2: RoBERTa-base on the development sets of MNLI and SST-2, median and standard deviation of five seeds."""
 
     percent: float
     mnli: float

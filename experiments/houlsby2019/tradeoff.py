@@ -149,7 +149,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Check that sizes hardly matter, and that small adapters beat fine-tuning a few layers."""
+    """Check that the size of adapters hardly matters, and that small ones beat fine-tuning only a few layers."""
     means = [mean for mean in robust_means(scale, book).values() if mean is not None]
     if len(means) < len(ROBUST):
         return []

@@ -12,7 +12,7 @@ SEEDS = (13, 21, 34, 55, 89)
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The settings that all trials of a study share, and how many other settings are tried."""
+    """The settings that all trials of a study share, the number of seeds, and whether only some settings are tried."""
 
     name: str = "small"
     backbone: str = "minilm"

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from experiments.transfer.ledger import HERE, Ledger, Line
-from experiments.transfer.measure import case, sequential
+from experiments.transfer.measure import case, choice, sequential
 from experiments.transfer.page import page
 from experiments.transfer.streams import BANKS, DRAWS, SIZES, STREAMS
 
@@ -27,6 +27,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stream", nargs="+", choices=tuple(STREAMS), default=list(STREAMS), help="only these streams")
     parser.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES), help="only these numbers of rows")
     parser.add_argument("--draw", nargs="+", type=int, choices=DRAWS, default=list(DRAWS), help="only these draws")
+    parser.add_argument(
+        "--choose-again", action="store_true", help="only let auto choose again, for the cases that were learned before"
+    )
     parser.add_argument("--sequential", action="store_true", help="also learn each stream with one bank for all tasks")
     parser.add_argument("--runs", type=Path, help="folder in which the runs with the earlier tasks are kept")
     parser.add_argument(
@@ -57,10 +60,10 @@ def _measure(given: argparse.Namespace, ledger: Ledger, runs: Path) -> None:
             for stream in given.stream:
                 for number in (1, 2):
                     key = Line.key_of(stream, STREAMS[stream][number], size, draw, given.bank)
-                    if ledger.has(key):
-                        continue
-                    found = case(stream, number, size, draw, given.data, BANKS[given.bank], runs, print)
-                    ledger.add(stream, STREAMS[stream][number], size, draw, given.bank, found)
+                    if ledger.has(key) == given.choose_again:
+                        measure = choice if given.choose_again else case
+                        found = measure(stream, number, size, draw, given.data, BANKS[given.bank], runs, print)
+                        ledger.add(stream, STREAMS[stream][number], size, draw, given.bank, found)
     for stream in given.stream if given.sequential else ():
         if not ledger.has(Line.key_of(stream, "all tasks", "all", 1, "sequential")):
             ledger.add(stream, "all tasks", "all", 1, "sequential", sequential(stream, given.data, runs))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from continual_petl.engine.transfer.choose import HEAD_START, best
-from continual_petl.store.certificate.start import StartCandidate
 from experiments.transfer.ledger import Line
 from experiments.transfer.streams import Size
 
@@ -45,38 +43,24 @@ class Case:
         return self.starts[self.taken]
 
 
-def cases_of(lines: Sequence[Line], *, as_recorded: bool = False) -> list[Case]:
+def cases_of(lines: Sequence[Line]) -> list[Case]:
     """Return the cases; a diverged or constant bank, which has no score, counts as 0.
 
-    Args:
-        lines: the ledger.
-        as_recorded: whether choices are those of the time of measurement, also after a share of the steps.
+    A later line with the same key has a newer choice of auto, which replaces the older one.
     """
+    newest = {line.key: line.found["auto"] for line in lines if "auto" in line.found}
     return [
         Case(
             task=line.task,
             size=line.size,
             draw=line.draw,
             starts={start: each["test"] or 0.0 for start, each in line.found["starts"].items()},
-            taken=_taken(line, as_recorded),
-            choosing=line.found["auto"]["seconds"] - line.found["auto"].get("sums", 0.0),
-            whole=_is_whole(line),
+            taken="average" if " + " in auto["taken"] else auto["taken"],
+            choosing=auto["seconds"] - auto.get("sums", 0.0),
+            whole=bool(auto.get("whole", line.size == "20")),
             learning=line.found["starts"]["fresh"]["seconds"],
         )
         for line in lines
         if "starts" in line.found
+        for auto in (newest[line.key],)
     ]
-
-
-def _taken(line: Line, as_recorded: bool) -> str:
-    """Return the recorded choice; after a share of the steps, the choice that today's rule makes of the recorded scores."""
-    auto = line.found["auto"]
-    taken: str = auto["taken"]
-    if not as_recorded and not _is_whole(line):
-        tried = [StartCandidate(score=score) for score in auto["scores"].values()]
-        taken = [*auto["scores"]][best(tried, auto["rows"], HEAD_START)]
-    return "average" if " + " in taken else taken
-
-
-def _is_whole(line: Line) -> bool:
-    return bool(line.found["auto"].get("whole", line.size == "20"))

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,7 @@ def case(
     """
     parents = STREAMS[stream][:number]
     earlier = parents_run(stream, number, data, bank, folder)
-    entry = entry_of(STREAMS[stream][number], data, size, draw)
-    before = [entry_of(name, data) for name in parents]
-    tree = stream_of(stream, data, bank)
-
-    def with_start(start_from: Any) -> TaskStream:
-        if start_from == "fusion":
-            own: dict[str, Any] = {"preset": "fusion", "fuse": list(parents)}
-        else:
-            own = bank if start_from is None else bank | {"start_from": start_from}
-        return TaskStream(spec_of(tree, [*before, entry | {"bank": own}]))
-
+    with_start = partial(_with_start, stream, number, size, draw, data, bank)
     found: dict[str, Any] = {}
     starts: dict[str, Any] = {"fresh": None} | {name: name for name in parents}
     if len(parents) > 1:
@@ -78,13 +69,33 @@ def case(
     for name, start_from in starts.items():
         with tempfile.TemporaryDirectory() as scratch:
             run = _learned(with_start(start_from), Path(shutil.copytree(earlier, Path(scratch) / "run")))
-            found[name] = _outcome(run.store.manifest(entry["name"]), run)
-        tell(f"{entry['name']} from {name}: {found[name]['test']}")
+            found[name] = _outcome(run.store.manifest(run.store.tasks[-1]), run)
+        tell(f"{STREAMS[stream][number]}, {size} rows, draw {draw}, from {name}: {found[name]['test']}")
+    return {"starts": found} | choice(stream, number, size, draw, data, bank, folder, tell)
+
+
+def choice(
+    stream: str, number: int, size: Size, draw: int, data: Path, bank: dict[str, Any], folder: Path, tell: Tell
+) -> dict[str, Any]:
+    """Measure only what ``start_from: auto`` chooses; the arguments are those of `case`."""
     with tempfile.TemporaryDirectory() as scratch:
+        earlier = parents_run(stream, number, data, bank, folder)
         copied = Path(shutil.copytree(earlier, Path(scratch) / "run"))
-        chosen = _choice(with_start("auto"), copied)
-    tell(f"{entry['name']}: auto chooses {chosen['taken']}")
-    return {"starts": found, "auto": chosen}
+        chosen = _choice(_with_start(stream, number, size, draw, data, bank, "auto"), copied)
+    tell(f"{STREAMS[stream][number]}, {size} rows, draw {draw}: auto chooses {chosen['taken']}")
+    return {"auto": chosen}
+
+
+def _with_start(
+    stream: str, number: int, size: Size, draw: int, data: Path, bank: dict[str, Any], start_from: Any
+) -> TaskStream:
+    parents = STREAMS[stream][:number]
+    if start_from == "fusion":
+        own: dict[str, Any] = {"preset": "fusion", "fuse": list(parents)}
+    else:
+        own = bank if start_from is None else bank | {"start_from": start_from}
+    entry = entry_of(STREAMS[stream][number], data, size, draw) | {"bank": own}
+    return TaskStream(spec_of(stream_of(stream, data, bank), [*(entry_of(name, data) for name in parents), entry]))
 
 
 def sequential(stream: str, data: Path, folder: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ ALIASES: dict[str, SplitName] = {
 }
 """Accepted names of each split."""
 
-_FORMATS = "csv, tsv, json, jsonl, parquet (and .gz of the text formats)"
+_FORMATS = "csv, tsv, json, jsonl, parquet (text formats also with .gz)"
 _READ_ERRORS = (  # in addition to the errors of `datasets`
     OSError,
     ValueError,
@@ -105,7 +105,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         if not found:
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {names_in(path)}. Name the files train, "
-                f"validation and test with a suffix of {_FORMATS}, or list them under data.data_files."
+                f"validation and test, each with one of these suffixes: {_FORMATS}; or list them under data.data_files."
             )
     elif os.path.isfile(path):
         found = {"train": [path]}

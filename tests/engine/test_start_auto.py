@@ -21,7 +21,7 @@ from continual_petl.engine.transfer import choose, short_fit
 from continual_petl.engine.transfer.average import combine
 from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
 from continual_petl.store.certificate.manifest import Manifest, write_manifest
-from continual_petl.store.certificate.start import Start
+from continual_petl.store.certificate.start import Start, StartCandidate
 from continual_petl.store.store import Store
 from tests.streams_in_code import regression_task, stream, task
 from tests.usual import few
@@ -76,7 +76,11 @@ def start_of(run: Run | Path, name: str = "new") -> Start:
     return start
 
 
-def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(backbone_folder: Folder, folder: Path) -> None:
+def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = itertools.count()
+    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores) / 10)
     start = start_of(learned(backbone_folder(), folder, new()))
     fresh, *copies, average = start.candidates
     assert (fresh.parents, fresh.weights) == ((), ())
@@ -85,7 +89,7 @@ def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(backbone_
     assert [parent for each in copies for parent in each.parents] == list(average.parents)
     assert len(average.weights) == 3
     assert sum(average.weights) == pytest.approx(1.0)
-    assert all(each.score is not None for each in start.candidates)
+    assert [each.score for each in start.candidates] == [0, 0.1, 0.2, 0.3, 0.4]
     assert (start.num_steps, start.num_rows) == (6, 16)
     digests = {name: manifest_of(folder, name).digest for name in NAMES}
     assert all(parent.digest == digests[parent.task] for parent in average.parents)
@@ -95,8 +99,8 @@ def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(backbone_
 def test_bank_is_the_one_that_naming_the_start_would_give(
     backbone_folder: Folder, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
 ) -> None:
-    turn = itertools.count()
-    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: float(next(turn) == chosen))
+    scores = iter([1.0 if turn == chosen else min(turn, 1) / 2 for turn in range(5)])
+    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores))
     run = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "auto")), new())
     taken = start_of(run).taken
     assert start_of(run).chosen == chosen
@@ -113,6 +117,27 @@ def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch
     monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: 0.5)
     start = start_of(learned(backbone_folder(), folder, new()))
     assert (start.chosen, start.gain, start.taken.in_words) == (0, 0.0, "a fresh bank")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scores", "count"), [([0.5, 0.6, 0.5, 0.4], 4), ([0.5, 0.6, 0.4, 0.6, 0.3], 5)])
+def test_average_is_tried_if_two_banks_helped(
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], count: int
+) -> None:
+    given = iter(scores)
+    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(given))
+    start = start_of(learned(backbone_folder(), folder, new()))
+    assert len(start.candidates) == count
+    assert start.chosen == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "fresh", "leads"), [("accuracy", 0.5, 0.0707), ("spearman", -0.1, 0.1400), ("matthews", 0.5, 0.1061)]
+)
+def test_margin_is_the_standard_error_of_the_metric(metric: str, fresh: float, leads: float) -> None:
+    for lead, chosen in ((leads - 0.001, 0), (leads + 0.001, 1)):
+        tried = [StartCandidate(score=fresh), StartCandidate(score=fresh + lead)]
+        assert choose.best(tried, metric, 100, 1.0) == chosen
 
 
 @pytest.mark.slow
@@ -136,7 +161,7 @@ def test_start_that_diverges_is_not_taken(
 
     monkeypatch.setattr(short_fit, "fit_briefly", diverges)
     start = start_of(learned(backbone_folder(), folder, new()))
-    assert [each.score for each in start.candidates] == [None] * 5
+    assert [each.score for each in start.candidates] == [None] * 4
     assert (start.chosen, start.gain) == (0, None)
 
 

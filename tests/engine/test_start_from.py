@@ -162,9 +162,9 @@ REFUSED = {
     "later": (task("zero", bank={"start_from": "two"}), two(preset="lora"), "'two' comes later in the stream and is not"),
     "sizes": (ONE, two(preset="houlsby", bottleneck=5), r"'one' has a different bank: tensor modifications\..* has shape"),
     "layers": (ONE, two(preset="houlsby", bottleneck=4, layers=0), r"tensor .* and no such tensor here\. Only a bank with"),
-    "prompt": (ONE | {"bank": PROMPT}, two(), "cannot be started from: its prompt was trained through an lstm around"),
+    "prompt": (ONE | {"bank": PROMPT}, two(), "cannot be started from: its prompt was trained through an lstm that"),
     "sparse": (ONE | {"bank": "diff_pruning"}, two(), "its sparse was trained through a mask over all weights"),
-    "prefix": (ONE | {"bank": small("prefix")}, two(), "its attention was trained through an mlp around its vectors"),
+    "prefix": (ONE | {"bank": small("prefix")}, two(), "its attention was trained through an mlp that computes its vectors"),
 }  # fmt: skip
 
 

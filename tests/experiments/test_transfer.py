@@ -22,7 +22,8 @@ def test_page_is_that_of_the_committed_ledger() -> None:
     lines = COMMITTED.lines()
     assert lines
     assert (HERE / "README.md").read_text(encoding="utf-8") == page(lines, SHORTER.lines())
-    assert len({line.key for line in lines}) == len(lines)
+    keys = [line.key for line in lines if "auto" not in line.found or "starts" in line.found]
+    assert len(set(keys)) == len(keys)
     text = COMMITTED.file.read_text(encoding="utf-8")
     assert "/work" not in text
     assert "/tmp" not in text
@@ -64,3 +65,10 @@ def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
     assert ledger.file.read_bytes() == before
     assert (out / "README.md").read_text(encoding="utf-8") == page(ledger.lines())
     assert str(tmp_path) not in before.decode()
+    assert command.main([*words, "--choose-again"]) == 0
+    again = ledger.lines()[2:]
+    assert [(line.task, list(line.found)) for line in again] == [("yelp", ["auto"]), ("amazon", ["auto"])]
+    assert [case.starts for case in cases_of(ledger.lines())] == [yelp.starts, amazon.starts]
+    assert [case.choosing for case in cases_of(ledger.lines())] == [
+        line.found["auto"]["seconds"] - line.found["auto"]["sums"] for line in again
+    ]

@@ -97,7 +97,11 @@ RESCALE = row("rescale", "key", insertion="sequential", composition="multiply")
         ("bert", "mam_flat", "attention and bottleneck"),
         ("bert", {"modifications": [row("lowrank", "query"), RESCALE]}, "lowrank and rescale"),
         ("llama", {"preset": "prompt", "length": 3, "layernorms": "own"}, "prompt and LayerNorms of its own"),
-        ("bert", {"modifications": [row("lowrank", "query"), row("decomposed", "query")]}, "two changes of the same"),
+        (
+            "bert",
+            {"modifications": [row("lowrank", "query"), row("decomposed", "query")]},
+            "changes one projection twice",
+        ),
         ("bert", "prompt", r"absolute positions \(bert\)"),
         ("gpt2", "prompt", r"absolute positions \(gpt2\)"),
         ("gpt2", "prefix_flat", "moves the positions of the text"),

@@ -94,8 +94,8 @@ def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -
 @pytest.mark.parametrize(
     ("changed", "status", "fragment"),
     [
-        ({"inputs": ["w1", "w2"]}, 422, "stream: got 2 rows, or no task; give one row and the name of its task"),
-        ({"task": None}, 422, "stream: got 1 row, or no task"),
+        ({"inputs": ["w1", "w2"]}, 422, "stream: got 2 rows; give one row and the name of its task"),
+        ({"task": None}, 422, "stream: got a row without a task; give one row and"),
         ({"task": "labels"}, 422, "task 'labels' is a classification task, which generates no text"),
         ({"task": "beams"}, 422, "task 'beams' generates with 2 beams"),
         ({"task": "none"}, 404, "task 'none' has not been learned"),

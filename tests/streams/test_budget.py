@@ -103,7 +103,7 @@ def test_chunks_have_whole_batches() -> None:
     assert sum(bucket.num_rows for bucket in found) == len(LENGTHS)
     assert all(bucket.num_rows % bucket.batch_size == 0 for bucket in found[:-1])
     assert [bucket.batch_size for bucket in found] == sorted(bucket.batch_size for bucket in found)
-    assert rows_that_fit(0, 7, 3) == 3  # a row without tokens, as only a broken tokenizer makes one
+    assert rows_that_fit(0, 7, 3) == 3  # a row without tokens, which only a broken tokenizer produces
 
 
 @pytest.mark.parametrize("make", [_order, lambda max_tokens: evaluation_batches(LENGTHS, 32, max_tokens)])

@@ -67,7 +67,7 @@ class Recorder(L.LightningModule):
 
 
 class Interrupt(L.Callback):
-    """Save a checkpoint at one place and stop there at once."""
+    """Save a checkpoint at the given call of a hook, then stop at once."""
 
     def __init__(self, path: Path, *, hook: str, count: int) -> None:
         self.path, self.hook, self.left = path, hook, count

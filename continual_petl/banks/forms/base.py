@@ -175,7 +175,7 @@ def key(layer: Layer) -> str:
 
 
 def check_size(name: str, size: int | None, limit: int, what: str) -> None:
-    """Raise `InputError` if a size is larger than a width of the backbone allows."""
+    """Raise `InputError` if a size exceeds what the backbone's dimensions allow."""
     assert size is not None, "checked by the specification"
     if size > limit:
         raise InputError(f"bank: {name} {size} is larger than {limit}, {what}: set {name} to at most {limit}.")

@@ -30,7 +30,7 @@ from continual_petl.banks.forms.init import Generators
 _PULL = 0.01
 """Weight of the squared distance of V from the identity in the loss, as in `adapters`."""
 _OPENING = 100.0
-"""Factor of the gate: it moves this many times as fast as other parameters."""
+"""Factor by which the gate's parameter is multiplied, so that the gate opens this many times as fast."""
 
 
 class _Read(nn.Module):

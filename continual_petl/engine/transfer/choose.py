@@ -1,8 +1,8 @@
 """Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
 
 Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by
-more than `MARGIN` standard errors (`HEAD_START` after a share of the task's steps), so that the fresh bank wins if there is a
-tie or a difference that a few rows make by chance. What was learned in these fits is discarded: the bank is then trained
+more than `MARGIN` standard errors (`HEAD_START` if the fits are shorter than the task's own), so the fresh bank wins ties and
+differences that may be due to chance. What was learned in these fits is discarded: the bank is then trained
 exactly as if the stream had named the starting point. The choice is saved before training begins, so a resumed task keeps it.
 
 With ``auto``, a bank depends on earlier tasks, so the order of the stream may change it.
@@ -28,6 +28,7 @@ from continual_petl.engine.transfer.short_fit import (
     scored_rows,
 )
 from continual_petl.errors import DivergedError, InputError
+from continual_petl.heads.kinds import CORRELATIONS
 from continual_petl.learner.start import check_start, copy_bank
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import TaskSums
@@ -44,11 +45,11 @@ MAX_PARENTS = 3
 _SHORTLIST = 10
 """Maximum number of nearest tasks whose banks are examined to find the ones to try."""
 MARGIN = 0.5
-"""Number of standard errors (of the difference of two independent shares) by which a starting point has to beat a fresh
+"""Number of standard errors (of the difference of two independent scores) by which a starting point has to beat a fresh
 bank, if it is tried with all steps of the task."""
-HEAD_START = 8.0
-"""The same after fewer steps, which show a head start rather than where a bank ends: in `experiments/transfer`, leads of 4 to
-6 standard errors were lost by the end of training."""
+HEAD_START = 6.0
+"""The same after fewer steps, which show a head start rather than where a bank ends: in `experiments/transfer`, leads of
+almost five standard errors were lost by the end of training."""
 _VERSION = {"format_version": 1}
 
 
@@ -102,37 +103,57 @@ def _chosen(run: TaskRun) -> Start:
     parents = _fitting(run)
     if not parents:
         return Start(num_steps=0, num_rows=0, candidates=(StartCandidate(),), chosen=0)
-    num_steps = num_short_steps(run)
-    candidates = [StartCandidate(), *(StartCandidate(parents=(parent,)) for parent in parents)]
-    if len(parents) > 1 and run.plan.bank.why_not_averaged() is None:
-        with suppress(DivergedError):  # the other starting points remain
-            candidates.append(_average(run, parents, num_steps))
+    num_steps, num_rows = num_short_steps(run), len(scored_rows(run))
     tried: list[StartCandidate] = []
-    for candidate in candidates:
+
+    def scored(candidate: StartCandidate) -> float:
         run.request.stop_here(f"before task {run.plan.name!r} was learned, while its starting point was chosen")
         initialise(run, candidate)
         tried.append(candidate.model_copy(update={"score": score_after_fit(run, num_steps)}))
-    num_rows = len(scored_rows(run))
-    chosen = best(tried, num_rows, MARGIN if is_whole(run) else HEAD_START)
+        return _number(tried[-1])
+
+    fresh = scored(StartCandidate())
+    better = sum(scored(StartCandidate(parents=(parent,))) > fresh for parent in parents)
+    # An average was never the best choice unless two of its banks helped.
+    if better > 1 and run.plan.bank.why_not_averaged() is None:
+        with suppress(DivergedError):  # the other starting points remain
+            scored(_average(run, parents, num_steps))
+    chosen = best(tried, run.plan.metric, num_rows, MARGIN if is_whole(run) else HEAD_START)
     return Start(num_steps=num_steps, num_rows=num_rows, candidates=tuple(tried), chosen=chosen)
 
 
-def best(tried: Sequence[StartCandidate], num_rows: int, margin: float) -> int:
+def best(tried: Sequence[StartCandidate], metric: str, num_rows: int, margin: float) -> int:
     """Return the position of the best starting point; the first one is the fresh bank.
 
     Args:
         tried: the starting points, with their scores; None is worse than any score.
+        metric: the metric of the scores.
         num_rows: number of rows that they were scored on.
         margin: number of standard errors by which the score of the fresh bank has to be exceeded.
 
     Example:
-        >>> [best([StartCandidate(score=0.5), StartCandidate(score=other)], 100, 0.5) for other in (0.5, 0.52, 0.54)]
+        >>> pairs = [[StartCandidate(score=0.5), StartCandidate(score=other)] for other in (0.5, 0.52, 0.54)]
+        >>> [best(pair, "accuracy", 100, 0.5) for pair in pairs]
         [0, 0, 1]
     """
-    scores = [float("-inf") if each.score is None else each.score for each in tried]
-    share = min(1.0, max(0.0, scores[0]))
-    scores[0] += margin * math.sqrt(2 * share * (1 - share) / num_rows)
+    scores = [_number(each) for each in tried]
+    scores[0] += margin * _standard_error(scores[0], metric, num_rows)
     return scores.index(max(scores))
+
+
+def _number(candidate: StartCandidate) -> float:
+    return float("-inf") if candidate.score is None else candidate.score
+
+
+def _standard_error(score: float, metric: str, num_rows: int) -> float:
+    """Return the standard error of the difference of two independent scores, both about as large as the one given.
+
+    Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows.
+    """
+    if metric in CORRELATIONS:
+        return math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, score)) ** 2)
+    share = min(1.0, max(0.0, score))
+    return math.sqrt(2 * share * (1 - share) / num_rows)
 
 
 def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCandidate:

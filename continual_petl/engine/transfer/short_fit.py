@@ -20,8 +20,9 @@ SHARE = 0.025
 WHOLE_UP_TO = 3000
 """A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: earlier
 banks matter most when there are few rows, and a shorter fit would say little about that."""
-MIN_STEPS = 5
-"""Minimum number of optimizer steps of a short fit."""
+MIN_STEPS = 20
+"""Minimum number of optimizer steps of a short fit: in `experiments/transfer`, the scores after 5 steps said nothing about
+those at the end of training."""
 MAX_SCORED = 500
 """Maximum number of validation rows that a short fit is scored on."""
 MAX_GENERATED = 50
@@ -42,7 +43,7 @@ def num_short_steps(run: TaskRun) -> int:
     whole = math.ceil(batches / training.accumulate) * training.epochs
     if is_whole(run):
         return whole
-    return max(MIN_STEPS, round(SHARE * whole))
+    return min(whole, max(MIN_STEPS, round(SHARE * whole)))
 
 
 def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = ()) -> None:

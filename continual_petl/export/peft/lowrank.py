@@ -96,8 +96,8 @@ def _check_alone(subject: Subject, placements: list[Placement]) -> None:
     )
     if max(places.values()) > 1:
         raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but its bank has two changes of the same projection, at "
-            "least one with a magnitude (decomposed), and peft has one change per module. Use format 'merged' or "
+            f"format: got 'peft' for task {subject.plan.name!r}, but its bank changes one projection twice, at "
+            "least once with a magnitude (decomposed), and peft supports one change per module. Use format 'merged' or "
             "Run.predict."
         )
 

@@ -70,7 +70,7 @@ class LoraConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _scale(self) -> LoraConfig:
-        # In a fused module of queries, keys and values, adapters multiplies all three by alpha.
+        # In a fused module of queries, keys and values, `adapters` multiplies all three by alpha.
         if self.composition_mode == "scale" and (self.r, self.alpha, self.dropout) != (1, 1.0, 0.0):
             raise ValueError(
                 f"composition_mode scale needs r 1, alpha 1 and no dropout; got r {self.r}, alpha {self.alpha}"

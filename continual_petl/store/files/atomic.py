@@ -194,7 +194,7 @@ def append_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def explain_refusals(path: Path) -> Iterator[None]:
-    """Turn an OSError from the block, which has undone its steps, into a `StoreError`."""
+    """Turn an OSError of the block into a `StoreError`; the block itself undoes what it did before."""
     try:
         yield
     except OSError as error:

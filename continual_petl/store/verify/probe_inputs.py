@@ -42,7 +42,8 @@ def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Ten
         raise _refused(manifest, f"it holds {', '.join(sorted(inputs))}; expected: {', '.join(sorted(needed))}")
     rows = {len(tensor) if tensor.ndim else 0 for name, tensor in inputs.items() if name != ENDS}
     if len(rows) != 1 or not 0 < min(rows) <= NUM_ROWS:
-        raise _refused(manifest, f"it has {sorted(rows)} rows; the maximum is {NUM_ROWS}")
+        found = " and ".join(map(str, sorted(rows)))
+        raise _refused(manifest, f"its tensors have {found} rows; all must have the same number, from 1 to {NUM_ROWS}")
     if manifest.kind == "image-classification":
         shape = tuple(inputs["pixel_values"].shape[1:])
         if shape != image_shape(backbone):

@@ -147,7 +147,7 @@ class FormConfig:
 
     def trained_through(self, modification: ModificationLike) -> str:
         """Describe the part that is folded away after training."""
-        return f"an {modification.reparametrise} around its vectors"
+        return f"an {modification.reparametrise} that computes its vectors"
 
     def like(self, modification: ModificationLike) -> str:
         """Return the preset whose recipe is used to train it."""
