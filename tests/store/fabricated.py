@@ -25,9 +25,10 @@ def multiply(folder: Path, count: int) -> Path:
     links = store.links()
     newest = links[-1]
     first, manifest = store.bank_folder(newest.task), store.manifest(newest.task)
+    seed = load_stream(store.stream_file).seed
     for number in range(len(links), count):
         there = shutil.copytree(first, store.banks / f"copy{number}") / "bank.json"
-        name, seed = f"copy{number}", load_stream(store.stream_file).seed
+        name = f"copy{number}"
         update = {"task": name, "index": number, "predecessor": manifest.seal, "seed": derive_seed(seed, name)}
         write_manifest(there, manifest.model_copy(update=update))
         manifest = read_manifest(there)
