@@ -1,4 +1,4 @@
-"""Parameter counts and refusals of a bank on a tiny backbone, derived from its specification without the library.
+"""Parameter counts of banks on tiny backbones, and which banks are refused, derived from specifications without the library.
 
 The widths are those in `tests.tiny`, and the layer of a parameter follows from its name.
 """
@@ -30,12 +30,12 @@ def num_layers(family: str) -> int:
 
 
 def attentions(family: str, layer: int) -> tuple[str, ...]:
-    """Return the attentions of a layer: a layer in the decoder of an encoder-decoder has two."""
+    """Return the attentions of a layer: decoder layers of an encoder-decoder have two."""
     return ("self", "cross") if family in ENCODER_DECODERS and layer >= 2 else ("self",)
 
 
 def projections(family: str, modifies: str) -> list[tuple[int, int]]:
-    """Return the input and output widths of the projections in one sub-layer that a low-rank form changes."""
+    """Return the input and output width of each projection that a low-rank form changes in one sub-layer."""
     keys = 8 if family in SHARED_KEYS else WIDTH
     return {
         "query": [(WIDTH, WIDTH)],
@@ -102,7 +102,7 @@ def forms(family: str, m: Modification, layers: Sequence[int], sizes: dict[str, 
         m: the modification.
         layers: the layers that it changes.
         sizes: the sizes of the parameters that a sparse difference covers.
-        trained: whether to count the parameters in training, or those that are stored.
+        trained: whether to count the parameters used in training instead of those that are stored.
     """
     size, learned = m.bottleneck or 0, int(m.composition == "learned")
     num_attentions = sum(len(attentions(family, layer)) for layer in layers)

@@ -65,7 +65,7 @@ def parts(name: Name, choice: Any, *, trained: bool = False) -> tuple[int, int]:
     Args:
         name: the model's name.
         choice: the bank, as in a stream file.
-        trained: count the parameters in training instead of those that are stored.
+        trained: whether to count the parameters used in training instead of those that are stored.
     """
     spec = BankChoice.model_validate(choice).resolve()
     with torch.device("meta"):

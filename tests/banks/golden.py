@@ -17,7 +17,7 @@ CASES = sorted(path.stem for path in FOLDER.glob("*.safetensors"))
 
 
 class Golden(NamedTuple):
-    """The content of one file, with tensors sorted by the prefixes of their names."""
+    """The content of one file, with its tensors grouped by name prefix."""
 
     family: str
     config: dict[str, Any]

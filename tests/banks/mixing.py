@@ -20,7 +20,7 @@ from tests.tiny import ENCODER_DECODERS, make_bank
 
 
 def learned_bank(model: PreTrainedModel, choice: Any, seed: int) -> Bank:
-    """Return a folded and frozen bank whose values depend on the seed, as if it was trained."""
+    """Return a folded and frozen bank whose values depend on the seed, as if it had been trained."""
     if isinstance(choice, BankSpec):
         bank = Bank(choice, model, Sites(find_anatomy(model.config.model_type), model), nn.Identity())
         bank.initialise(model, seed)
@@ -60,7 +60,7 @@ def _parts(value: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
 def together(
     model: PreTrainedModel, family: str, banks: Sequence[Bank], counts: Sequence[int], stacks: Stacks | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the states of each bank's rows from one pass over all rows, and from a separate pass."""
+    """Return the states of each bank's rows from one pass over all rows, and from a separate pass per bank."""
     inputs = batch_of(family, sum(counts))
     shares = [Share(bank, count) for bank, count in zip(banks, counts, strict=True)]
     found = _parts(run_together(model, shares, inputs, stacks).last_hidden_state, counts)

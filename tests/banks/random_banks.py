@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from continual_petl.banks.config.legal import LEGAL, options_of
 from continual_petl.banks.config.spec import BankSpec
 
-# 8 is the largest rank for keys shared by heads, and 16 the width; 9 and 17 are just too large.
+# 8 is the largest rank for keys that heads share, and 16 is the hidden size; 9 and 17 are just too large.
 _SIZES = st.sampled_from([1, 2, 2, 3, 3, 3, 4, 5, 5, 8, 8, 9, 16, 17])
 _RARELY = st.sampled_from([False, False, False, True])
 _VALUES: dict[str, SearchStrategy[Any]] = {
@@ -37,7 +37,7 @@ _NEVER_IDENTITY = ("gated", "prepend")
 @st.composite
 def modifications(draw: DrawFn) -> dict[str, Any]:
     """Return one legal modification, as written in a stream file."""
-    # Draw the row first, so that rows with few choices are as frequent as others.
+    # Draw the row of LEGAL first, so that rows with few choices are as frequent as others.
     row = draw(st.sampled_from(LEGAL))
     chosen: dict[str, Any] = {
         "form": row.form,

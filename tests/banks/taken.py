@@ -14,7 +14,7 @@ INSIDE_HEADS = ("prefix", "prefix_flat", "multihead_parallel", "mam", "mam_flat"
 
 
 def refusal(family: str, preset: str) -> str | None:
-    """Return a pattern of the error, or None if the family supports the preset."""
+    """Return a pattern that the error matches, or None if the family supports the preset."""
     if preset == "pfeiffer" and family in PRE_NORM:
         return "normalises before its sub-layers"
     if preset in INSIDE_HEADS and family in WITHOUT_REGISTRY:

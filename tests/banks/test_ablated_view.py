@@ -1,4 +1,4 @@
-"""A layer without its modifications computes the same as the backbone's; the rest of the bank is unchanged.
+"""A layer without its modifications computes the same as in the backbone alone; the rest of the bank is unchanged.
 
 The reference is built differently: the remaining weights are written into a copy of the model, and the remaining forms are in
 a second bank whose ``layers`` exclude the ablated ones, with the same tensors.
@@ -127,7 +127,7 @@ def test_ablating_all_layers_gives_the_frozen_backbone(family: str, preset: str)
     bank = learned_bank(model, preset, seed=1)
     found = states(model, family, AblatedView(bank, range(by_hand.num_layers(family))))
     alone = torch.equal(found, states(model, family, make_bank(model, "probe")))
-    # If something remains, remaining_parts names it; of a sparse difference, no entry may remain.
+    # If something remains, remaining_parts names it; a sparse difference may have no entry left.
     assert alone if not remaining_parts(bank) else (not alone or preset == "diff_pruning")
     assert bool(modified_layers(bank)) == (preset not in NOTHING_IN_LAYERS)
 
@@ -156,7 +156,7 @@ def _check_any(data: st.DataObject, family: str) -> None:
     gone = data.draw(st.sets(st.integers(0, count - 1)))
     found = states(model_of(family), family, AblatedView(bank, gone))
     expected = without_by_hand(family, bank, gone)
-    # Random values may overflow, but then in both results.
+    # If random values overflow, they do so in both results.
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 

@@ -160,7 +160,7 @@ def test_gradient_checkpointing_that_would_skip_the_bank_is_refused() -> None:
     model: Any = make_model("bert").requires_grad_(False)
     bank = make_bank(model, "houlsby")
     for layer in model.encoder.layer:
-        # As `activation_checkpointing_enable` does; the method has another name in older versions.
+        # As `activation_checkpointing_enable` does, which has another name in older versions of transformers.
         layer.gradient_checkpointing = True
         layer._gradient_checkpointing_func = partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
     expected = states(model, "bert", bank)

@@ -1,8 +1,9 @@
 """Parameter counts of He et al. 2022 (https://arxiv.org/abs/2110.04366) on BART-large, integer for integer.
 
 Appendix B counts without biases: a prefix has 2ld parameters, an adapter 2rd, and LoRA 4rd for queries and values of one
-attention or 10rd for one FFN. Bottlenecks here have biases as in the released code, r + d each, so every row contains both
-numbers. The percentages in Tables 5, 6 and 12 are truncated after one decimal; those of BitFit and prompts are rounded.
+attention or 10rd for one FFN. Bottlenecks here have biases as in the released code, r + d each, so every row lists both
+the paper's count and the biases. The percentages in Tables 5, 6 and 12 are truncated after one decimal; those of BitFit and
+prompts are rounded.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ ROWS: list[tuple[str, dict[str, Any], int, int, str]] = [
         "6.7",
     ),
     ("MAM", preset("mam"), 27_377_664, 36_864, "6.7"),
-    ("MAM, said out", preset("mam", length=30, bottleneck=512), 27_377_664, 36_864, "6.7"),
+    ("MAM, written out", preset("mam", length=30, bottleneck=512), 27_377_664, 36_864, "6.7"),
     ("prefix 30 and LoRA ffn 102", written(PREFIX_30, *lora_ffn(102)), 27_279_360, 0, "6.7"),
 ]
 

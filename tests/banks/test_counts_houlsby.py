@@ -1,6 +1,6 @@
-"""Parameter counts of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), integer for integer, percent to the digit.
+"""Parameter counts of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), integer for integer, percentages to the digit.
 
-An adapter has 2md + d + m parameters (section 2.1), of which a layer has two, and a LayerNorm 2d. The percentages in Table 1
+An adapter has 2md + d + m parameters (section 2.1), a LayerNorm 2d; a layer has two of each. The percentages in Table 1
 are shares of the encoder's layers, without embeddings and pooler; those for BERT-base are shares of the whole model.
 """
 

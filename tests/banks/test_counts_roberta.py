@@ -1,6 +1,6 @@
-"""Parameter counts on RoBERTa-base equal those in He et al. 2022, Table 2, AdapterHub (adapters 1.3) and peft 0.21.
+"""Parameter counts on RoBERTa-base equal those of He et al. 2022 (Table 2), AdapterHub (adapters 1.3) and peft 0.21.
 
-The libraries' numbers were read off their models, without heads.
+The libraries' numbers were counted in their models, without heads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from tests.banks.counting import count, parts, published, rounded, total
 
 ROBERTA, WITH_HEAD = 124_055_040, 124_647_170
-"""The encoder with its embeddings; with the two-class head of transformers (a dense layer and a projection)."""
+"""The parameters of the encoder with its embeddings, without and with transformers' two-class head (two linear layers)."""
 HEAD_BIASES = 768 + 2
 MAM_16 = {"preset": "mam", "length": 16, "bottleneck": 16, "scale": 2.0}
 
@@ -57,7 +57,7 @@ def test_table_2_counts_0_1_percent_for_bitfit() -> None:
         # DoubleSeqBn with reduction factors 16 and 12 (bottlenecks 48 and 64); no LayerNorms are trained.
         ({"preset": "houlsby", "bottleneck": 48, "layernorms": "frozen"}, 1_789_056),
         ({"preset": "houlsby", "bottleneck": 64, "layernorms": "frozen"}, 2_379_264),
-        # SeqBn with reduction factor 16, ParBn with 2.
+        # SeqBn with reduction factor 16, ParBn with reduction factor 2.
         ({"preset": "pfeiffer", "bottleneck": 48}, 894_528),
         ({"preset": "scaled_parallel", "bottleneck": 384}, 7_091_712),
         # Flat PrefixTuning, PromptTuning and LoRA.
@@ -75,7 +75,7 @@ def test_counts_match_adapterhub(choice: dict[str, Any], theirs: int) -> None:
 @pytest.mark.parametrize(
     ("choice", "theirs", "stored"),
     [
-        # PrefixTuning with an MLP of width 512; MAM's with one of width 800, together with ParBn with factor 2.
+        # PrefixTuning with an MLP of width 512; MAM with an MLP of width 800, and ParBn with reduction factor 2.
         ({"preset": "prefix", "length": 30, "hidden": 512}, 9_872_384, 552_960),
         ({"preset": "mam", "length": 30, "bottleneck": 384}, 22_493_984, 552_960 + 7_091_712),
         ({"preset": "mam_flat", "length": 30, "bottleneck": 384}, 552_960 + 7_091_712, 552_960 + 7_091_712),

@@ -1,4 +1,4 @@
-"""Each form is described in one file and computed in another; no other code compares names of forms."""
+"""Each form is described in one file and computed in another; no other code compares form names."""
 
 from __future__ import annotations
 

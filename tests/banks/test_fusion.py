@@ -86,7 +86,7 @@ def test_fused_change_is_that_of_the_paper(options: dict[str, Any]) -> None:
             values = [adapter.state_dict()[f"{path}.{name}".lstrip(".")] for adapter in adapters]
             setattr(part, name, torch.stack(values))
     x_BTI = torch.randn(2, 3, 6, dtype=torch.float64)
-    # As BertFusion.forward in `adapters` by default: keys and values for each adapter, a key bias, unscaled scores.
+    # As in BertFusion.forward of `adapters`, by default: keys and values for each adapter, a key bias, unscaled scores.
     key_bias = torch.randn(5, dtype=torch.float64)
     # `eval`: the adapters run without dropout, as at inference, although the fusion is in training mode.
     z_BTNO = torch.stack([adapter.eval().delta(x_BTI) for adapter in adapters], 2)

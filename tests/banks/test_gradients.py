@@ -57,7 +57,7 @@ def _model(family: str) -> PreTrainedModel:
 
 
 class _Pass(nn.Module):
-    """A module with a bank's parameters, whose forward returns three random sums of a pass's outputs."""
+    """A module with a bank's parameters, whose forward returns three randomly weighted sums of a pass's outputs."""
 
     def __init__(self, family: str, spec: BankSpec) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Pass(nn.Module):
         self.family = family
         self.sums = torch.randn(3, *IDS.shape, WIDTH, dtype=torch.float64)
         if family == "bert":
-            # torch gives no gradient to the embedding of padding, which only the states of padding depend on: leave them out.
+            # torch gives no gradient to the padding embedding; leave out the states of padding, which alone depend on it.
             self.sums *= INPUTS["bert"]["attention_mask"].unsqueeze(-1)
         with torch.no_grad():
             for parameter in self.bank.parameters():

@@ -74,7 +74,7 @@ def test_states_and_gradients_are_those_of_the_whole_pass_bit_for_bit(family: st
         for inputs in (padded, {name: tensor[:1] for name, tensor in padded.items()}):
             whole = learned(model, bank, inputs, None)
             below = states_below(model, bank.sites, inputs, layer)
-            # As read from a file of cached states, which has zeros instead of padding.
+            # As read from a file of cached states, where the states of padding are zero.
             unpadded = below * real(inputs, below).unsqueeze(-1)
             for given in (below, unpadded):
                 cut = learned(model, bank, inputs, given)

@@ -32,7 +32,7 @@ PRESETS_TOGETHER = [preset for preset in PRESETS if preset not in ALONE]
 
 
 def shareable(family: str, model: PreTrainedModel, *, seeds: int = 1) -> dict[Any, list[Bank]]:
-    """Return banks of all presets that can share a pass, grouped by the key that banks in one pass must share."""
+    """Return banks of all presets that can share a pass, grouped by the key that banks in one pass have in common."""
     found: dict[Any, list[Bank]] = {}
     for preset in PRESETS_TOGETHER:
         if refusal(family, preset) is not None:
@@ -77,7 +77,7 @@ _HEADS = {"form": "attention", "modifies": "heads", "insertion": "parallel", "bo
         [{**_ADAPTER, "modifies": "attention", "composition": "multiply"}, {**_ADAPTER, "modifies": "ffn"}],
         [{**_ADAPTER, "modifies": "ffn", "normalised_input": True, "composition": "scaled", "scale": 3.0}],
         [
-            # Own biases are added after the projections, and are not part of what is scaled.
+            # The banks' own biases are added after the projections, and are not scaled.
             {"form": "additive", "modifies": "bias"},
             {"form": "decomposed", "modifies": "key", "insertion": "parallel", "bottleneck": 2},
             {"form": "rescale", "modifies": "key", "insertion": "sequential", "composition": "multiply"},
@@ -185,7 +185,7 @@ def test_half_precision_matches_single_banks() -> None:
     found, own = together(half, "bert", sorted(banks, key=lambda bank: len(bank.own)), [1, 2, 1, 2])
     for states, expected in zip(found, own, strict=True):
         assert states.dtype == torch.bfloat16
-        # bf16 has 8 bits of precision, and values may be rounded two or three times more or less.
+        # bf16 has 8 bits of precision, and the passes may differ in two or three roundings.
         torch.testing.assert_close(states, expected, atol=0.06, rtol=0.05)
 
 

@@ -4,8 +4,8 @@ peft computes prefixes and prompts differently. The tests undo these differences
 
 positions of a prefix   peft passes a prefix as a cache, so without explicit positions the text starts at position l. Here, as
                         in He et al. 2022, a prefix does not change positions. peft adds l to given `position_ids`, so
-                        `arange(T) - l` moves the text back to 0. BART's decoder accepts none; there the rows of the
-                        position table are moved up by l.
+                        `arange(T) - l` moves the text back to 0. BART's decoder accepts none, so for BART the rows
+                        of the position table are moved up by l.
 which attentions        in an encoder-decoder, peft adds a prefix only to the decoder's self-attention.
 which layers            for an encoder-decoder, peft makes L prefixes and uses each one with an even index twice: its cache is
                         split into four rows per layer, two of which are discarded. Layer i gets prefix 2 i modulo L. (L is

@@ -61,7 +61,7 @@ OTHERS: dict[str, list[Any]] = {
     "hidden": [24], "implementation": ["gated"], "density": [0.25], "penalty": [1e-3], "layernorms": ["frozen", "own"],
     "layers": ["0", "top-2"], "scope": ["shared"], "start_from": ["other"],
 }  # fmt: skip
-"""Values for every option; except for ``init`` and ``reparametrise``, no preset has any of them."""
+"""Values to try for every option; `CHANGED` lists those that turn a preset into another one."""
 CHANGED = {
     # With these options, a preset equals another one.
     ("prefix", "reparametrise", "none"): "prefix_flat",

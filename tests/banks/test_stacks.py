@@ -1,4 +1,4 @@
-"""Stacks are updated if their banks change, and mixed batches are refused for models that change the number of rows."""
+"""Stacks are updated if their banks change, and mixed batches are refused if a model changes the number of rows."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def tasks_of(backbone: Path) -> TaskStream:
 
 
 class At(StreamCallback):
-    """Kill the process at the ``count``-th call of a hook, Lightning's or the run's, during the second task."""
+    """Kill the process at the ``count``-th call of a hook (of Lightning or of the run) in the second task."""
 
     def __init__(self, hook: str, count: int = 1) -> None:
         self._second, self._left = False, count
@@ -56,7 +56,7 @@ def die(*args: Any, **kwargs: Any) -> None:
 
 
 def in_place_of(module: Any, name: str, *mentions: str, half: bool = False) -> At:
-    """Kill the process at the call whose arguments mention the second task; ``half`` writes half of the content first."""
+    """Kill the process at the call whose arguments mention the second task; with ``half``, write half the content first."""
     real = getattr(module, name)
 
     def act(*args: Any, **kwargs: Any) -> Any:

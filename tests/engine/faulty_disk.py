@@ -1,8 +1,8 @@
-"""A disk on which the k-th operation fails, or where the process is killed in this operation.
+"""A disk on which the k-th operation fails, or in which the process is killed.
 
 `FaultyDisk` replaces ``os`` in the module that writes files. `Everywhere` replaces functions of ``os`` itself, in a separate
-process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies the folder in each
-call of one process, as it would be left if the process were killed there.
+process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies this folder in
+each call of one process that changes it, as a kill during the call would leave it.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Everywhere:
     """Counts the calls of this process that change something below a folder; one fails, or the process is killed in it.
 
     Args:
-        folder: calls that change something below it count, except for the lock.
-        at: number of the call, from 0; None only counts.
-        number: errno of the error; None: the process exits there, without cleaning up.
+        folder: calls that change something below it are counted, except those on the lock.
+        at: number of the call that fails, from 0; None only counts.
+        number: errno of the error; None: the process exits in this call, without cleaning up.
     """
 
     def __init__(self, folder: Path, at: int | None = None, number: int | None = None) -> None:
@@ -116,11 +116,11 @@ class Everywhere:
 
 
 class Copies(Everywhere):
-    """Copies a folder in every call that changes it, as a kill would leave it: of what is written, half is on disk.
+    """Copies a folder in every call that changes it, as a kill would leave it: with half of the call's content written.
 
     Args:
-        folder: calls that change something below it count, except for the lock.
-        copies: the folder for the copies; each is named by the number of its call.
+        folder: calls that change something below it are counted, except those on the lock.
+        copies: the folder for the copies; each is named after the number of its call.
     """
 
     def __init__(self, folder: Path, copies: Path) -> None:
@@ -166,10 +166,10 @@ def state_of(folder: Path) -> str:
 
 
 def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | None) -> tuple[bool, str]:
-    """Call ``act`` in a forked process in which one call fails, or which is killed in this call.
+    """Call ``act`` in a forked process that fails, or is killed, in one of its calls.
 
     Returns:
-        Whether it succeeded nevertheless, and the traceback; empty if it was killed, or raised a `StoreError`.
+        Whether ``act`` succeeded nevertheless, and the traceback, which is empty if it was killed or raised a `StoreError`.
     """
     said, says = os.pipe()
     child = os.fork()
@@ -193,7 +193,7 @@ def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | N
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file in a folder by its name, except for progress and lock."""
+    """Return the bytes of the files in a folder by name, without saved progress and lock."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     named = {str(path.relative_to(folder)): path.read_bytes() for path in files}
     return {name: read for name, read in named.items() if not name.startswith((".progress", ".lock"))}

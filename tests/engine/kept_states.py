@@ -1,4 +1,4 @@
-"""A run whose task can cache the hidden states below its bank."""
+"""A run of one task for which the hidden states below its bank can be cached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Open:
         return decided
 
     def filled(self) -> StateCache:
-        """Compute the cached states and return them, with their files open."""
+        """Compute the states, and return the cache with its files open."""
         decided = self.decide()
         assert decided is not None
         fill_state_cache(self.run, decided)

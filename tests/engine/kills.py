@@ -1,4 +1,4 @@
-"""Processes that learn a small run and are killed from outside at random times, in a known phase."""
+"""Processes that learn a small run and are killed from outside at random times; the phase is recorded."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PHASES: dict[str, tuple[Any, str]] = {
 
 
 class Kills:
-    """Kills a run and restarts it in the same folder until it is learned, then continues in a new folder.
+    """Kills a run and restarts it in the same folder until it finishes, then starts over in a new folder.
 
     Args:
         tasks: the stream to learn.
-        whole: the digests of its banks when nothing interrupts the run.
-        folder: contains the run folders.
+        whole: the digests of the banks of an uninterrupted run.
+        folder: the folder for the run folders.
         seconds: the longest time before a child is killed.
     """
 
@@ -75,7 +75,7 @@ class Kills:
                 first = False
 
     def _live(self, run: Path, seconds: float | None) -> bool:
-        """Learn in a child that is killed after ``seconds``; return whether it finished before."""
+        """Learn in a child that is killed after ``seconds``; return whether it finished before that."""
         self._set("start")
         child = os.fork()
         if child == 0:
@@ -118,7 +118,7 @@ class Kills:
         self._phase[:] = phase.encode().ljust(64, b"\0")
 
     def _check_whole(self, run: Path) -> None:
-        """Check that the run has only complete banks, whose answers are those certified."""
+        """Check that all banks in the run are complete and give the certified answers."""
         store = Store(run)
         for task in store.tasks:
             if sorted(path.name for path in store.bank_folder(task).iterdir()) != [

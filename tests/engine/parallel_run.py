@@ -52,7 +52,7 @@ class DieOnce(L.Callback):
 
 
 class Tells(L.Callback):
-    """At every step of two tasks, create a file named after task and process, wait for a second file, and sleep."""
+    """At every step of two tasks, create a file named after task and process, wait until two files exist, and sleep."""
 
     def __init__(self, folder: Path, tasks: tuple[str, str]) -> None:
         self.folder, self.tasks = str(folder), tasks
@@ -87,7 +87,7 @@ def stop_half_way(
     """Learn, and send this process a SIGTERM when two tasks are being learned, before they are committed."""
     (folder / "begun").mkdir(parents=True)
     thread = when_two_have_begun(folder / "begun", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    # On a slow machine, this process may still be committing the task before them when the signal arrives.
+    # On a slow machine, this process may still be committing an earlier task when the signal arrives.
     where = "their progress is saved|the task is committed|was committed|before task"
     with pytest.raises(Interrupted, match=where) as told:
         learn(tasks, folder / "run", callbacks=[Tells(folder / "begun", during), *callbacks], **more)

@@ -1,4 +1,4 @@
-"""Averages: the gradients of the weights equal those of autograd, and tensors are combined exactly."""
+"""Averages of banks: the gradients of their weights equal those of autograd, and tensors are combined exactly."""
 
 from __future__ import annotations
 

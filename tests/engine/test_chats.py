@@ -1,4 +1,4 @@
-"""Tasks of conversations are learned, certified, predicted, resumed and forgotten like all others."""
+"""Tasks of conversations are learned, certified, used for predictions, resumed and forgotten like all others."""
 
 from __future__ import annotations
 

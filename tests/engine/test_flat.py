@@ -32,7 +32,7 @@ QUICK = {"epochs": 1}
 
 
 class _Counts(StreamCallback):
-    """Counts, for each task, the files opened and checked since the end of the task before."""
+    """Counts, for each task, the files opened and checked since the previous task ended."""
 
     def __init__(self, looks: Looks, folder: Path) -> None:
         self._looks, self._folder = looks, folder
@@ -66,7 +66,7 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
             counts = _Counts(Looks(folder, patch), folder)
             watching = [NoForgetting("digests", limit=2), counts]
             learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
-        # Task "b", since "a" includes opening the store, and the row after the last task measures all tasks.
+        # Compare task "b": the counts of "a" include opening the store, and those of "c" a row that measures all tasks.
         found[count] = counts.found["b"]
     opened, asked = found[6]
     assert found[30][0] == opened

@@ -34,7 +34,7 @@ def tasks_of(backbone: Path) -> TaskStream:
 
 
 class Learned:
-    """A run in which one of two tasks is learned, and the banks and writes of a run in which nothing fails."""
+    """A run that has learned the first of two tasks, with the banks and calls of a run that learns both without a fault."""
 
     def __init__(self, backbone: Path, folder: Path) -> None:
         self.tasks, self.folder = tasks_of(backbone), folder / "first"
@@ -48,7 +48,7 @@ class Learned:
         self._resumed: set[str] = set()
 
     def fails_at(self, call: int, number: int, folder: Path) -> list[str]:
-        """Let one call fail; return what is wrong afterwards."""
+        """Make one call fail; return what is wrong afterwards."""
         shutil.copytree(self.folder, folder)
         with pytest.MonkeyPatch.context() as patch:
             FaultyDisk(call, number).put_in(patch)
@@ -68,7 +68,7 @@ class Learned:
             wrong.append(f"{where}the store holds {tasks}")
         if left := [str(path) for path in folder.rglob("*.new")]:
             wrong.append(f"{where}left behind {left}")
-        # Many failures leave the same bytes in the folder; the command is repeated only once for each state.
+        # Many failures leave the same bytes in the folder; the command is repeated only once for each of these states.
         if (state := state_of(folder)) not in self._resumed and bank_digests(learn(self.tasks, folder)) != self.digests:
             wrong.append(f"{where}another bank")
         self._resumed.add(state)
@@ -83,7 +83,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_failing_writes_leave_the_run_unchanged(learned: Learned, tmp_path: Path) -> None:
     last_rename = len(learned.calls) - 1 - learned.calls[::-1].index("rename")
-    # After the commit's rename, its folder is flushed: open, fsync.
+    # After the commit's rename, the parent folder is flushed: open, fsync.
     for call, number in ((last_rename + 2, errno.EIO), (last_rename - 9, errno.ENOSPC)):
         assert learned.fails_at(call, number, tmp_path / "run") == []
 

@@ -1,4 +1,4 @@
-"""Fused banks in a run: the banks they read stay unchanged, are named in the certificate, and their loss is noticed."""
+"""Fused banks in a run: the banks they read stay unchanged and are named in the certificate, and a lost one is noticed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_certificate_names_the_banks_that_were_read(
     assert manifest.bank == a.bank.model_copy(update={"fuse": ("a", "b")})
     assert (manifest.parent, a.reads) == (None, ())
     assert b'"reads"' not in bank_files(parents_run, "a")["banks/a/bank.json"]
-    # Per site 3 D^2 + D + 1 for Q, K, V and the gate, for any number of banks, which are not stored again.
+    # Q, K, V and the gate have 3 D^2 + D + 1 parameters per site, however many banks are read; these are not stored again.
     assert manifest.parameters["modifications"] == 2 * (3 * 16 * 16 + 16 + 1)
     assert bank_files(folder, "a", "b") == bank_files(parents_run, "a", "b")
     assert all(check.ok for check in Run(folder).verify(data=True))
@@ -88,7 +88,7 @@ def test_fused_bank_answers_differently_from_the_backbone_alone(folder: Path) ->
     gates = [tensor for name, tensor in held.bank.tensors().items() if name.endswith("gate")]
     assert len(gates) == 2
     assert all(gate.abs() > 1e-3 for gate in gates)
-    # The banks it reads are in memory too.
+    # The size includes the banks that it reads, which are in memory too.
     stored = [num_bytes(run.store.manifest(name).tensors) for name in ("f", "a", "b")]
     assert held.num_bytes == sum(stored)
 
@@ -150,7 +150,7 @@ def test_fused_task_can_be_replaced_by_one_that_reads_other_banks(backbone_folde
 def test_banks_that_are_not_in_the_stream_can_be_read(backbone_folder: Folder, parents: Path, fused_run: Path) -> None:
     run = learn(stream(backbone_folder(), [fused()], bank=BANK, training=TRAINING), parents)
     assert bank_digests(run)["f"] == bank_digests(Run(fused_run))["f"]
-    # The default bank of a stream can read them too.
+    # The stream's default ``bank`` can be a fused one too.
     learn(stream(backbone_folder(), [task("g", num_rows=16)], bank=fused()["bank"], training=TRAINING), parents)
     assert [parent.task for parent in Run(parents).store.manifest("g").reads] == ["a", "b"]
     assert problems(parents) == {}
@@ -175,7 +175,7 @@ def test_missing_bank_is_noticed_by_its_readers(folder: Path) -> None:
     assert "reads the bank" not in found["b"]
     says = f"task 'f' reads the bank of 'a', which is missing in {folder}. Restore it from a copy of the folder."
     assert found["f"] == says
-    # It is noticed without a backbone too, when no probe is replayed.
+    # This is also noticed without a backbone, when no probe is replayed.
     assert says in check_task(Store(folder), "f", None).problems
     with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', which is missing"):
         Run(folder).predict("w3", "f")

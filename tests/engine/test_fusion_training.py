@@ -1,4 +1,4 @@
-"""Training a fused bank gives the same bank in any process and after a stop; impossible fusions are refused before."""
+"""Training a fused bank gives the same bank in any process and after a stop; impossible fusions are refused first."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
     assert report.state == "learned", report.message
     seconds = commit_staged(session, tasks.spec.tasks[2], report.notices, [], StopRequest())
     finish_task(session, "f", [], seconds, StopRequest())
-    # results.jsonl counts how many earlier certificates the callbacks have verified; there is no callback here.
+    # results.jsonl also records how many earlier certificates the callbacks verified, but there are no callbacks here.
     assert {k: v for k, v in files_of(parents).items() if k != "results"} == {
         k: v for k, v in files_of(fused_run).items() if k != "results"
     }

@@ -1,4 +1,4 @@
-"""Tasks of every kind are learned, certified, predicted, interrupted and resumed."""
+"""Tasks of every kind are learned, certified, used for predictions, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_rows_of_another_kind_are_refused(
 
 
 def test_causal_lm_is_evaluated_with_its_certified_settings(backbone_folder: Folder, tmp_path: Path) -> None:
-    """With a larger max_target_length its sources would be cut shorter, with more new tokens they would not fit."""
+    """A larger max_target_length would cut its sources shorter; with a larger max_new_tokens, they would not fit."""
     draw = random.Random(1)
     rows = [{"source": " ".join(draw.choices(WORDS, k=50)), "target": draw.choice(WORDS[:4])} for _ in range(30)]
     data = {"train": rows[:16], "validation": rows[16:22], "test": rows[22:]}

@@ -6,8 +6,8 @@ in every call of all commands::
 
     CONTINUAL_PETL_FAULTS=all pytest -m slow -rP tests/engine/test_leftovers.py
 
-A single process copies the folder in each call, as a kill there would leave it. Many faults leave the same folder, byte for
-byte; the next command then runs only once.
+Instead of one killed process per call, a single process copies the folder in each call, as a kill would leave it. Many faults
+leave the same folder, byte for byte; the next command then runs only once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 FAULTS = (None, errno.ENOSPC, errno.EIO)
-"""None, for a kill, and the errors that the system may return."""
+"""None stands for a kill; the others are errors that the system may return."""
 
 
 def faults(name: str, call: int) -> tuple[int | None, ...]:
@@ -57,7 +57,7 @@ class Command:
 
     Args:
         act: the command, called with the folder.
-        then: the next command if ``act`` succeeded despite the failed call.
+        then: the next command if ``act`` succeeded despite the fault; otherwise ``act`` runs again.
         start: the folder to start from, which is copied; None for an empty one.
         scratch: the folder to work in, which must not exist.
     """
@@ -95,7 +95,7 @@ class Command:
         return shutil.copytree(copies / str(call), self._scratch / "run")
 
     def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
-        """Let the command fail or be killed in one call, run the next command, and return what is wrong afterwards."""
+        """Make the command fail, or kill it, in one call; run the next command; return what is wrong afterwards."""
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
         if copied and number is None:

@@ -1,4 +1,4 @@
-"""A missing file is reported without loading the model, unless the model may reveal another mistake."""
+"""A missing file is reported without loading the model, unless there may be another mistake that only the model reveals."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_ranks_are_killed_if_one_fails_to_start(
     asked: list[tuple[str, Any]] = []
 
     class Cut:
-        """The first process already trains and waits for the second, which never starts; it would wait forever."""
+        """The first process already trains and would wait forever for the second, which never starts."""
 
         def __init__(self, brief: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]
@@ -148,7 +148,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     class Place:
-        """The first process reports a reset connection; a moment later the second is found to be killed."""
+        """The first process reports a reset connection; a moment later, the second turns out to have been killed."""
 
         def __init__(self, brief: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]

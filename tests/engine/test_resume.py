@@ -256,7 +256,7 @@ def test_progress_of_another_task_is_not_resumed(
             heard.extend(event.notices)
 
     assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
-    # That saved work is lost is reported, with the cause.
+    # The loss of the saved progress is reported, with the cause.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
     assert "'one': its saved progress is no longer valid (" in " ".join(heard)

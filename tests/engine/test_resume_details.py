@@ -97,7 +97,7 @@ def test_worker_counts_earlier_starts(half: Half, tmp_path: Path) -> None:
 
 
 def test_ddp_processes_count_earlier_starts(half: Half, tmp_path: Path) -> None:
-    """A process that fits records the time of all starts."""
+    """Each process that fits a task records the training time of all starts."""
     run = half.copy(tmp_path / "run")
     report = Worker(brief_of(Session(half.tasks.spec, Store(run)), ()), ()).fit("one")
     assert report.state == "learned", report.message

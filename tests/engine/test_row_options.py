@@ -1,4 +1,4 @@
-"""Rows with their own options: they are read, learned and certified, and can be predicted in every way."""
+"""Rows with their own options are read, learned and certified, and every way to predict accepts them."""
 
 from __future__ import annotations
 

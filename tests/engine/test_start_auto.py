@@ -84,7 +84,7 @@ def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(
     start = start_of(learned(backbone_folder(), folder, new()))
     fresh, *copies, average = start.candidates
     assert (fresh.parents, fresh.weights) == ((), ())
-    # The bank of "three" has another shape.
+    # The bank of "three" has another shape, so it is not a candidate.
     assert sorted(parent.task for each in copies for parent in each.parents) == ["four", "one", "two"]
     assert [parent for each in copies for parent in each.parents] == list(average.parents)
     assert len(average.weights) == 3
@@ -142,7 +142,7 @@ def test_margin_is_the_standard_error_of_the_metric(metric: str, fresh: float, l
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("most", "chosen"), [(10**6, 1), (0, 0)])
-def test_lead_after_a_share_of_the_steps_has_to_be_larger(
+def test_short_fits_of_fewer_steps_need_a_larger_lead(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, chosen: int
 ) -> None:
     scores = itertools.cycle([0.5, 0.9, 0.5, 0.5, 0.5])

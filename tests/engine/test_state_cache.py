@@ -1,4 +1,4 @@
-"""Caching the states of the frozen layers changes no answer; it is done where possible and useful."""
+"""Caching the states of the frozen layers changes no answer, and is done only where it is possible and useful."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 class Recomputed:
-    """A plain reimplementation of the cache: recomputes each row's states in every step, in the batch used for caching."""
+    """A plain reimplementation of the cache: in every step, recomputes each row's states in the batch used for caching."""
 
     def __init__(self, opened: Open) -> None:
         self._opened = opened
@@ -71,7 +71,7 @@ def test_cached_states_train_like_states_computed_in_every_step(
 def test_bank_matches_uncached_training_up_to_rounding(backbone_folder: Folder, tmp_path: Path) -> None:
     runs = [learn(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path / way) for way in ("on", "off")]
     scores = [run.store.manifest("one").scores["test"].scores["accuracy"] for run in runs]
-    # The batches are the same, but rows in the frozen layers are padded differently: rounding of 1e-7 per step.
+    # The batches are the same, but the frozen layers get rows with other padding: rounding errors of 1e-7 per step.
     assert scores[0] == pytest.approx(scores[1], abs=0.07)
     assert [run.store.manifest("one").training.prefix_cache for run in runs] == ["on", "off"]
     assert all(check.ok for run in runs for check in run.verify(data=True))

@@ -20,7 +20,7 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two")]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        # Lightning would have to send a backbone with hooks to its processes, or wait for another machine.
+        # Lightning would have to send a backbone with hooks to its processes (ddp_spawn), or wait for a machine (num_nodes).
         (
             {"devices": 2, "accelerator": "cpu", "strategy": "ddp_spawn"},
             "a run supports only strategy: ddp",
@@ -51,7 +51,7 @@ def test_a_second_checkpoint_callback_is_refused(backbone_folder: Folder, tmp_pa
 @pytest.mark.slow
 def test_early_stopping_of_one_task_does_not_stop_the_next(backbone_folder: Folder, tmp_path: Path) -> None:
     def learned(*names: str) -> dict[str, str]:
-        # It demands a large improvement in every epoch, which only the first brings.
+        # It requires a large improvement in every epoch, which only the first epoch brings.
         stop = EarlyStopping("val/accuracy", mode="max", min_delta=0.3, patience=1)
         tasks = stream(backbone_folder(), [task(name) for name in names], training={"epochs": 5, "select": "last"})
         run = learn(tasks, tmp_path / "-".join(names), callbacks=[stop])

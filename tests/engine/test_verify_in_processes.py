@@ -128,7 +128,7 @@ def test_digests_alone_reveal_every_changed_file(many: Path, jobs: int) -> None:
 
 
 @pytest.mark.parametrize("more", [{"data": True}, {"limit": 3}])
-def test_digests_go_with_no_other_choice(whole: Path, more: dict[str, Any]) -> None:
+def test_digest_comparison_cannot_be_combined_with_other_options(whole: Path, more: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="probe: False compares the digests of all files, and cannot be combined"):
         Run(whole).verify(probe=False, **more)
 

@@ -1,4 +1,4 @@
-"""The state of a backbone with mutable state is frozen, or its change is detected and named."""
+"""A backbone's mutable state is frozen, or a change of it is detected and named."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
 
 
 def changed_desk(folder: Path, tmp_path: Path, change: Callable[[Any], nn.Module], **more: Any) -> Desk:
-    """Return a desk whose backbone has one module replaced, as if it had been loaded with it."""
+    """Return a desk whose backbone has one module replaced, as if it had been loaded that way."""
     desk = Desk(stream(folder, TWO, **more), tmp_path)
     model = desk.backbone.model
     changed = change(model.get_submodule(DENSE))

@@ -23,7 +23,7 @@ Folder = Callable[..., Path]
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds computed tensors with the values of a backbone matrix, in any order, but in other memory."""
+    """Finds computed tensors that have the values of a backbone matrix, in any order, but memory of their own."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

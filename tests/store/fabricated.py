@@ -20,7 +20,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def multiply(folder: Path, count: int) -> Path:
-    """Add copies of the newest bank to a run until it has ``count``. Chain and results stay valid; no index is made."""
+    """Add copies of the newest bank to a run until it has ``count`` banks. Chain and results stay valid."""
     store = Store(folder)
     links = store.links()
     newest = links[-1]
@@ -64,7 +64,7 @@ class Looks:
 
     @contextmanager
     def fresh(self) -> Iterator[Looks]:
-        """Forget what was recorded before the block."""
+        """Discard what was recorded before the block."""
         self.opened.clear()
         self.asked.clear()
         yield self

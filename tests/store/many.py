@@ -50,7 +50,7 @@ def in_a_process(act: Callable[[], None]) -> None:
 def verify(folder: Path, count: int, committed: float) -> None:
     """Verify all banks; print times and memory."""
     run = Run(folder)
-    run.verify("one")  # loads what is loaded only once
+    run.verify("one")  # warm-up: loads the backbone
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     checks = run.verify()
     seconds = time.perf_counter() - begin

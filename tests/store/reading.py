@@ -33,7 +33,7 @@ def in_a_process(act: Callable[[], object], told: Path) -> int:
 
 
 def versions(folder: Path, backbone: Path) -> None:
-    """Write next to the run what a reader may see of task one in each of its two versions."""
+    """Learn the run; write next to it the answers and scores of task one in both versions, either of which is valid."""
     known = []
     for number, way in enumerate(WAYS):
         run = learn(stream(backbone, [way], training=QUICK), folder.with_name(f"alone-{number}"))
@@ -43,7 +43,7 @@ def versions(folder: Path, backbone: Path) -> None:
 
 
 def write(folder: Path, backbone: Path, seconds: float) -> None:
-    """Keep replacing task one and learning more tasks, and forget every second of these."""
+    """Keep replacing task one and learning more tasks, and forget every second new task."""
     end, number = time.monotonic() + seconds, 0
     tasks = [TASKS[1]]
     while time.monotonic() < end:
@@ -55,7 +55,7 @@ def write(folder: Path, backbone: Path, seconds: float) -> None:
 
 
 def problem(run: Run, how: str, known: Any, number: int) -> str | None:
-    """Return what is inconsistent in the state that a reader sees, if anything."""
+    """Return what is inconsistent in the run as a reader sees it, if anything."""
     try:
         if how == "verify":
             return next((text for check in run.verify() for text in check.problems), None)

@@ -1,6 +1,6 @@
-"""A run keeps the attention that it started to train with, and the one for predictions; its certificates record both.
+"""A run keeps two attention implementations, for training and for predictions; its certificates record both.
 
-A certificate is verified, and its bank predicts, with the attention it records, whatever the rest of the run uses.
+A certificate is verified, and its bank predicts, with the implementation it records, whatever the rest of the run uses.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ BIT_FOR_BIT = "digests and probe, bit for bit"
 ATTENTIONS: tuple[Literal["eager", "sdpa"], ...] = ("eager", "sdpa")
 ROWS = ["w11 w12 w13", "w14"]
 Passes = set[tuple[bool, str]]
-"""For forward passes of a backbone: whether gradients were enabled, and the attention."""
+"""For forward passes of a backbone: whether gradients were enabled, and the attention implementation."""
 
 
 @contextmanager
 def auto(attention: Literal["eager", "sdpa"], training_attention: Literal["eager", "sdpa"]) -> Iterator[None]:
-    """Make `auto` select these attentions on this machine."""
+    """Make `auto` select these attention implementations on this machine."""
     row = replace(FASTEST[this_device()], attention=attention, training_attention=training_attention)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FASTEST, this_device(), row)
@@ -85,7 +85,7 @@ def eager_here() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that was learned when `auto` selected another attention than it does in the tests."""
+    """Return a run that was learned while `auto` selected another attention implementation than it does in the tests."""
     with auto("sdpa", "sdpa"), passes() as seen:
         run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
     assert run.store.manifest("one").environment.attention == "sdpa"
@@ -95,7 +95,7 @@ def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def split_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that was trained with one attention and predicts with another."""
+    """Return a run that was trained with one attention implementation and predicts with another."""
     with auto("sdpa", "eager"), passes() as seen:
         run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
     # Validation, scores and probe need no gradients.
@@ -243,7 +243,7 @@ def test_certificate_names_both_attentions(
         explicit = learn(_stream(backbone_folder(), attention="eager"), tmp_path / "run").store.manifest("one")
     assert main(["show", str(split_run), "one"]) == 0
     assert "eager attention" in capsys.readouterr().out
-    # An explicit attention is used for both, and gives the same bank, bit for bit.
+    # An explicit setting is used for training and predictions, and gives the same bank, bit for bit.
     assert {attention for _, attention in seen} == {"eager"}
     assert explicit.environment.attention == "eager"
     assert explicit.digest == manifest.digest

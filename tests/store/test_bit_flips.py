@@ -24,7 +24,7 @@ OF_RUN = (
 )
 OF_BACKBONE = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
-# Warnings of transformers about damaged files do not matter here.
+# transformers' warnings about damaged files do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -42,7 +42,7 @@ class Place:
         return (self.backbone if file in OF_BACKBONE else self.run) / file
 
     def told(self, file: str) -> list[str]:
-        """Return the problems that verify reports; if the file may concern the backbone, it is loaded again."""
+        """Return the problems that verify reports; reload the backbone if the file describes it or belongs to it."""
         session = self.session if file in OF_RUN and file != "backbone.json" else None
         try:
             return [text for check in Run(self.run, session=session).verify() for text in check.problems]
@@ -66,7 +66,7 @@ def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
         path.write_bytes(content)
         try:
             told = " ".join(place.told(file))
-            # A message about a tensor need not name the file, since the task or the backbone has only one.
+            # A message about a tensor need not name the file, since a bank and the backbone each have one file of tensors.
             if not re.search(rf"\b{re.escape(path.name)}\b|task 'two': tensor|its tensors differ, first", told):
                 wrong.append(f"{where}: {told or 'accepted'}")
         except Exception as error:

@@ -26,7 +26,7 @@ FORK = "its certificate is entry number 4 of the chain, and so is that of"
 
 @pytest.fixture
 def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-    """Return a run with a fork: its last bank was moved away, other tasks were learned with checks off, and it came back."""
+    """Return a run with a fork: its last bank was moved away and put back after other tasks were learned without checks."""
 
     def fork(num_more: int) -> Path:
         learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
@@ -141,7 +141,7 @@ def copied(folder: Path, other: Path, *names: str) -> None:
 
 
 def settle(folder: Path, *words: str) -> None:
-    """Call ``forget`` with each of ``words``, one after the other, and check that the chain is whole afterwards."""
+    """Run the `forget` command with each of these arguments in turn, and check that the chain is whole afterwards."""
     for word in words:
         assert main(["forget", str(folder), *word.split()]) == 0
     assert problems(folder).keys() <= {"(results.jsonl)"}, (
@@ -155,7 +155,7 @@ def settle(folder: Path, *words: str) -> None:
     few([("replaced", "ours"), ("forgotten", "theirs"), ("forgotten", "ours"), ("replaced", "theirs")]),
 )
 def test_fork_with_a_tombstone_on_one_side(folder: Path, backbone_folder: Folder, how: str, side: str) -> None:
-    """In one copy of a run a task was dropped or replaced, in another copy two more were learned."""
+    """In one copy of a run, a task was dropped or replaced; in another copy, two more were learned."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), other)
     if how == "forgotten":

@@ -156,7 +156,7 @@ def test_a_manifest_edited_and_sealed_again_breaks_the_chain(folder: Path) -> No
     edit(folder / "banks" / "one" / "bank.json", sealed=True, labels=("yes", "no", "perhaps"))
     found = problems(folder)
     assert "predecessor" in found["two"]
-    # The bank does not match the manifest any more either.
+    # The bank no longer matches the manifest either.
     assert "head.output.bias" in found["one"]
 
 
@@ -192,7 +192,7 @@ def test_missing_results_are_reported(folder: Path) -> None:
 
 
 def test_missing_newest_bank_is_reported(folder: Path) -> None:
-    """No later certificate names it as its predecessor, but the results do."""
+    """No later certificate names it as its predecessor, but results.jsonl lists it."""
     for gone, left in (("three", {"one", "two"}), ("two", {"one"}), ("one", set())):
         shutil.rmtree(folder / "banks" / gone)
         checks = {check.task: check for check in Run(folder).verify()}
@@ -224,7 +224,7 @@ def test_link_instead_of_progress_is_not_followed(folder: Path, backbone_folder:
     shutil.rmtree(folder / ".progress")
     (folder / link).parent.mkdir(exist_ok=True)
     (folder / link).symlink_to(folder.parent / "mine" / "three" if "/" in link else folder.parent / "mine")
-    # As if the run was killed before the task's row was written: the next command would remove its saved progress.
+    # As if the run had been killed before the task's row was written: the next command would remove its saved progress.
     lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "results.jsonl").write_bytes(b"".join(lines[:-1]))
     with pytest.raises(StoreError, match="it is a link, which could lead anywhere"):

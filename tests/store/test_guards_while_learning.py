@@ -69,7 +69,7 @@ def test_changed_rows_are_not_measured(folder: Path, backbone_folder: Folder) ->
 
 
 def test_changed_bank_is_detected_without_measuring(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
-    """The last row is missing, the stream contains only the last task, and the first bank was changed meanwhile."""
+    """The last row of R is missing, the stream contains only the last task, and the first bank was changed meanwhile."""
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
     assert json.loads(lines[-1])["type"] == "task"
     (folder / "results.jsonl").write_text("".join(lines[:-1]))

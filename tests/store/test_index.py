@@ -1,4 +1,4 @@
-"""The index saves reading manifests, and the store agrees with them whatever the index file contains."""
+"""The index makes it unnecessary to read manifests, and the store agrees with them whatever the index file contains."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def links_of(folder: Path) -> list[Link]:
 
 
 def entry_of(folder: Path, link: Link, signature: Signature | None = None) -> Entry:
-    """Return an index entry for the bank with the given link, with the summary of bank "one"."""
+    """Return an index entry for the given link, with the summary of bank "one"."""
     signature = signature or signature_of(folder / "banks" / link.task / "bank.json")
     return Entry(signature, link, summary_of(Store(folder).manifest("one")))
 

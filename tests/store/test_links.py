@@ -20,7 +20,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """Return a folder outside the run with files named like those that are written or deleted in a run."""
+    """Return a folder outside the run whose files have the names of files that are written or deleted in a run."""
     mine = tmp_path / "elsewhere"
     for name in ("index.html", "tasks/000009.js", "tasks/index.html", "axes.json", "csv/metrics.csv", "000009.js"):
         (mine / name).parent.mkdir(parents=True, exist_ok=True)

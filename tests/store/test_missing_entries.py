@@ -53,7 +53,7 @@ def test_missing_newest_bank_is_reported(folder: Path, backbone_folder: Folder) 
     with pytest.raises(StoreError, match=MISSING):
         dry_run(Session(other_three(backbone_folder()).spec, Store(folder)))
     assert files_of(folder) == before, "something was learned or written"
-    # Restored, the bank is valid again. The next test drops it instead.
+    # Once restored, the bank is valid again. The next test drops it instead.
     shutil.copytree(kept, folder / "banks" / "three")
     assert problems(folder) == {}
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
@@ -139,9 +139,9 @@ def test_several_missing_newest_banks_are_reported(folder: Path, backbone_folder
         shutil.rmtree(folder / "banks" / name)
     assert problems(folder).keys() == {"two", "three"}
     forget(folder, "two")
-    # The tombstone of two names three as its predecessor.
+    # The tombstone of "two" names "three" as its predecessor.
     assert problems(folder).keys() == {"three", "(tombstones)"}
-    # In a copy three is restored, which names the dropped bank as its predecessor: the chain is whole again.
+    # In a copy, "three" is restored, which names the dropped bank as its predecessor: the chain is whole again.
     restored = shutil.copytree(folder, folder.parent / "restored")
     shutil.copytree(kept / "three", restored / "banks" / "three")
     assert problems(restored) == {}
@@ -193,7 +193,7 @@ def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) 
 
 
 def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
-    """A missing bank that was dropped, and is restored after all, counts as learned again."""
+    """A missing bank that is restored after it was dropped counts as learned again."""
     before = bank_digests(Run(folder))
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
     forget(folder, "three")

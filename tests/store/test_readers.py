@@ -30,7 +30,7 @@ OTHER = {**TASKS[0], "training": {"epochs": 2}}
 
 
 class States:
-    """A run folder, and its state after task one was replaced or forgotten, or task three was committed."""
+    """A run folder, and copies of it in which task one was replaced or forgotten, or task three was committed."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.before, self.replaced, self.forgotten, self.joined = (folder / name for name in "abcd")
@@ -102,7 +102,7 @@ def allowed(states: States, read: Callable[[Run], Any], what: str, folder: Path)
 
 
 def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
-    # A new run, since the session's own store belongs to another folder.
+    # A new session, since the store of the shared one belongs to another folder.
     run = Run(folder)
     run.session.models.backbones.update(states.session.models.backbones)
     run.session.models.inputs._tokenizer = states.session.models.tokenizer
@@ -122,7 +122,7 @@ def interleaved(
     patch: pytest.MonkeyPatch,
     pause: float,
 ) -> tuple[Any, bool]:
-    """Return what a reader sees if all steps happen before it opens its ``at``-th file, and whether it opened that many.
+    """Return what a reader sees if all steps happen before it opens its ``at``-th file, and whether it opens that many files.
 
     With a pause between the steps, they run concurrently with the reader.
     """
@@ -156,7 +156,7 @@ def interleaved(
 
 
 def check(states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str, pause: float) -> int:
-    """Change the run before each file that a reader opens; return the number of these files."""
+    """Repeat the read, with the run changed before the first, second, ... file is opened; return the number of files."""
     good, at = allowed(states, READS[how], what, tmp_path / "rest"), 0
     while True:
         at += 1

@@ -61,12 +61,12 @@ def test_invalid_replace_is_refused(folder: Path, backbone_folder: Folder) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", few(["the old bank is out of its place", "the tombstone is written"]))
+@pytest.mark.parametrize("step", few(["the old bank is moved away", "the tombstone is written"]))
 def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbone_folder: Folder, step: str) -> None:
     before, old = bank_digests(Run(folder)), bank_files(folder, "two")
     store = Store(folder)
     write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "replaced"))
-    # Make the tombstone old, since readers wait a while for the new bank.
+    # Backdate the tombstone: after a recent one, readers wait a while for the new bank.
     (stone,) = store.tombstone_files()
     os.utime(stone, (0, 0))
     if step == "the tombstone is written":
@@ -108,7 +108,7 @@ def test_failed_replacement_keeps_the_old_bank(
 
 
 class Stopping(StreamCallback):
-    """Aborts a run, as a kill would, when a task is committed, or when it is also evaluated and checked."""
+    """Aborts a run, as a kill would, when a task is committed, or only when it has also been evaluated and checked."""
 
     def __init__(self, task: str, when: str) -> None:
         self.task, self.when = task, when
