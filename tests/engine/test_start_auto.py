@@ -120,8 +120,8 @@ def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scores", "count"), [([0.5, 0.6, 0.5, 0.4], 4), ([0.5, 0.6, 0.4, 0.6, 0.3], 5)])
-def test_average_is_tried_if_two_banks_helped(
+@pytest.mark.parametrize(("scores", "count"), [([0.5, 0.6, 0.55, 0.4], 4), ([0.5, 0.6, 0.4, 0.6, 0.3], 5)])
+def test_average_is_tried_if_two_banks_alone_would_be_chosen(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], count: int
 ) -> None:
     given = iter(scores)

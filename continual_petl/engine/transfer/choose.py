@@ -112,13 +112,14 @@ def _chosen(run: TaskRun) -> Start:
         tried.append(candidate.model_copy(update={"score": score_after_fit(run, num_steps)}))
         return _number(tried[-1])
 
-    fresh = scored(StartCandidate())
-    better = sum(scored(StartCandidate(parents=(parent,))) > fresh for parent in parents)
-    # An average was never the best choice unless two of its banks helped.
-    if better > 1 and run.plan.bank.why_not_averaged() is None:
+    margin = MARGIN if is_whole(run) else HEAD_START
+    bar = _bar(scored(StartCandidate()), run.plan.metric, num_rows, margin)
+    # An average has not been the best start unless two of its banks alone would be chosen.
+    num_better = sum(scored(StartCandidate(parents=(parent,))) > bar for parent in parents)
+    if num_better > 1 and run.plan.bank.why_not_averaged() is None:
         with suppress(DivergedError):  # the other starting points remain
             scored(_average(run, parents, num_steps))
-    chosen = best(tried, run.plan.metric, num_rows, MARGIN if is_whole(run) else HEAD_START)
+    chosen = best(tried, run.plan.metric, num_rows, margin)
     return Start(num_steps=num_steps, num_rows=num_rows, candidates=tuple(tried), chosen=chosen)
 
 
@@ -136,8 +137,8 @@ def best(tried: Sequence[StartCandidate], metric: str, num_rows: int, margin: fl
         >>> [best(pair, "accuracy", 100, 0.5) for pair in pairs]
         [0, 0, 1]
     """
-    scores = [_number(each) for each in tried]
-    scores[0] += margin * _standard_error(scores[0], metric, num_rows)
+    fresh, *scores = (_number(each) for each in tried)
+    scores = [_bar(fresh, metric, num_rows, margin), *scores]
     return scores.index(max(scores))
 
 
@@ -145,15 +146,16 @@ def _number(candidate: StartCandidate) -> float:
     return float("-inf") if candidate.score is None else candidate.score
 
 
-def _standard_error(score: float, metric: str, num_rows: int) -> float:
-    """Return the standard error of the difference of two independent scores, both about as large as the one given.
+def _bar(fresh: float, metric: str, num_rows: int, margin: float) -> float:
+    """Return the score that another start has to exceed: that of the fresh bank, plus a number of standard errors.
 
+    The standard error is that of the difference of two independent scores, both about as large as the fresh bank's.
     Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows.
     """
     if metric in CORRELATIONS:
-        return math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, score)) ** 2)
-    share = min(1.0, max(0.0, score))
-    return math.sqrt(2 * share * (1 - share) / num_rows)
+        return fresh + margin * math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, fresh)) ** 2)
+    share = min(1.0, max(0.0, fresh))
+    return fresh + margin * math.sqrt(2 * share * (1 - share) / num_rows)
 
 
 def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCandidate:
