@@ -125,19 +125,19 @@ def test_invalid_command_is_refused(bench: Bench, case: Case, capsys: pytest.Cap
 
 
 def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two of four tasks are wrong; both are reported, and the one between them is not learned."""
+    """Two of four tasks are wrong: both are reported, and the valid task before them is not learned."""
     bench.stream += "  - {name: third, kind: classification, data: data/single, columns: {text: body}}\n"
     bench.stream += "  - {name: fourth, kind: classification, data: data/nope}\n"
     says = [
         "task 'third', split train (FOLDER/data/single/train.jsonl): columns.text is 'body', but there is no such column",
         "task 'fourth', data FOLDER/data/nope: there is no such file or folder",
     ]
-    bench.refuses(Case("course", says), capsys)
+    bench.refuses(Case("run", says), capsys)
     bench.refuses(Case("dry run", says[:2], options=["--dry-run"]), capsys)
     bench.stream += "  - {name: fifth, kind: classification, data: data/neither}\n"
     assert bench.main("run", "FOLDER/stream.yaml", "--dry-run") == 2
     assert capsys.readouterr().err.count("Relative paths are relative to data_dir") == 1
-    # The new run folder is not even created.
+    # A new run folder is not even created.
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     assert not (bench.folder / "new").exists()
 
