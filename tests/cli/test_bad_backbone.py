@@ -29,7 +29,7 @@ OF_THE_TRAINER = [
         trainer("{devicess: 1}"),
     ),
     Case(
-        "owned, all at once",
+        "reserved, all at once",
         ["trainer.callbacks: not allowed here: pass them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
         trainer("{callbacks: x, barebones: true, nonsense: 2}"),
     ),

@@ -50,7 +50,7 @@ IN_THE_FILE = [
     ),
     Case("variable", ["stream.yaml:10", "environment variable NOWHERE_SET"], [(DATA, "data: ${NOWHERE_SET}/x")]),
     Case(
-        "trainer's own place",
+        "trainer argument set elsewhere",
         ["stream.yaml:6: key trainer.max_epochs: this is", "training.epochs"],
         [("tasks:\n", "trainer: {max_epochs: 3}\ntasks:\n")],
     ),
@@ -108,7 +108,9 @@ OF_THE_COMMAND = [
         "other name", ["holds the stream 'files' with seed 1, but the one given is 'x'"], [("name: files", "name: x")]
     ),
     Case("other seed", ["'files' with seed 2", "give another --run-dir"], options=["--seed", "2"]),
-    Case("other seed, dry", ["'files' with seed 2", "give another --run-dir"], options=["--seed", "2", "--dry-run"]),
+    Case(
+        "other seed, dry run", ["'files' with seed 2", "give another --run-dir"], options=["--seed", "2", "--dry-run"]
+    ),
 ]
 
 

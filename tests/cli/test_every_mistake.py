@@ -138,7 +138,9 @@ def test_bank_and_data_mistakes_are_reported_together(
 def test_invalid_stream_downloads_nothing(
     bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("fetched"))
+    monkeypatch.setattr(
+        "continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("data was downloaded")
+    )
     far = STREAM.replace("data/gone.csv", "{path: some-user/some-data}").replace(
         "data/other", "https://localhost:1/b.csv"
     )

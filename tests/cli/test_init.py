@@ -180,7 +180,7 @@ def test_unused_text_column_is_asked_about_in_a_terminal(
 def test_unused_text_column_is_only_reported_without_a_terminal(
     reviews: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, terminal: str, capsys: Any
 ) -> None:
-    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("a question was asked"))
     monkeypatch.setattr(f"sys.{terminal}.isatty", lambda: True)
     assert main(["init", "reviews.csv", "--backbone", str(backbone_folder())]) == 0
     says = "the column 'about' holds texts and is not read; if it is the second text of a pair, write columns: {text_pair: "

@@ -62,7 +62,7 @@ REFUSED = {
     "ablate an unlearned task": ("ablate FOLDER/run --task singel", NOT_LEARNED),
     "reevaluate without a run": ("reevaluate FOLDER/data", NO_RUN),
     "sweep a missing stream": ("sweep FOLDER/none.yaml FOLDER/none.yaml", "there is no such file"),
-    "sweep with a missing search space": ("sweep FOLDER/stream.yaml FOLDER/none.yaml", "there is no such file"),
+    "sweep with a missing sweep file": ("sweep FOLDER/stream.yaml FOLDER/none.yaml", "there is no such file"),
     "sweep an unknown task": ("sweep FOLDER/stream.yaml FOLDER/none.yaml --task othr", "othr"),
 }
 
