@@ -1,4 +1,4 @@
-"""Pages in the system's Chromium; no browser is downloaded.
+"""Open pages in the system's Chromium; no browser is downloaded.
 
 Without Chromium, tests are skipped with the reason; with ``CONTINUAL_PETL_BROWSER=required``, as in CI, they fail.
 """
@@ -23,7 +23,7 @@ MISSING = (
     "elsewhere, set the variable CHROMIUM to its path"
 )
 TRACES = ".main-svg .trace, .main-svg .hm image, .main-svg .bars .point"
-"""Elements that a figure has only when it is drawn."""
+"""Elements that a figure has only once it is drawn."""
 DRAWN = """() => {
   scrollTo({ top: document.body.scrollHeight, behavior: "instant" });
   const places = [...document.querySelectorAll(".plot")];
@@ -34,10 +34,10 @@ DRAWN = """() => {
 
 
 def program() -> str:
-    """Return the path of a Chromium.
+    """Return the path of Chromium.
 
     Raises:
-        pytest.skip.Exception: if there is none, or pytest.fail.Exception if a browser is required.
+        pytest.skip.Exception: if there is no Chromium; pytest.fail.Exception instead, if a browser is required.
     """
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None and os.environ.get(REQUIRED) == "required":

@@ -1,4 +1,4 @@
-"""One browser for all tests of a file, and cached runs."""
+"""One browser for all tests of a file, and a run with its pages, created once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of an endpoint: a text, its task, its label, and errors; nothing is loaded from other hosts."""
+"""The page of an endpoint predicts a text, shows errors, and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_text_is_predicted_on_the_page(browser: Browser, learned: Path, address:
     with tab(browser, address) as opened:
         page = opened.page
         page.get_by_role("alert").filter(has_text="Authorization: Bearer TOKEN").wait_for()
-        opened.wrong.clear()  # the browser's own line about status 401
+        opened.wrong.clear()  # the browser itself logs the status 401
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_label("Token").blur()
         page.locator("#task option", has_text="two (regression)").wait_for(state="attached")
@@ -57,7 +57,7 @@ def test_text_is_predicted_on_the_page(browser: Browser, learned: Path, address:
         page.get_by_role("button", name="Predict").click()
         page.get_by_role("alert").filter(has_text="row 1: it is empty").wait_for()
         assert {url.split("/")[2] for url in opened.asked} == {address.split("/")[2]}
-        opened.wrong.clear()  # the browser's own line about status 422
+        opened.wrong.clear()  # the browser itself logs the status 422
 
 
 def test_reference_needs_no_internet(browser: Browser, address: str) -> None:

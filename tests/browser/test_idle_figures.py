@@ -1,4 +1,4 @@
-"""Figures outside the window are drawn while the browser is idle: each once, and only visible ones."""
+"""Figures outside the viewport are drawn while the browser is idle: each once, and hidden ones not at all."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path,
         assert page.locator("#details .plot").count() >= 1
         assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
         opened.draw()
-        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}, "no figure is drawn again when it comes near"
+        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}, (
+            "no figure is drawn again when it is scrolled near"
+        )
         assert [url for url in opened.asked if "/tasks/" in url] == [
             url for url in opened.asked if "/tasks/000000.js" in url
         ], "details of other tasks are only read on request"

@@ -32,7 +32,7 @@ STYLE = "(element, name) => getComputedStyle(element)[name]"
 
 @pytest.fixture(scope="module")
 def desk(browser: Browser, report: Path) -> Iterator[Tab]:
-    """Return the report of a run, opened from disk in a desktop-sized window: only once, because opening it is slow."""
+    """Return the report of a run, opened from disk in a desktop-sized window; opened only once, as this is slow."""
     with tab(browser, report, permissions=["clipboard-read", "clipboard-write"]) as opened:
         opened.draw()
         yield opened
@@ -57,7 +57,7 @@ def test_report_opens_from_disk_and_draws_every_figure(desk: Tab, report: Path) 
     assert page.locator("#task").evaluate("element => element === document.activeElement")
     desk.draw()
     assert page.locator("#details").get_by_text(EVIL).count() >= 1
-    assert page.title() == "tiny", "a label is shown as text everywhere"
+    assert page.title() == "tiny", "a label that is a script is never executed"
     assert {Path(url.split("?")[0][7:]).parent for url in desk.asked if not url.startswith("data:")} <= {
         report.parent,
         report.parent / "tasks",
@@ -184,7 +184,7 @@ def test_phone_layout_scrolls_only_vertically(browser: Browser, report: Path) ->
 def test_thousand_tasks_are_paged_and_printed_completely(
     browser: Browser, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Only the details of the first task are written: a thousand files take long.
+    # Only the details of the first task are written, because writing a thousand files takes long.
     monkeypatch.setattr(write, "_begins_with", lambda path, line: path.name != "000000.js")
     file = write_report(tmp_path, many(read_facts(learned), 1000))
     assert file.stat().st_size < 20 * 10**6

@@ -18,7 +18,7 @@ class Recording(Logger):
     """Records steps and values, and fails on request.
 
     Args:
-        fails_at: the number of the first call that fails, from 0; all later ones fail too; None: none does.
+        fails_at: index of the first call that fails, from 0; all later calls fail too. With None, no call fails.
     """
 
     def __init__(self, fails_at: int | None = None) -> None:
@@ -50,16 +50,16 @@ class Recording(Logger):
 
     @property
     def steps(self) -> list[int]:
-        """The axis."""
+        """The step of every logged row."""
         return [step for step, _ in self.rows]
 
     def points(self, name: str) -> list[tuple[int, float]]:
-        """Return the values of one name with their steps."""
+        """Return the steps and values that were logged under one name."""
         return [(step, row[name]) for step, row in self.rows if name in row]
 
 
 class StopAt(L.Callback):
-    """Interrupt the fit after a given number of steps, as if the process had ended."""
+    """Raise KeyboardInterrupt in the fit after a given number of steps."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -70,6 +70,6 @@ class StopAt(L.Callback):
 
 
 def tasks_of(backbone: Path, *names: str, **training: Any) -> TaskStream:
-    """Return a stream of tasks of 4 steps each: 2 epochs of 2."""
+    """Return a stream of tasks with 4 steps each: 2 epochs of 2 steps."""
     made = [task(name, num_rows=16) for name in names or NAMES]
     return stream(backbone, made, training={"epochs": 2, "checkpoint_every": 1} | training)

@@ -1,4 +1,4 @@
-"""Loggers receive what the report shows, on one axis that never goes back, and do not change the run."""
+"""Loggers receive the numbers of the report, on one step axis that never goes back, and do not change the run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def logged(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Recording]:
-    """Return a run of three tasks, and what was logged of it."""
+    """Return a run of three tasks, and the logger that recorded it."""
     logger = Recording()
     run = learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("logged") / "run", callbacks=[Dashboard([logger])])
     return run, logger
 
 
 def curves(run: Run) -> dict[str, list[tuple[int, float | None]]]:
-    """Return what the report draws, on one axis."""
+    """Return the points that the report draws, on one step axis."""
     points: dict[str, list[tuple[int, float | None]]] = {"train/loss": [], "val/accuracy": []}
     for number, name in enumerate(run.store.tasks):
         history = run.store.history(name)
@@ -61,7 +61,7 @@ def test_logged_run_metrics_match_the_results_after_each_task(logged: tuple[Run,
     run, logger = logged
     results, growth = run.results, run.growth
     assert logger.points("run/acc")[-1] == (12, results.acc)
-    assert [value for _, value in logger.points("run/forgetting")] == [0.0, 0.0], "of one task there is none"
+    assert [value for _, value in logger.points("run/forgetting")] == [0.0, 0.0], "a single task has no forgetting"
     assert logger.points("run/bwt")[-1] == (12, results.bwt)
     assert [step for step, _ in logger.points("run/tasks")] == [4, 8, 12]
     assert logger.points("score/one") == [(4 * (i + 1), float(results.R[i, 0])) for i in range(3)]
@@ -73,7 +73,7 @@ def test_logged_run_metrics_match_the_results_after_each_task(logged: tuple[Run,
 
 @pytest.fixture(scope="module")
 def plain(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of the first two tasks of which nothing was logged."""
+    """Return a run of the first two tasks, learned without a logger."""
     folder = tmp_path_factory.mktemp("plain") / "run"
     learn(tasks_of(backbone_folder(), "one", "two"), folder)
     return folder
@@ -128,7 +128,7 @@ def test_unreadable_run_is_reported_once_and_does_not_stop_training(
         patch.setattr(dashboard, what, fails)
         run = learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[Dashboard([logger])])
     assert run.store.tasks == ["one", "two"]
-    assert len(looks) == fails_at, "a disk that fails is not asked again and again"
+    assert len(looks) == fails_at, "nothing is read again after a failure"
     assert len(logger.points("run/tasks")) == num_tasks
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
@@ -161,7 +161,7 @@ def test_resumed_fit_logs_nothing_twice(logged: tuple[Run, Recording], backbone_
     for stop in (StopAt(2), StopAt(3)):
         with pytest.raises(KeyboardInterrupt):
             learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger]), stop])
-    assert logger.ended == ["failed"], "the second time there was nothing to log"
+    assert logger.ended == ["failed"], "the second attempt had nothing to log"
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
     for name in ("train/loss", "val/accuracy", "run/acc"):
         assert logger.points(name) == logged[1].points(name)
@@ -183,7 +183,7 @@ def test_restarted_fit_continues_after_the_logged_steps(
 
 
 class Elsewhere(Dashboard):
-    """Hears nothing of fits, as if they were in other processes."""
+    """Ignores the hooks of fits, as if fits ran in other processes."""
 
     def on_train_start(self, *args: Any) -> None: ...
     def on_train_batch_end(self, *args: Any) -> None: ...
@@ -214,7 +214,7 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
             cells[0]["status"] = cells[1]["status"] = "certified"
         results = joined(results, cells)
         numbers.append(numbers_after(results, len(results.tasks)))
-    assert numbers == [numbers_after(results, count) for count in range(1, 5)], "whether rows join or are all read"
+    assert numbers == [numbers_after(results, count) for count in range(1, 5)], "rows can be added one by one"
     assert numbers[1]["run/forgetting"] == 0.25
     assert numbers[2] == {"run/tasks": 3.0, "run/newest_score": 0.75, "run/certified": 0.0, "score/c": 0.75}
     whole = numbers[3]
@@ -222,7 +222,7 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
     assert whole["run/acc"] == 0.75
     assert whole["run/bwt"] == pytest.approx(-0.25 / 3)
     assert whole["run/largest_change"] == 0.25
-    assert "run/forgetting" not in whole, "a row in between did not look at the best scores"
+    assert "run/forgetting" not in whole, "a row in between lacks scores, so the best ones are unknown"
 
 
 def test_replay_logs_known_values(logged: tuple[Run, Recording]) -> None:
@@ -277,7 +277,7 @@ def test_two_dashboards_are_refused_before_anything_is_learned(backbone_folder: 
 
 
 class Heard(StreamCallback):
-    """Hears of the end of a run, and may raise then."""
+    """Records the end of a run, and then raises the given error, if any."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error, self.errors = error, list[BaseException | None]()

@@ -1,4 +1,4 @@
-"""The learning curve of a fit is on disk while the fit lasts, and a task that resumes has one consistent curve."""
+"""The learning curve of a fit is on disk during the fit, and a resumed task has one consistent curve."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Folder = Callable[..., Path]
 
 
 class Looking(L.Callback):
-    """Record the file's content at the start of each batch."""
+    """Record the curve on disk at the start of each batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ def progress(tmp_path: Path) -> Path:
 def test_curve_is_written_after_each_validation(backbone_folder: Folder, tmp_path: Path, progress: Path) -> None:
     looking = Looking(progress)
     run = learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[looking])
-    assert looking.seen[:5] == [None] * 5, "the first epoch took less than the seconds between two writes"
+    assert looking.seen[:5] == [None] * 5, "the first epoch is shorter than the interval between two writes"
     first, second = looking.seen[5], looking.seen[10]
     assert first is not None
     assert second is not None
@@ -82,7 +82,7 @@ def test_resumed_task_replaces_points_after_its_checkpoint(
     learn(tasks_of(backbone_folder()), tmp_path / "whole")
     with pytest.raises(Interrupted):
         learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(at, signal.SIGTERM)])
-    points = [{"step": step, "loss": 0.5} for step in range(1, 100)]  # as if a kill had come long after the checkpoint
+    points = [{"step": step, "loss": 0.5} for step in range(1, 100)]  # as if killed long after the checkpoint
     atomic.write_json(progress / CURVE, {"losses": points, "scores": []})
     looking = Looking(progress)
     run = learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[looking])
@@ -128,7 +128,7 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
 
 
 class _Trainer:
-    """As much of a Trainer as a loss needs."""
+    """Just enough of a Trainer to record a loss."""
 
     import torch
 

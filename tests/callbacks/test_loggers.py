@@ -137,7 +137,7 @@ class FakeRun:
         self.config = SimpleNamespace(update=lambda values, **_: self.told.update(values))
 
     def log(self, values: dict[str, Any], step: int) -> None:
-        assert step >= self.step, "W&B would drop it"
+        assert step >= self.step, "W&B would drop this point"
         self.step = step
         self.rows.append((step, values))
 
@@ -176,7 +176,7 @@ def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: 
     assert "a copy of bank-one" in second_bank.description
     assert {"bank.safetensors", "bank.json"} <= set(second_bank.manifest.entries)
     assert run.told["backbone digest"] == first.metadata["backbone digest"]
-    assert "w10" not in json.dumps(run.told), "no text of a row is sent"
+    assert "w10" not in json.dumps(run.told), "no text of the data is sent"
     many = tables(facts)
     assert len(many["R"][1]) == 3
 
@@ -194,7 +194,7 @@ def test_resumed_run_keeps_its_wandb_id_and_axis(tmp_path: Path) -> None:
         sink.points([SimpleNamespace(step=3, loss=0.5)], [], {})  # type: ignore[list-item]
     assert made == [None, "fake"]
     assert [step for step, _ in cast(Any, sink.logger).experiment.rows] == [6], (
-        "the second fit began anew, behind the first"
+        "the second fit started over, and its points follow those of the first"
     )
 
 
@@ -226,7 +226,7 @@ def test_open_wandb_run_of_the_user_is_left_alone(tmp_path: Path, monkeypatch: p
 
 
 def _records(content: bytes) -> Iterator[Any]:
-    """Give the records of W&B's file: blocks of 32 KiB, in which pieces have a checksum, a length and a kind before them."""
+    """Yield the records of a W&B file: 32 KiB blocks of pieces, each preceded by a checksum, a length and a kind."""
     made = import_module("wandb.proto.wandb_internal_pb2")
     place, whole, block = 7, b"", 2**15
     while place + 7 <= len(content):
@@ -235,10 +235,10 @@ def _records(content: bytes) -> Iterator[Any]:
             continue
         _, size, kind = struct.unpack("<IHB", content[place : place + 7])
         if place + 7 + size > len(content):
-            return  # it is being written
+            return  # the last piece is still being written
         whole += content[place + 7 : place + 7 + size]
         place += 7 + size
-        if kind in (1, 4):  # the only piece, or the last one
+        if kind in (1, 4):  # the only or last piece of a record
             record = made.Record()
             record.ParseFromString(whole)
             whole = b""
@@ -246,13 +246,13 @@ def _records(content: bytes) -> Iterator[Any]:
 
 
 def _ended(file: Path) -> list[Any]:
-    """Wait for the last record: W&B's own process writes the file, and may be behind the run that has ended."""
+    """Wait for the last record: W&B writes the file in its own process, which may finish after the run."""
     for _ in range(300):
         records = list(_records(file.read_bytes()))
         if any(record.HasField("exit") for record in records):
             return records
         time.sleep(0.1)
-    raise AssertionError(f"{file.name} has {len(records)} records and no end")
+    raise AssertionError(f"{file.name} has {len(records)} records, but no exit record")
 
 
 @pytest.mark.slow

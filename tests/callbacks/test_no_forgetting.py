@@ -1,4 +1,4 @@
-"""What each policy of NoForgetting checks, what it costs, and that it detects what it claims to."""
+"""Each policy of NoForgetting detects what it claims to, and its checks and their cost are recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tasks_of(backbone: Path, *names: str, **more: Any) -> Any:
 
 @given(limit=st.integers(1, 25), start=st.integers(0, 120), last=st.integers(1, 120))
 def test_every_task_is_checked_in_rotation(limit: int, start: int, last: int) -> None:
-    """Task 0..start are there at first, and one more joins at every turn."""
+    """There are ``start`` tasks at first, and every turn adds one."""
     waited: dict[str, int] = {}
     for turn in range(start, start + last):
         tasks = [str(number) for number in range(turn)]
@@ -118,7 +118,7 @@ def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     learn(tasks_of(backbone_folder(), "one"), tmp_path / "run")
     watch = NoForgetting("full")
     learn(tasks_of(backbone_folder(), "two"), tmp_path / "run", callbacks=[watch])
-    assert watch.kinds("two") == ["probe"], "the first task's rows are not in the stream any more"
+    assert watch.kinds("two") == ["probe"], "the rows of the first task are no longer in the stream"
 
     manifest = tmp_path / "run" / "banks" / "two" / "bank.json"
     scores = json.loads(manifest.read_text())["scores"]

@@ -23,7 +23,7 @@ def three(backbone: Path, **more: Any) -> Any:
 
 
 class Heard(StreamCallback):
-    """Write down every hook of interest."""
+    """Record every call of the hooks under test."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -83,11 +83,11 @@ def test_a_users_own_lightning_callback_is_called_for_every_task(backbone_folder
 
 
 def test_parameter_growth_matches_a_manual_count(backbone_folder: Folder, tmp_path: Path) -> None:
-    # BERT of width D=16, FFN 32, 2 layers, 95 words, 64 positions, 2 segments.
+    # BERT with width D=16, FFN width 32, 2 layers, a vocabulary of 95, 64 positions and 2 segments.
     layer = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16) + 2 * 32
     backbone = (95 + 64 + 2) * 16 + 32 + 2 * layer + (16 * 16 + 16)
     head = 16 * 2 + 2
-    # Two bottlenecks of 4 a layer (2RD + R + D), and five LayerNorms (embeddings, two a layer).
+    # Two bottlenecks of size R=4 per layer (2RD + R + D each), and five LayerNorms (one after the embeddings, two per layer).
     houlsby = 4 * (2 * 4 * 16 + 4 + 16) + 5 * 32 + head
     lora = 4 * (8 * (16 + 16)) + head
     probe = head
@@ -119,7 +119,7 @@ def test_no_forgetting_checks_a_sample_of_the_earlier_tasks(backbone_folder: Fol
         watch = NoForgetting(limit=2)
         learn(tasks, tmp_path / str(number), callbacks=[watch])
         found.append({task: [check.task for check in checks] for task, checks in watch.checks.items()})
-    # Two take turns; the one that was measured last is in memory and joins them.
+    # Two tasks per turn; the newest earlier task is checked too, as its bank is still in memory.
     assert found[0] == {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b", "c"], "e": ["a", "c", "d"]}
     assert found[0] == found[1]
     assert all(check.how == "digests and probe, bit for bit" for checks in watch.checks.values() for check in checks)
@@ -146,7 +146,7 @@ def test_run_can_resume_after_an_error_in_a_callback(backbone_folder: Folder, tm
         learn(three(backbone_folder()), tmp_path / "run", callbacks=[Fails()])
     heard = Heard()
     run = learn(three(backbone_folder()), tmp_path / "run", callbacks=[heard])
-    # The task that was not looked at comes first, then the next one.
+    # Task 'two', whose on_task_end failed, is completed first; then the next task starts.
     assert [said.split(" store")[0] for said in heard.said if "/" in said] == [
         "end two 2/3",
         "start three 3/3",

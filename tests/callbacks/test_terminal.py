@@ -37,19 +37,19 @@ NAMES = ["a", "b", "[red]" + "x" * 90, "d"]
 
 
 class Terminal(io.StringIO):
-    """A file that says that it is a terminal."""
+    """A file that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def event(name: str, index: int, num_tasks: int = 4, **more: Any) -> TaskEvent:
-    """Return a moment of a run without a store."""
+    """Return an event of a run without a store."""
     return TaskEvent(task=name, index=index, num_tasks=num_tasks, store=cast(Any, None), backbones={}, **more)
 
 
 def cells(names: list[str]) -> list[dict[str, Any]]:
-    """Return a row of R."""
+    """Return the cells of a row of R."""
     return [
         {"task": name, "metric": "accuracy", "split": "test", "value": 0.5, "status": "measured", "num_examples": 4}
         for name in names
@@ -57,7 +57,7 @@ def cells(names: list[str]) -> list[dict[str, Any]]:
 
 
 def drawn(width: int, monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[LiveProgress, Terminal]:
-    """Let a live display go through three tasks of four, and into the last."""
+    """Take a live display through three of four tasks and into the last one."""
     for name, value in {"TERM": "xterm", **variables}.items():
         monkeypatch.setenv(name, value)
     file, clock = Terminal(), iter(range(0, 10_000, 3))
@@ -102,7 +102,7 @@ def test_display_fits_any_terminal_width(width: int, monkeypatch: pytest.MonkeyP
     assert lines[4].startswith("a ")
     if width >= 80:
         assert re.match(r"a\s+0\.5000", lines[4])
-        assert "[red]xxx" in "".join(lines), "names are no markup"
+        assert "[red]xxx" in "".join(lines), "names are not parsed as markup"
         assert lines[-1].count("0.5000") == 3
 
 
@@ -114,10 +114,10 @@ def test_display_adapts_to_a_resized_terminal(monkeypatch: pytest.MonkeyPatch) -
 
 def test_terminal_state_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     live, file = drawn(80, monkeypatch)
-    assert "\x1b[?25l" in file.getvalue(), "the cursor is hidden while something is drawn"
+    assert "\x1b[?25l" in file.getvalue(), "the cursor is hidden while the display is drawn"
     live.on_run_end(cast(Any, None), None)
     assert file.getvalue().rindex("\x1b[?25h") > file.getvalue().rindex("\x1b[?25l")
-    assert "task 4 of 4: d" in file.getvalue(), "lines stay above"
+    assert "task 4 of 4: d" in file.getvalue(), "printed lines stay above the display"
 
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "unknown"}])
@@ -131,7 +131,7 @@ def test_no_color_disables_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     _, file = drawn(80, monkeypatch, NO_COLOR="1")
     assert not re.search(_COLOUR, file.getvalue())
     _, file = drawn(80, monkeypatch, COLORTERM="truecolor", NO_COLOR="")
-    assert re.search(_COLOUR, file.getvalue()), "the test of the test"
+    assert re.search(_COLOUR, file.getvalue()), "without NO_COLOR, the pattern finds colours"
 
 
 def test_log_file_gets_plain_lines_even_with_forced_colours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_log_file_gets_plain_lines_even_with_forced_colours(monkeypatch: pytest.
     buffer = io.StringIO()
     progress = LiveProgress(Console(file=buffer, width=10))
     progress.on_task_start(event("[red]" + "y" * 50, 0))
-    assert buffer.getvalue() == f"task 1 of 4: [red]{'y' * 50}\n", "a line is one line"
+    assert buffer.getvalue() == f"task 1 of 4: [red]{'y' * 50}\n", "a long line is not wrapped"
 
 
 def test_verbose_shows_phase_times_and_the_row() -> None:
@@ -237,16 +237,16 @@ def test_end_event_is_sent_for_an_unreadable_folder(monkeypatch: pytest.MonkeyPa
 
 def test_remaining_time_is_unknown_until_it_can_be_estimated() -> None:
     pace = Pace(100, 20, now=0.0)
-    assert pace.left(50.0) is None, "no step is done"
+    assert pace.left(50.0) is None, "this process has done no step yet"
     pace.done = 24
     assert pace.left(50.0) is None
     pace.done = 30
-    assert pace.left(1.0) is None, "the first steps are no measure"
-    assert pace.left(20.0) == 140.0, "steps that another process did say nothing"
+    assert pace.left(1.0) is None, "too little time has passed for an estimate"
+    assert pace.left(20.0) == 140.0, "steps of an earlier process do not count"
     assert Pace(float("inf"), 0, 0.0).left(100.0) is None
     run_pace = RunPace()
     run_pace.end(10_000.0)
-    assert run_pace.left(10_000.0, 3) is None, "it ended what another process began"
+    assert run_pace.left(10_000.0, 3) is None, "the task began in another process, so its time is unknown"
     run_pace.begin(0.0)
     assert run_pace.left(100.0, 3) is None
     run_pace.end(100.0)
@@ -297,7 +297,7 @@ def test_run_in_a_resized_pseudo_terminal(backbone_folder: Folder, tmp_path: Pat
     os.close(slave)
     said = b""
     resized = False
-    with contextlib.suppress(OSError):  # what Linux makes of the end
+    with contextlib.suppress(OSError):  # how Linux reports the closed terminal
         while piece := os.read(master, 4096):
             said += piece
             if not resized and b"steps" in said:

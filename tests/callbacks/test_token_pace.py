@@ -1,4 +1,4 @@
-"""The progress lines report how many tokens are learned per second, without padding."""
+"""The progress lines report the training tokens per second, not counting padding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.callbacks.test_terminal import Terminal
 from tests.streams_in_code import stream, task_of_kind
 
 
-def test_padding_and_what_is_no_batch_do_not_count() -> None:
+def test_padding_and_batches_without_tokens_do_not_count() -> None:
     pace = TokenPace()
     pace.begin(10.0)
     assert pace.end(lambda: 11.0) is None

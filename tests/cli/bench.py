@@ -56,12 +56,12 @@ class Case:
     files: Mapping[str, str | bytes | None] = field(default_factory=dict)
     """Other files: their content, or None to remove one."""
     options: Sequence[str] = ()
-    """Options of ``run``, or with ``command`` all words of the command."""
+    """Words that are appended to `command`."""
     command: Sequence[str] = ("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--quiet")
 
 
 class Bench:
-    """The folder with stream.yaml, data and run."""
+    """A folder with stream.yaml, data and a run."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.folder = folder

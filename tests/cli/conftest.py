@@ -1,4 +1,4 @@
-"""A bench for every test, copied from one whose first task was learned once, and processes for single commands."""
+"""A bench for every test, copied from one whose first task was learned once, and processes that run single commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def learned_bench(backbone_folder: Callable[..., Path], tmp_path_factory: pytest
 
 @pytest.fixture
 def bench(learned_bench: Bench, tmp_path: Path) -> Bench:
-    """Return a bench of the test's own, offline."""
+    """Return a copy of the bench for one test."""
     return learned_bench.copy(tmp_path / "bench")
 
 
@@ -37,7 +37,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def light_processes() -> Iterator[LightProcesses]:
-    """Return an object that runs commands in processes that have not imported heavy libraries."""
+    """Return an object that runs commands in processes without heavy imports."""
     processes = LightProcesses()
     yield processes
     processes.close()

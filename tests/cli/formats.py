@@ -1,4 +1,4 @@
-"""Rows and answers as files in every format that `predict` supports."""
+"""Write rows and read answers in every file format that `predict` supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Write rows in the format that the file's name ends in; in csv, lists are written as JSON."""
+    """Write rows in the format of the file's suffix; in CSV, lists are written as JSON."""
     names = list(dict.fromkeys(key for record in records for key in record))
     if path.suffix == ".parquet":
         import pyarrow as pa

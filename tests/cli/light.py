@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[2]
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The outcome of a command."""
 
     code: int
     out: str
     err: str
     modules: set[str]
-    """All modules that its process had imported at the end."""
+    """All modules that the process had imported when it ended."""
 
 
 class LightProcesses:

@@ -58,7 +58,7 @@ def test_tasks_without_modified_layers_are_skipped_and_reported(bench: Bench, ca
     found = json.loads(capsys.readouterr().out)
     assert [each["task"] for each in found["ablations"]] == ["single"]
     assert list(found["left_out"]) == ["other"]
-    # Naming such a task is an error, and so is having no other task.
+    # Naming such a task is an error, and so is a run without any task that can be ablated.
     assert bench.main("ablate", "FOLDER/run", "--task", "single", "other") == 2
     assert "task 'other': its bank has no modification" in capsys.readouterr().err
     shutil.rmtree(bench.folder / "data" / "single")

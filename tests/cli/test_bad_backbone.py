@@ -13,7 +13,7 @@ from tests.cli.bench import DATA, Bench, Case
 
 TASKS = "tasks:\n"
 SPOILT = {"no-pooler", "incomplete", "damaged", "mute", "small"}
-"""Copies of the tiny backbone, each with something wrong."""
+"""Copies of the tiny backbone, each with a defect."""
 NEW = ("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new", "--quiet")
 
 
@@ -29,7 +29,7 @@ OF_THE_TRAINER = [
         trainer("{devicess: 1}"),
     ),
     Case(
-        "owned, all at once",
+        "reserved, all at once",
         ["trainer.callbacks: not allowed here: pass them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
         trainer("{callbacks: x, barebones: true, nonsense: 2}"),
     ),
@@ -47,7 +47,7 @@ OF_THE_TRAINER = [
     Case("type", ["trainer: Lightning rejects {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
     Case("logger", ["trainer.logger: got 'wandb'; allowed in a file: true, false"], trainer("{logger: wandb}")),
     Case(
-        "dry",
+        "dry run",
         ["trainer: Lightning rejects {max_time: soon}", "DD:HH:MM:SS"],
         trainer("{max_time: soon}"),
         options=["--dry-run"],

@@ -106,7 +106,7 @@ def test_invalid_command_is_refused(bench: Bench, case: Case, capsys: pytest.Cap
 
 
 def test_texts_with_line_breaks_are_read_whole(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other kinds of line breaks, and line breaks inside quotation marks, belong to the text."""
+    """Other line separators, such as U+2028, and line breaks inside quotation marks belong to the text."""
     (bench.folder / "in.csv").write_text('text,n\n"w1\nw2",1\nw3\u2028w4,2\n', encoding="utf-8")
     (bench.folder / "in.jsonl").write_text('{"text": "w1\u2028w2"}\n\n{"text": "w3"}\n', encoding="utf-8")
     for name, texts in (("in.csv", ["w1\nw2", "w3\u2028w4"]), ("in.jsonl", ["w1\u2028w2", "w3"])):

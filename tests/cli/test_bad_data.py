@@ -22,7 +22,7 @@ def numbers(value: Any) -> dict[str, str | bytes | None]:
 
 
 def table(*lines: str) -> dict[str, str | bytes | None]:
-    """Return a training table in place of the files."""
+    """Return the changes that replace the data files by one CSV file of training rows."""
     return NO_FILES | {"data/other/train.csv": csv_lines(*lines)}
 
 
@@ -105,21 +105,23 @@ CASES = [
         REGRESSION,
         numbers(float("nan")),
     ),
-    Case("no number", [f"{IN} 'label': 1 row", "row 3: missing", "needs a finite number"], REGRESSION, numbers(None)),
+    Case(
+        "missing number", [f"{IN} 'label': 1 row", "row 3: missing", "needs a finite number"], REGRESSION, numbers(None)
+    ),
     Case(
         "number in words",
         ["column 'label': 1 row", "row 2: 'many' is not a number"],
         REGRESSION,
         table("a,1", "b,many", "c,2"),
     ),
-    Case("nothing in a table", ["column 'label': 1 row", "row 2: missing"], REGRESSION, table("a,1", "b,", "c,2")),
+    Case("empty cell in a table", ["column 'label': 1 row", "row 2: missing"], REGRESSION, table("a,1", "b,", "c,2")),
     Case(
-        "no gz",
+        "not compressed",
         ["task 'other', FOLDER/data/other/train.jsonl.gz: the name ends in .gz, but the file is not", "rename it"],
         files=NO_FILES | {f"{TRAIN}.gz": b"no"},
     ),
     Case(
-        "cut gz",
+        "truncated gz",
         ["task 'other'", "train.csv.gz", "ended before the end-of-stream marker"],
         files=NO_FILES
         | {
@@ -178,7 +180,7 @@ def test_invalid_data_is_refused(bench: Bench, case: Case, capsys: pytest.Captur
 
 @pytest.mark.slow
 def test_table_with_row_numbers_is_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """A data frame is often written with its index, in a column without a name. Long texts are accepted too."""
+    """Data frames are often written with their index, in a column without a name. Long texts are accepted too."""
     lines = [f"{number},{row['text']},{row['label']}" for number, row in enumerate(ROWS)]
     lines.append(f"99,{'w1 ' * 60_000},yes")
     bench.apply(Case("", [], [], NO_FILES | {"data/other/train.csv": "\n".join([",text,label", *lines]) + "\n"}))

@@ -50,7 +50,7 @@ IN_THE_FILE = [
     ),
     Case("variable", ["stream.yaml:10", "environment variable NOWHERE_SET"], [(DATA, "data: ${NOWHERE_SET}/x")]),
     Case(
-        "trainer's own place",
+        "trainer argument set elsewhere",
         ["stream.yaml:6: key trainer.max_epochs: this is", "training.epochs"],
         [("tasks:\n", "trainer: {max_epochs: 3}\ntasks:\n")],
     ),
@@ -108,7 +108,9 @@ OF_THE_COMMAND = [
         "other name", ["holds the stream 'files' with seed 1, but the one given is 'x'"], [("name: files", "name: x")]
     ),
     Case("other seed", ["'files' with seed 2", "give another --run-dir"], options=["--seed", "2"]),
-    Case("other seed, dry", ["'files' with seed 2", "give another --run-dir"], options=["--seed", "2", "--dry-run"]),
+    Case(
+        "other seed, dry run", ["'files' with seed 2", "give another --run-dir"], options=["--seed", "2", "--dry-run"]
+    ),
 ]
 
 
@@ -125,19 +127,19 @@ def test_invalid_command_is_refused(bench: Bench, case: Case, capsys: pytest.Cap
 
 
 def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two of four tasks are wrong; both are reported, and the one between them is not learned."""
+    """Two of four tasks are wrong: both are reported, and the valid task before them is not learned."""
     bench.stream += "  - {name: third, kind: classification, data: data/single, columns: {text: body}}\n"
     bench.stream += "  - {name: fourth, kind: classification, data: data/nope}\n"
     says = [
         "task 'third', split train (FOLDER/data/single/train.jsonl): columns.text is 'body', but there is no such column",
         "task 'fourth', data FOLDER/data/nope: there is no such file or folder",
     ]
-    bench.refuses(Case("course", says), capsys)
+    bench.refuses(Case("run", says), capsys)
     bench.refuses(Case("dry run", says[:2], options=["--dry-run"]), capsys)
     bench.stream += "  - {name: fifth, kind: classification, data: data/neither}\n"
     assert bench.main("run", "FOLDER/stream.yaml", "--dry-run") == 2
     assert capsys.readouterr().err.count("Relative paths are relative to data_dir") == 1
-    # The new run folder is not even created.
+    # A new run folder is not even created.
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     assert not (bench.folder / "new").exists()
 

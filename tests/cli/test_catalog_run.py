@@ -27,7 +27,7 @@ TASKS = {
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Return a folder with a copy of each task: two in the Hub's format, three with usual columns."""
+    """Return a folder with a copy of each task's data: two in the Hub's format, three with standard columns."""
     for name, key in TASKS.items():
         if name in {"dbpedia", "yahoo"}:
             splits = {split: hub_rows(key, split) for split in ("train", "test")}

@@ -43,7 +43,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def tmp_path(learned: tuple[Path, Path]) -> Iterator[Path]:
-    """Return the folder in which the run was learned, since a run records the paths of its data; empty for each test."""
+    """Return the folder in which the run was learned, since a run records the paths of its data; it is empty at first."""
     place, _ = learned
     place.mkdir()
     yield place
@@ -110,7 +110,7 @@ def test_dry_run_resolves_everything_without_writing(stream_file: Path, tmp_path
         assert fragment in shown
     assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run", "--json"]) == 0
     single, _ = json.loads(capsys.readouterr().out)
-    # 4 adapters of 2 x 4 x 16 + 4 + 16, 5 LayerNorms of 2 x 16, a head of 2 x 16 + 2.
+    # 4 adapters with 2 x 4 x 16 + 4 + 16 parameters, 5 LayerNorms with 2 x 16, a head with 2 x 16 + 2.
     assert (single["modifications"], single["own"], single["head"]) == (592, 160, 34)
     assert single["num_steps"] == 10
     assert single["labels"] == ["no", "yes"]
@@ -197,7 +197,7 @@ def test_interrupted_task_can_be_learned_with_changed_settings(run_dir: Path, tm
 def test_progress_bars_are_not_on_standard_output(
     stream_file: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with ``--json > result.json`` in a terminal."""
+    """This is how ``--json > result.json`` runs in a terminal."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"]["forgetting"] == 0

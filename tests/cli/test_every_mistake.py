@@ -48,7 +48,7 @@ SAYS = {
 
 
 def _told(bench: Bench, text: str, capsys: Any, *words: str) -> dict[int, str]:
-    """Return the messages for each line of a refused stream file."""
+    """Return the message for each faulty line of a stream file that is refused."""
     (bench.folder / "wrong.yaml").write_text(text)
     capsys.readouterr()
     assert bench.main("run", "FOLDER/wrong.yaml", "--run-dir", "FOLDER/new", *words) == 2
@@ -78,7 +78,7 @@ def test_all_mistakes_are_reported_in_one_pass(bench: Bench, words: list[str], c
     assert list(told) == list(SAYS)
     for line, says in SAYS.items():
         assert told[line].startswith(says), told[line]
-    # The mistake that the schema finds does not hide the others, and they are found without it too.
+    # The mistake that the schema finds does not hide the others, which are also found without it.
     right = _told(bench, STREAM.replace("houlsbi", "houlsby"), capsys, *words)
     assert right == {line: text for line, text in told.items() if line != 24}
 
@@ -110,7 +110,7 @@ def test_backbone_is_checked_even_if_every_task_has_a_mistake(bench: Bench, caps
 @pytest.mark.usefixtures("offline", "meant")
 def test_misspelt_key_does_not_stop_other_checks_unless_it_affects_reading(bench: Bench, capsys: Any) -> None:
     assert list(_told(bench, STREAM.replace("training:", "trainign:"), capsys)) == sorted({6, *SAYS})
-    # Without data_dir, no file would be found, but the tasks are not to blame.
+    # Without data_dir no file can be found, so mistakes in the data are not reported.
     assert list(_told(bench, STREAM.replace("training: {epochs: 1}", "data_dri: copies"), capsys)) == [6, 24]
 
 
@@ -138,7 +138,9 @@ def test_bank_and_data_mistakes_are_reported_together(
 def test_invalid_stream_downloads_nothing(
     bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("fetched"))
+    monkeypatch.setattr(
+        "continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("data was downloaded")
+    )
     far = STREAM.replace("data/gone.csv", "{path: some-user/some-data}").replace(
         "data/other", "https://localhost:1/b.csv"
     )

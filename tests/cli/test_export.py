@@ -1,4 +1,4 @@
-"""``export`` writes files to the requested folder, or reports why not; nothing else changes."""
+"""``export`` writes files to the requested folder, or reports why it cannot; nothing else changes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LINE = "half learned: two (epoch 2 of 2, step 8 of 10); the next run of a stream
 
 @pytest.fixture(scope="module")
 def half(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with a learned task, and one that was stopped in its second epoch."""
+    """Return a run with a learned task, and a task that was stopped in its second epoch."""
     folder = tmp_path_factory.mktemp("half") / "run"
     few = {"batch_size": 5, "learning_rate": 0.05}
     one, two = task("one", num_rows=8, training={**few, "epochs": 1}), task("two", num_rows=24, training=few)
@@ -81,7 +81,7 @@ def test_pending_replacement_is_reported(half: Path, tmp_path: Path, capsys: Any
     assert main(["list", str(run)]) == 0
     told = "unchanged so far: one; the replacement is half learned, and run --replace resumes it\n"
     assert capsys.readouterr().out.endswith(f"\n{told}")
-    # As after a kill right after its commit: the remaining progress is the task's own.
+    # As if killed right after the commit of the task: the remaining progress is that of the learned bank.
     (run / "results.jsonl").unlink()
     assert main(["list", str(run)]) == 0
     assert "half learned" not in capsys.readouterr().out

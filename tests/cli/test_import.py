@@ -1,4 +1,4 @@
-"""``import`` makes an exported adapter a task, or reports why not."""
+"""``import`` turns an exported adapter into a task, or reports why it cannot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_exported_adapter_is_imported_as_another_task(bench: Bench, capsys: Any)
     assert "already has a task 'back'" in capsys.readouterr().err
 
 
-def test_folder_that_is_no_adapter_is_refused(bench: Bench, capsys: Any) -> None:
+def test_folder_without_an_adapter_is_refused(bench: Bench, capsys: Any) -> None:
     capsys.readouterr()
     assert bench.main("import", "FOLDER/run", "FOLDER/data", "--task", "x") == 2
     assert "has no adapter_config.json" in capsys.readouterr().err

@@ -21,7 +21,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the working directory, with a csv file of questions and one of pairs with a number."""
+    """Return the working directory, with a CSV file of questions and one of text pairs with numbers as labels."""
     monkeypatch.chdir(tmp_path)
     for name, rows in (
         ("questions", classification_rows("q", 60)),
@@ -146,7 +146,7 @@ def _csv(file: Path, **columns: list[str]) -> None:
 
 @pytest.fixture
 def reviews(here: Path) -> Path:
-    """Return the folder with a csv file of reviews, in which a second text column is not read."""
+    """Return the working directory, with a CSV file of reviews whose second text column is not read."""
     texts = [row["text"] for row in classification_rows("r", 40)]
     _csv(here / "reviews.csv", review=texts, about=[" ".join([text] * 4) for text in texts], label=["no", "yes"] * 20)
     return here
@@ -180,7 +180,7 @@ def test_unused_text_column_is_asked_about_in_a_terminal(
 def test_unused_text_column_is_only_reported_without_a_terminal(
     reviews: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, terminal: str, capsys: Any
 ) -> None:
-    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("a question was asked"))
     monkeypatch.setattr(f"sys.{terminal}.isatty", lambda: True)
     assert main(["init", "reviews.csv", "--backbone", str(backbone_folder())]) == 0
     says = "the column 'about' holds texts and is not read; if it is the second text of a pair, write columns: {text_pair: "
@@ -214,7 +214,7 @@ def test_learning_rate_follows_the_chosen_preset(here: Path) -> None:
         assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate
 
 
-def test_data_that_needs_a_backbone_that_writes_is_named(here: Path, offline: None, capsys: Any) -> None:
+def test_files_that_need_a_generating_backbone_are_named(here: Path, offline: None, capsys: Any) -> None:
     rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["init", "questions.csv", "chats.jsonl", "pairs.csv"]) == 0

@@ -1,4 +1,4 @@
-"""``init`` recognises conversations in the formats of other projects, and its draft can be learned unchanged."""
+"""``init`` recognises conversations in the formats of other projects, and the drafted stream can be learned without edits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_init_drafts_is_learned(here: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drafted_stream_can_be_learned(here: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(here / "talk.jsonl", FORMS[form])
     assert main(["init", "talk.jsonl", "--backbone", "llama", "--output", "talk.yaml"]) == 0
     shown, text = capsys.readouterr().out, (here / "talk.yaml").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""``list``, ``show`` and ``diff``: read from the run folder alone, formatted for a terminal."""
+"""``list``, ``show`` and ``diff`` read only the run folder and format their output for a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_list_fits_into_80_columns(runs: Path, capsys: Any) -> None:
 @pytest.mark.slow
 def test_list_of_many_tasks_does_not_read_the_stream(runs: Path, tmp_path: Path, capsys: Any) -> None:
     many = multiply(shutil.copytree(runs / "other", tmp_path / "many"), 60)
-    (many / "stream.yaml").write_text("as large as it likes")
+    (many / "stream.yaml").write_text("never read")
     assert main(["list", str(many)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 60 + 1

@@ -1,4 +1,4 @@
-"""``predict`` with files that have the columns of the training data or the standard ones."""
+"""``predict`` with files that have the columns of the training data or the standard columns."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".jsonl.gz", ".parquet"])
 @pytest.mark.parametrize("name", ["topics", "twice", "entities"])
-def test_columns_may_be_the_datas_or_the_standard_ones(run: Path, name: str, suffix: str, tmp_path: Path) -> None:
+def test_training_and_standard_column_names_are_accepted(run: Path, name: str, suffix: str, tmp_path: Path) -> None:
     rows = ROWS[name]
     expected = [answer.value for answer in Run(run).predict(rows, name)]
     for names in (OWN[name], STANDARD[name]):
@@ -145,7 +145,7 @@ def test_missing_column_error_gives_both_names(
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_row_with_empty_own_columns_is_refused(run: Path, suffix: str, tmp_path: Path, capsys: Any) -> None:
-    """Every row of a table has every column: empty, or null."""
+    """In a table, every row has all columns; the unused ones are empty or null."""
     source = tmp_path / f"rows{suffix}"
     rows = [{"which": "topics", "question": "w1"}, {"which": "plain", "text": "w2"}, {"which": "topics", "text": "w3"}]
     write(source, rows[:2])

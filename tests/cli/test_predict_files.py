@@ -212,7 +212,7 @@ def test_task_column_requires_an_input_file(run: Path, capsys: Any) -> None:
 
 
 def test_rows_are_read_lazily(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard input of any length: never more than one window of it is in memory."""
+    """Standard input may be of any length, as only one window of it is in memory."""
     taken, asked = [0], []
 
     def lines() -> Iterator[str]:

@@ -19,12 +19,12 @@ Folder = Callable[..., Path]
 KINDS = {"multilabel": "bart", "token-classification": "bart", "seq2seq": "bart", "causal-lm": "gpt2"}
 IMAGES = "image-classification"
 COLUMNS = {"seq2seq": {"source": "article", "target": "summary"}, IMAGES: {"image": "picture"}}
-"""The column names in the data of some tasks."""
+"""Kinds whose data has non-standard column names."""
 
 
 @pytest.fixture(scope="module")
 def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the run folder of every backbone; a task is named like its kind."""
+    """Return the run folder of each kind; every task is named after its kind."""
     folder = tmp_path_factory.mktemp("runs")
     for family in ("bart", "gpt2", "vit"):
         kinds = [kind for kind, its in {**KINDS, IMAGES: "vit"}.items() if its == family]

@@ -33,34 +33,37 @@ HEAVY = {
 NO_RUN = "no run here"
 NOT_LEARNED = "is not learned in"
 REFUSED = {
-    "report of no run": ("report FOLDER/data", NO_RUN),
-    "report that is printed, of no run": ("report FOLDER/data --json", NO_RUN),
-    "forget in no run": ("forget FOLDER/data single", NO_RUN),
-    "forget what is not learned": ("forget FOLDER/run singel", NOT_LEARNED),
-    "predict with no run": ("predict FOLDER/data --task single w1", NO_RUN),
-    "predict with a task that is not learned": ("predict FOLDER/run --task singel w1", NOT_LEARNED),
-    "predict with no task": ("predict FOLDER/run w1", "so rows cannot be routed to a task: name the task"),
-    "predict rows of no file": ("predict FOLDER/run --task single --input FOLDER/none.csv", "there is no such file"),
+    "report without a run": ("report FOLDER/data", NO_RUN),
+    "report --json without a run": ("report FOLDER/data --json", NO_RUN),
+    "forget without a run": ("forget FOLDER/data single", NO_RUN),
+    "forget an unlearned task": ("forget FOLDER/run singel", NOT_LEARNED),
+    "predict without a run": ("predict FOLDER/data --task single w1", NO_RUN),
+    "predict with an unlearned task": ("predict FOLDER/run --task singel w1", NOT_LEARNED),
+    "predict without a task": ("predict FOLDER/run w1", "so rows cannot be routed to a task: name the task"),
+    "predict rows of a missing file": (
+        "predict FOLDER/run --task single --input FOLDER/none.csv",
+        "there is no such file",
+    ),
     "predict rows without the column": (
         "predict FOLDER/run --task single --input FOLDER/rows.csv",
         "reads the column 'text'",
     ),
-    "init from no file": ("init FOLDER/none.csv", "there is no such file"),
-    "init onto a file": ("init FOLDER/data/other --output FOLDER/stream.yaml", "already exists"),
-    "learn in no run": ("learn FOLDER/data FOLDER/task.yaml", NO_RUN),
-    "learn from no file": ("learn FOLDER/run FOLDER/none.yaml", "there is no such file"),
+    "init from a missing file": ("init FOLDER/none.csv", "there is no such file"),
+    "init onto an existing file": ("init FOLDER/data/other --output FOLDER/stream.yaml", "already exists"),
+    "learn without a run": ("learn FOLDER/data FOLDER/task.yaml", NO_RUN),
+    "learn from a missing file": ("learn FOLDER/run FOLDER/none.yaml", "there is no such file"),
     "learn from rows": ("learn FOLDER/run FOLDER/data/other/train.jsonl", "this one holds rows"),
     "learn with a misspelt key": ("learn FOLDER/run FOLDER/task.yaml", "task.yaml:2: key kind"),
-    "learn a name again": ("learn FOLDER/run FOLDER/again.yaml", "again.yaml:1: key name: the run"),
-    "verify no run": ("verify FOLDER/data", NO_RUN),
-    "verify what is not learned": ("verify FOLDER/run --task singel", NOT_LEARNED),
-    "import no adapter": ("import FOLDER/run FOLDER/none --task new", "there is no such folder"),
-    "ablate no run": ("ablate FOLDER/data", NO_RUN),
-    "ablate what is not learned": ("ablate FOLDER/run --task singel", NOT_LEARNED),
-    "reevaluate no run": ("reevaluate FOLDER/data", NO_RUN),
-    "sweep no stream": ("sweep FOLDER/none.yaml FOLDER/none.yaml", "there is no such file"),
-    "sweep by no file": ("sweep FOLDER/stream.yaml FOLDER/none.yaml", "there is no such file"),
-    "sweep no such task": ("sweep FOLDER/stream.yaml FOLDER/none.yaml --task othr", "othr"),
+    "learn a task with a used name": ("learn FOLDER/run FOLDER/again.yaml", "again.yaml:1: key name: the run"),
+    "verify without a run": ("verify FOLDER/data", NO_RUN),
+    "verify an unlearned task": ("verify FOLDER/run --task singel", NOT_LEARNED),
+    "import a missing adapter": ("import FOLDER/run FOLDER/none --task new", "there is no such folder"),
+    "ablate without a run": ("ablate FOLDER/data", NO_RUN),
+    "ablate an unlearned task": ("ablate FOLDER/run --task singel", NOT_LEARNED),
+    "reevaluate without a run": ("reevaluate FOLDER/data", NO_RUN),
+    "sweep a missing stream": ("sweep FOLDER/none.yaml FOLDER/none.yaml", "there is no such file"),
+    "sweep with a missing sweep file": ("sweep FOLDER/stream.yaml FOLDER/none.yaml", "there is no such file"),
+    "sweep an unknown task": ("sweep FOLDER/stream.yaml FOLDER/none.yaml --task othr", "othr"),
 }
 
 
@@ -131,7 +134,7 @@ def test_misspelt_key_and_unsupported_length_are_reported_without_importing_torc
 
 
 @pytest.mark.slow
-def test_length_is_compared_with_a_configuration_that_omits_it(
+def test_length_is_checked_even_if_the_configuration_omits_the_limit(
     bench: Bench, backbone_folder: Callable[[], Path], light: Light
 ) -> None:
     config = json.loads((backbone_folder() / "config.json").read_text())
@@ -214,7 +217,7 @@ def test_missing_backbone_is_reported_with_mistakes_in_the_data_without_importin
     assert not (bench.folder / "new").exists()
 
 
-def test_missing_backbone_of_a_run_is_reported_with_that_of_the_run(
+def test_missing_backbone_error_names_the_backbone_of_the_run(
     bench: Bench, light: Light, backbone_folder: Callable[[], Path]
 ) -> None:
     (bench.folder / "stream.yaml").write_text(bench.stream.replace(str(backbone_folder()), "minlm"))

@@ -47,7 +47,7 @@ def test_learn_starts_from_the_best_bank(bench: Bench, capsys: pytest.CaptureFix
     assert start is not None
     assert len(start.candidates) > 2
     assert "mean gain over a fresh bank after short fits (1 of" in said
-    # The settings are those of the run's stream.
+    # The bank's settings are those of the run's stream.
     assert store.manifest("third").bank.modifications == store.manifest("single").bank.modifications
     assert bench.main("show", "FOLDER/run", "third") == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -115,7 +115,7 @@ def test_limits_can_be_raised(bench: Bench, command: str, capsys: pytest.Capture
         options = ["--limits.cell_mb", "0.05"]
     assert "long.csv: row 41, in line 42, has a cell of more than 0.02 million characters (limits.cell_mb)" in said
     assert bench.main(*(word.replace("FILE", str(file)) for word in COMMANDS[command]), *options) == 0
-    if command == "init":  # the same limits hold when it is run
+    if command == "init":  # the drafted stream has the same limits
         assert "limits: {cell_mb: 0.05}" in (bench.folder / "new.yaml").read_text()
 
 

@@ -1,4 +1,4 @@
-"""One run with tasks of several kinds, and one with a shared bank."""
+"""A run with tasks of several kinds, and a run with a shared bank, each learned once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def facts(learned: Path) -> RunFacts:
-    """Return what is read of that run."""
+    """Return the facts read from the run `learned`."""
     return read_facts(learned)
 
 
 @pytest.fixture(scope="session")
 def shared(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run of two of those tasks, the other way round, with one bank for both."""
+    """Return the folder of a run of two of these tasks, in the opposite order, with one bank for both."""
     folder = tmp_path_factory.mktemp("reported") / "shared"
     bank = {"preset": "houlsby", "bottleneck": 4, "scope": "shared"}
     learn(stream(backbone_folder(), [task("four", pairs=True), task("one")], bank=bank), folder)

@@ -1,8 +1,8 @@
-"""``python -m tests.report.long_run RUN COUNT``: a run of many tasks, to measure the cost of its report.
+"""``python -m tests.report.long_run RUN COUNT``: create a run of many tasks, to measure the cost of its report.
 
-One task is learned, the others are copies of its bank (`tests.store.fabricated`). Each has its times and its row of R as
-`continual_petl.engine.scoring.result_row` writes it with ``evaluate: auto``: the first rows measure every earlier task, later
-ones certify those whose turn it is, and the last one certifies all of them.
+One task is learned; the others are copies of its bank (`tests.store.fabricated`). Each task has random times and a row of R
+like those that `continual_petl.engine.scoring.result_row` writes with ``evaluate: auto``: the first rows measure all earlier
+tasks, later rows certify a rotating sample of them, and the last row certifies all of them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def long_run(folder: Path, backbone: Path, count: int) -> Path:
     store.append_results(
         [*known, *(line for number in range(1, count) for line in _lines(store, links, number, seconds))]
     )
-    store.note(links[-1].task)  # a run leaves an index, which the copies lack
+    store.note(links[-1].task)  # a run also writes an index, which the copies lack
     return folder
 
 
 def _lines(store: Store, links: list[Link], number: int, seconds: random.Random) -> list[Line]:
-    """Return what a run writes after one task."""
+    """Return the lines that a run appends to results.jsonl after one task."""
     earlier = [link.task for link in links[:number]]
     every = number < MEASURE_ALL_UP_TO or number == len(links) - 1
     seen = set(earlier) if every else rotating(earlier, number, _CHECKED)
@@ -60,7 +60,7 @@ def _lines(store: Store, links: list[Link], number: int, seconds: random.Random)
 
 
 def _cell(store: Store, link: Link, how: Status) -> Cell:
-    # All banks are copies of one, so its scores are those of all; its manifest stays in memory.
+    # All banks are copies of the first one and have its scores; only its manifest is read.
     manifest = store.manifest("one")
     scores = manifest.scores["test"]
     value = scores.scores[manifest.metric]
@@ -76,7 +76,7 @@ def _cell(store: Store, link: Link, how: Status) -> Cell:
 
 
 def main(folder: str, count: str) -> None:
-    """Make a tiny backbone, and the run."""
+    """Create a tiny backbone and the run."""
     from tests.tiny import make_model, make_tokenizer
 
     with tempfile.TemporaryDirectory() as backbone:

@@ -1,4 +1,4 @@
-"""Results and facts without a store: a custom matrix, a modified manifest, a run of many tasks."""
+"""Results and facts built without a store: a custom matrix, a modified manifest, a run of many tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.store.folder.results_file import Status
 
 
 def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> tuple[ResultRow, ...]:
-    """Return the cells of a matrix that are known, or known not to be; without a status all of the former are measured."""
+    """Return the rows of R: its known cells, by default as measured, and the cells with the status "not measured"."""
     rows = []
     for i, row in enumerate(R_TT.numpy()):
         tried = [status is not None and status[i][j] == "not measured" for j in range(i + 1)]
@@ -28,7 +28,7 @@ def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> t
 
 
 def changed(task: TaskFacts, **more: Any) -> TaskFacts:
-    """Return a task with another manifest, history or check."""
+    """Return a copy of a task with a different manifest, history or check."""
     content = {"manifest": task.manifest, "history": task.history, "check": task.check, **more}
     return TaskFacts.of(
         content["manifest"], content["history"], files=task.files, check=content["check"], checked_at=task.checked_at
@@ -36,7 +36,7 @@ def changed(task: TaskFacts, **more: Any) -> TaskFacts:
 
 
 def many(facts: RunFacts, count: int) -> RunFacts:
-    """Return a run of many tasks made of the first one of another run: every twentieth score of R is known."""
+    """Return a run of many copies of another run's first task: R has every twentieth score and a complete last row."""
     first = facts.tasks[0]
     names = tuple(f"t{number:04}" for number in range(count))
     tasks = tuple(

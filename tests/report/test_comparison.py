@@ -1,4 +1,4 @@
-"""Several runs side by side: tasks are matched by name, and what limits the comparison is reported."""
+"""Several runs side by side: tasks are matched by name, and limits of the comparison are reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_each_run_has_its_own_numbers(facts: RunFacts, learned: Path, shared: Pa
     assert by_task["two"]["shared"] == "not learned"
     assert by_task["four"]["shared"] == f"{float(Run(shared).results.R[-1, 0]):.4f}"
     assert by_task["four"]["banks"] == f"{float(Run(learned).results.R[-1, 3]):.4f}"
-    assert by_task["one"]["bank across runs"] == "different", "in one of them it went on from another task's"
+    assert by_task["one"]["bank across runs"] == "different", "in the shared run, it continues the bank of task 'four'"
     some = rows_of(tables([facts, facts, other])["Newest known score of every task"])
     assert some["two"]["bank across runs"] == "the same, bit for bit, in the 2 that have it"
     told = " ".join(differences(named([facts, other])))

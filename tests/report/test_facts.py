@@ -37,7 +37,7 @@ def said(facts: RunFacts) -> tuple[str, str]:
 
 
 def cells(folder: Path) -> dict[tuple[str, str], float]:
-    """Return every score by (after, task), read without the package."""
+    """Return every score by (after, task), parsed from the file without the package."""
     lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     return {
         (line["after"], cell["task"]): cell["value"]
@@ -117,7 +117,7 @@ def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, 
     assert len(facts.tasks) == (3 if damage in {"manifest", "gone"} else 4)
     told = " ".join(problem for check in facts.checks for problem in check.problems)
     assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
-    # Findings that need no backbone are reported as by `verify`.
+    # Findings that need no backbone are also reported by `verify`.
     found = {text for check in Run(run).verify() for text in check.problems}
     here = {text for check in facts.others for text in check.problems}
     assert here <= found
@@ -193,7 +193,7 @@ def test_change_detection_opens_no_file_and_stats_each_once(
         assert len(looks.asked) == len(set(looks.asked))
     (run / "banks/.half.new").mkdir()
     (run / "report").mkdir()
-    assert reader.state() == before, "neither what is half written nor the report itself is a change"
+    assert reader.state() == before, "neither a half-written bank nor the report itself counts as a change"
     weights = run / "banks/copy17/bank.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -201,7 +201,7 @@ def test_change_detection_opens_no_file_and_stats_each_once(
     (run / "banks").rename(run / "elsewhere")
     away = reader.state()
     (run / "banks").symlink_to(run / "elsewhere")
-    assert reader.state() not in (before, away), "the page tells of a link"
+    assert reader.state() not in (before, away), "a symbolic link is a change, since the page reports it"
 
 
 def test_remeasured_scores_are_counted(facts: RunFacts) -> None:
@@ -236,7 +236,7 @@ def test_page_shows_the_progress_of_the_current_task(
     reader, at = Reader(run), Position(checkpoint="0", epoch=2, num_epochs=5, step=20, num_steps=50, seconds=8.0)
     before = reader.state()
     monkeypatch.setattr("continual_petl.report.facts.half_learned", lambda store: {"five": at, "six": None})
-    assert reader.state() != before, "a served page is drawn again"
+    assert reader.state() != before, "a served page has to be redrawn"
     lines = verdict(reader.read()).lines
     left = "about 12 s of training left"
     assert f"Task 'five' is half learned: at its last checkpoint epoch 2 of 5, step 20 of 50; {left}." in lines

@@ -1,4 +1,4 @@
-"""Every number in a figure comes from the store: checked against the files, or against recomputed answers."""
+"""Every number in a figure matches the files of the store, or answers that are computed again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_changed_scores_and_banks_are_marked(facts: RunFacts) -> None:
     assert [trace.name for trace in moved.data] == ["one \u2261", "two \u2260", "multilabel \u2261", "four \u2261"]
 
 
-def test_the_spread_of_many_tasks_is_that_of_their_changes(facts: RunFacts) -> None:
+def test_spread_of_many_tasks_summarises_their_changes(facts: RunFacts) -> None:
     long = many(facts, 60)
     best, middle, worst = drawn(scores_over_time.figure(long)).data
     R = long.results.R.numpy()
@@ -139,7 +139,7 @@ def test_axis_with_at_most_one_value_has_a_range_and_no_dates() -> None:
     assert axes([1, 2], [0.5, 0.5 + 1e-12])[1] == pytest.approx((0.45, 0.55))
     assert axes([1, 2], [0.5, 0.501]) == (None, None)
     near = drawn(drawing([scatter(x=[10**9, 10**9 + 1], y=[0.1, 0.9])], y="score", xaxis={"type": "log"})).layout
-    assert near.xaxis.range is None, "the range of a logarithmic axis is given as exponents"
+    assert near.xaxis.range is None, "the range of a logarithmic axis would be given in exponents"
     layout = drawn(drawing([scatter(x=["2024-01-01"], y=[1])], y="score")).layout
     assert (layout.xaxis.type, layout.yaxis.type) == ("linear", "linear")
 
@@ -199,7 +199,9 @@ def test_scatter_plot_matches_the_predictions(learned: Path, facts: RunFacts) ->
     said = Run(learned).predict([row["text"] for row in rows], task="two")
     dots = drawn(answered.drawn(facts.tasks[1])).data[1]
     assert list(dots.x) == [row["label"] for row in rows]
-    assert list(dots.y) == pytest.approx([answer.value for answer in said], abs=1e-4)  # another batch: rounding
+    assert list(dots.y) == pytest.approx(
+        [answer.value for answer in said], abs=1e-4
+    )  # another batch size: rounding differs
 
 
 def test_multilabel_bars_match_the_predictions(learned: Path, facts: RunFacts) -> None:

@@ -26,7 +26,7 @@ FIT = {"batch_size": 5, "learning_rate": 0.05}
 
 @pytest.fixture(scope="module")
 def stopped(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with a learned task, and one that was stopped in its second epoch."""
+    """Return a run with a learned task, and a task that was stopped in its second epoch."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     one, two = task("one", num_rows=8, training={**FIT, "epochs": 1}), task("two", num_rows=24, training=FIT)
     learn(stream(backbone_folder(), [one]), folder)
@@ -40,7 +40,7 @@ def test_partial_curve_is_drawn_like_a_complete_one(stopped: Path, tmp_path: Pat
     assert "half" in page.ids
     assert "Training of two so far" in page.texts
     loss, score = page.figures["half-0"]["data"]
-    assert (loss["x"], score["x"]) == ([1, 2, 3, 4, 5], [5]), "as of the validation of the first epoch"
+    assert (loss["x"], score["x"]) == ([1, 2, 3, 4, 5], [5]), "as written at the validation after the first epoch"
     assert score["name"] == "validation accuracy"
     assert any("epoch 2 of 2, step 8 of 10" in text and "Training loss" in text for text in page.texts)
 
@@ -64,7 +64,7 @@ def test_served_page_updates_with_new_curve_points(
     write_json(run / ".progress/two" / CURVE, {"losses": points, "scores": []})
     assert reader.state() != before
     assert len(reader.read().so_far["two"][1].losses) == 8
-    # The page of a long run takes seconds to draw: it waits for the next checkpoint.
+    # The page of a long run takes seconds to draw, so it is redrawn only at checkpoints.
     monkeypatch.setattr(facts_module, "MAX_TASKS", 0)
     reader.read()
     before = reader.state()

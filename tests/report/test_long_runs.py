@@ -1,4 +1,4 @@
-"""A long run is shown in parts, and says so: bars are means, rows and details are created on demand."""
+"""The report of a long run is condensed and says so: bars are means, and rows and details are created on demand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LONG = MAX_TASKS + 100
 
 @pytest.fixture(scope="module")
 def long(facts: RunFacts) -> RunFacts:
-    """Return a run that is longer than what is shown task by task; no two tasks have added the same."""
+    """Return a run with more tasks than a report shows one by one; no two tasks add the same number of parameters."""
     run = many(facts, LONG)
     tasks = [
         dataclasses.replace(task, parameters={"modifications": number, "own": 1, "head": 2})
@@ -61,7 +61,7 @@ def table_of(run: RunFacts, caption: str) -> Table:
 
 
 def unpacked(script: str) -> list[list[Any]]:
-    """Return what a file of several tasks shows of each: its place, HTML and figures."""
+    """Return the place, HTML and figures of each task in a file of several tasks."""
     call = re.fullmatch(r'// [0-9a-f]{64}\ncontinualPetlTasks\("([0-9A-Za-z+/=]+)"\);\n', script)
     assert call is not None
     found: list[list[Any]] = json.loads(zlib.decompress(base64.b64decode(call[1])))
@@ -218,12 +218,12 @@ def test_figures_match_plotly(facts: RunFacts) -> None:
     for drawing in drawn:
         if drawing is not None:
             checked = json.loads(as_figure(drawing).to_json())
-            checked["layout"]["template"] = {}  # of which plotly makes one that says nothing
+            checked["layout"]["template"] = {}  # plotly adds an empty one
             assert without_none(json.loads(json.dumps(drawing))) == without_none(checked)
 
 
 def without_none(value: Any) -> Any:
-    """Return JSON without the keys whose value is None: plotly leaves them out."""
+    """Return JSON without the keys whose value is None, which plotly leaves out."""
     if isinstance(value, dict):
         return {key: without_none(each) for key, each in value.items() if each is not None}
     return [without_none(each) for each in value] if isinstance(value, list) else value
@@ -237,7 +237,7 @@ def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monke
     first, task = read_facts(learned).tasks[0], found.tasks[0]
     assert (task.seal, task.fit) == (first.seal, first.fit)
     assert (task.manifest, task.history) == (first.manifest, first.history)
-    assert task.manifest is not task.manifest or task.history is not task.history, "neither is kept"
+    assert task.manifest is not task.manifest or task.history is not task.history, "they are read again on each access"
     shutil.rmtree(run / "banks/two")
     with pytest.raises(StoreError, match="two is missing; the task was never learned in this run, or was forgotten"):
         found.tasks[1].opened()
@@ -271,7 +271,7 @@ def test_report_grows_slowly_and_has_every_task(backbone_folder: Folder, tmp_pat
         assert [html[: html.index("</h3>")] for _, html, _ in shown] == [f"<h3>{name}" for name in names]
         sizes[count] = len(pages[count]), sum(file.stat().st_size for file in files)
         said = words_of(found)
-        # The first 20 rows measure all tasks, later ones certify 20 of them, the last one all.
+        # The first 20 rows measure all earlier tasks, later rows certify 20 of them, and the last row certifies all.
         rows = [json.loads(line) for line in (run / "results.jsonl").read_text("utf-8").splitlines()]
         cells = [cell["status"] for row in rows if row["type"] == "row" for cell in row["cells"]]
         assert f"{cells.count('certified'):,} certified" in said["matrix"]

@@ -1,4 +1,4 @@
-"""The page describes the run, needs only its own folder, and escapes every text of the run."""
+"""The page describes the run, loads only files of its own folder, and escapes every text of the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Folder = Callable[..., Path]
 
 
 class Page(HTMLParser):
-    """What is on a page: its texts, what it loads, the names of its parts."""
+    """The content of a page: its texts, the addresses that it loads, the ids of its elements, and its figures."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Pa
     assert "4 tasks learned, 4 certificates checked, nothing changed." in text
     assert "continual-petl verify" in text
     for name in ("one", "two", "multilabel", "four"):
-        assert page.texts.count(name) >= 2, "in the list of tasks and among the certificates"
+        assert page.texts.count(name) >= 2, "in the list of tasks and in the table of certificates"
     digest = Run(learned).store.manifest("two").digest
     assert digest[:16] in page.texts
     growth = {"parameters", "bytes", "each", "each-bytes"}
@@ -109,7 +109,7 @@ def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Pat
     assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2", "8")
     assert rows["seed of the task"] == str(task_facts.manifest.seed)
     assert rows["backbone (digest)"] == facts.pin.digest[:16]
-    assert facts.tasks[0].training is facts.tasks[1].training, "one text for all tasks that are trained alike"
+    assert facts.tasks[0].training is facts.tasks[1].training, "tasks with the same training settings share one string"
 
 
 def test_heat_map_has_r_and_nothing_above_the_diagonal(learned: Path, tmp_path: Path) -> None:

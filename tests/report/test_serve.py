@@ -1,4 +1,4 @@
-"""The report server: only this machine, only the report, and robust against a run that is being written."""
+"""The report server listens only on this machine, serves only the report, and copes with a run that is being written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from continual_petl.report.serve import Server
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a report, and with what is none of it."""
+    """Return the folder of a report, which also holds files that are not part of the report."""
     report = tmp_path / "report"
     (report / "tasks").mkdir(parents=True)
     (report / "index.html").write_text("the page")
@@ -108,7 +108,7 @@ def test_temporarily_unreadable_run_is_reported_once_and_retried(folder: Path) -
     with served(folder, again, told) as server:
         assert enough.wait(30)
         assert answer(server, "/") == (200, "the page")
-    assert told == ["the page was not updated: half a line"] * 2, "once each time it begins"
+    assert told == ["the page was not updated: half a line"] * 2, "once per series of failures"
 
 
 def test_other_errors_stop_the_server_and_close_the_port(folder: Path) -> None:

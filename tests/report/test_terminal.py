@@ -25,7 +25,7 @@ def shown(
     split: str = "test",
     checks: Sequence[TaskCheck] | None = None,
 ) -> str:
-    """Return the report of a run whose first tasks are not all looked at in the last row."""
+    """Return the printed report of a run whose last row may lack the score of the first task."""
     names = tuple(f"t{number}" for number in range(num_tasks))
     R = torch.full((num_tasks, num_tasks), math.nan, dtype=torch.float64).tril()
     R[torch.triu_indices(num_tasks, num_tasks, 1).unbind()] = math.nan
@@ -67,7 +67,7 @@ def test_only_the_newest_of_a_thousand_tasks_are_shown() -> None:
     assert len(text.splitlines()) < 50
     assert max(map(len, text.splitlines())) <= 140
     assert "the last 8 of 1,000 tasks (the report shows all)" in text
-    assert "0.5000 (991)" in text, "one of the others is not known"
+    assert "0.5000 (991)" in text, "the score of one of the 992 other tasks is unknown"
     assert " t999 " in text
     assert " t991 " not in text
     assert "the first 992" in text

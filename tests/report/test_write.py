@@ -193,7 +193,7 @@ def test_a_thousand_findings_do_not_hide_the_verdict(facts: RunFacts) -> None:
 def test_page_of_many_tasks_is_small(facts: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = many(facts, 300)
     assert len(script_of(long.tasks[:1], 0, "")) < 15_000
-    monkeypatch.setattr(write, "_begins_with", lambda path, line: True)  # only the page
+    monkeypatch.setattr(write, "_begins_with", lambda path, line: True)  # writes no details
     assert write_report(tmp_path, long).stat().st_size < 2 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""One run with tasks of several kinds, and endpoints on it that tests talk to without a network."""
+"""A run with tasks of several kinds, and endpoints for it that tests call without a network."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def own(learned: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    """Return a function that opens an endpoint on a run; all are closed with the test."""
+    """Return a function that opens an endpoint for a run; all endpoints are closed after the test."""
     clients: list[TestClient] = []
 
     def open_(folder: Path, **settings: Any) -> TestClient:

@@ -1,4 +1,4 @@
-"""What other processes do to the run folder while it is served."""
+"""Changes that other processes make to the run folder while it is served."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ask(client: TestClient, name: str) -> tuple[int, str]:
 
 
 def _until(check: Callable[[], bool]) -> None:
-    """Wait for the endpoint to look at the folder; the limit is only there to stop a hanging test."""
+    """Wait until a check holds, since the endpoint rereads the folder at intervals; the limit only stops a hanging test."""
     deadline = time.monotonic() + 60
     while not check():
         assert time.monotonic() < deadline
@@ -63,8 +63,8 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
     assert response.json()["predictions"][0]["task"] != "second"
 
 
-def test_forgotten_task_is_gone_before_the_next_look(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is read again in a thread, since that takes a while with many tasks."""
+def test_forgotten_task_is_gone_before_the_folder_is_reread(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is reread in another thread, since that takes a while with many tasks."""
     looked: list[threading.Thread] = []
     look = Catalog.look
 
@@ -105,7 +105,9 @@ def test_task_that_is_forgotten_while_it_predicts(own: Path, monkeypatch: pytest
     assert run.num_held[0] == 1, "a forgotten bank must not stay in memory"
 
 
-def test_look_keeps_what_was_read(own: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rereading_the_folder_keeps_manifests(
+    own: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = Catalog(own)
     before = {name: catalog.manifest(name) for name in catalog.seals}
     learn(stream(backbone_folder(), [*TASKS, task("later", num_rows=24)], training=TRAINING), own)
@@ -139,7 +141,7 @@ def test_changed_bank_gives_no_predictions(own: Path, opened: Open) -> None:
     assert _ask(client, "first")[0] == 200
 
 
-def test_task_that_failed_is_not_verified_for_every_request(
+def test_task_that_failed_verification_is_not_verified_for_every_request(
     own: Path, opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bank = own / "banks" / "second" / "bank.safetensors"
@@ -182,7 +184,7 @@ def test_run_that_breaks_while_it_is_served_is_not_ready(own: Path, opened: Open
 
 
 def test_folder_that_goes_away_is_not_an_empty_run(own: Path, opened: Open) -> None:
-    """Such as a disk that is no longer mounted."""
+    """For example, because its disk is no longer mounted."""
     client = opened(own)
     assert _ask(client, "first")[0] == 200
     own.rename(own.with_name("away"))
@@ -231,7 +233,7 @@ def test_shared_bank_predicts_only_if_its_newest_body_is_verified(
     assert _ask(opened(tmp_path / "run"), "one") == (503, "not_verified")
 
 
-def test_banks_are_read_within_their_limit(own: Path, opened: Open) -> None:
+def test_banks_in_memory_stay_within_the_limit(own: Path, opened: Open) -> None:
     client = opened(own, resident_bytes=1)
     for name in ("first", "second", "first", "many"):
         assert _ask(client, name)[0] == 200

@@ -1,4 +1,4 @@
-"""The Python client returns records, and raises what the endpoint says."""
+"""The Python client returns records, and raises the endpoint's errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from continual_petl.serve import Client, EndpointError
 
 @pytest.fixture
 def asking(client: TestClient) -> Iterator[Client]:
-    """Return a client of the shared endpoint."""
+    """Return a client for the shared endpoint."""
     with Client("http://127.0.0.1", transport=client._transport) as found:
         yield found
 

@@ -1,4 +1,4 @@
-"""A lane: what shares a batch, when a batch starts, and what happens at its limits."""
+"""A lane: which requests share a batch, when a batch starts, and what happens at the limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rows:
 
 
 class Recorder:
-    """Computes names in capitals, and remembers the batches; the first one waits until it is let go."""
+    """Answers with names in upper case and records the batches; if ``held``, batches wait until ``go`` is set."""
 
     def __init__(self, *, held: bool = False) -> None:
         self.batches: list[list[str]] = []
@@ -142,7 +142,7 @@ def test_fault_ends_its_batch_but_not_the_lane() -> None:
     _with(use)
 
 
-def test_fault_of_one_request_is_not_anothers() -> None:
+def test_fault_of_one_request_does_not_affect_others() -> None:
     async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
         found = await asyncio.gather(lane.answer([Rows("fault")]), lane.answer([Rows("b")]), return_exceptions=True)
         assert isinstance(found[0], RuntimeError)
@@ -152,7 +152,7 @@ def test_fault_of_one_request_is_not_anothers() -> None:
 
 
 def test_panic_does_not_end_the_lane() -> None:
-    """The tokenizer's library raises some that are no `Exception`."""
+    """The tokenizers library can raise panics, which are not subclasses of `Exception`."""
 
     class Panic(BaseException):
         pass
@@ -167,7 +167,7 @@ def test_panic_does_not_end_the_lane() -> None:
     _with(use)
 
 
-def test_stop_computes_what_waits_and_refuses_the_rest() -> None:
+def test_stop_computes_waiting_jobs_and_refuses_new_ones() -> None:
     async def use(lane: Lane[Rows, str], recorder: Recorder) -> None:
         first = asyncio.ensure_future(lane.answer([Rows("a", 4)]))
         await _started(recorder)

@@ -1,4 +1,4 @@
-"""The log: nobody waits for it, and what is dropped is counted."""
+"""Logging never blocks, and dropped lines are counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _handler(descriptor: int, **more: Any) -> NeverWaits:
     return handler
 
 
-def test_lines_arrive_in_order_and_all_before_the_end(tmp_path: Path) -> None:
+def test_all_lines_arrive_in_order_before_the_handler_closes(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         handler = _handler(file.fileno())
         for number in range(500):
@@ -58,7 +58,7 @@ def test_lines_that_nobody_reads_are_dropped_and_counted() -> None:
     assert notes[-1].endswith("lines of the log were dropped here: standard error was not read fast enough")
 
 
-def test_closed_standard_error_is_no_fault() -> None:
+def test_closed_standard_error_is_not_an_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     handler = _handler(writer)
@@ -68,7 +68,7 @@ def test_closed_standard_error_is_no_fault() -> None:
     assert not handler._thread.is_alive()
 
 
-def test_dropped_lines_are_a_metric(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_lines_are_counted_in_a_metric(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "continual_petl_dropped_log_lines_total"
     assert f"{name} 0.0" in client.get("/metrics").text
     handler = NeverWaits()

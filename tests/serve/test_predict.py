@@ -1,4 +1,4 @@
-"""POST /v1/predict returns what `Run.predict` returns, and refuses everything else with the row and the reason."""
+"""POST /v1/predict answers as `Run.predict` does, and refuses invalid requests with the row and the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _predicted(client: TestClient, inputs: Any, task: Any = None, **more: Any) -
 
 
 def _close(found: dict[str, float], wanted: Any) -> bool:
-    # Rows of several tasks in one batch are computed by other matrix products.
+    # In a batch of several tasks, the matrix products have other shapes and round differently.
     return found == pytest.approx(dict(wanted), abs=1e-5)
 
 
@@ -163,8 +163,8 @@ def test_problem_of_one_row_names_its_number(client: TestClient) -> None:
         ([["w1"], {"image": PIXEL}], ["tags", None], 2),
     ],
 )
-def test_problem_that_shows_in_a_batch_names_its_row(client: TestClient, inputs: Any, tasks: Any, row: int) -> None:
-    """Rows are computed in parts, and without those that get no prediction; the number is that of the request."""
+def test_problem_found_in_a_batch_names_its_row(client: TestClient, inputs: Any, tasks: Any, row: int) -> None:
+    """Rows are predicted in parts, and some are left out, but the error gives the row's number in the request."""
     response = client.post("/v1/predict", json={"inputs": inputs, "task": tasks})
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["row"]) == (422, "bad_row", row)
@@ -172,7 +172,7 @@ def test_problem_that_shows_in_a_batch_names_its_row(client: TestClient, inputs:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"inputs": "\xff"}', b"null"])
-def test_what_is_not_json_is_refused(client: TestClient, content: bytes) -> None:
+def test_invalid_json_is_refused(client: TestClient, content: bytes) -> None:
     response = client.post("/v1/predict", content=content, headers={"content-type": "application/json"})
     assert response.status_code in (400, 422)
     assert response.json()["error"]["code"] == "bad_request"
@@ -192,7 +192,7 @@ def test_key_given_twice_is_refused(client: TestClient, content: bytes) -> None:
 
 
 def test_texts_sent_as_a_form_are_refused(client: TestClient) -> None:
-    """A page elsewhere can make a browser send those, but not JSON."""
+    """A page on another site can make a browser send a form, but not JSON."""
     response = client.post(
         "/v1/predict", content=b'{"inputs": ["w1"], "task": "first"}', headers={"content-type": "text/plain"}
     )
@@ -200,8 +200,8 @@ def test_texts_sent_as_a_form_are_refused(client: TestClient) -> None:
     assert "send the header Content-Type: application/json" in response.json()["error"]["message"]
 
 
-def test_problem_of_one_request_is_not_anothers(client: TestClient, run: Run) -> None:
-    """The rows of both would share a batch, and only encoding them shows that one is too long."""
+def test_problem_of_one_request_does_not_affect_others(client: TestClient, run: Run) -> None:
+    """Rows of several requests can share a batch, and only encoding them shows that one is too long."""
     from concurrent.futures import ThreadPoolExecutor
 
     bodies = [{"inputs": [["w"] * 200], "task": "tags"}] + [{"inputs": [text], "task": "first"} for text in TEXTS]

@@ -52,14 +52,14 @@ def _processes_with(mark: str) -> list[str]:
         try:
             if mark.encode() in (folder / "environ").read_bytes():
                 found.append((folder / "cmdline").read_text().replace("\0", " "))
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
     return found
 
 
 @pytest.mark.slow
 @needs_ray
-def test_sigterm_answers_what_was_accepted_and_leaves_no_process(
+def test_sigterm_answers_accepted_requests_and_leaves_no_process(
     learned: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""The command as a process: it starts, answers, and stops without losing a request."""
+"""``serve`` as a process: it starts, answers, and stops without losing a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stop_answers_what_was_accepted(learned: Path, run: Run, number: int) -> None:
+def test_stop_answers_accepted_requests(learned: Path, run: Run, number: int) -> None:
     texts = [f"w{one} w{two} w1" for one in range(10, 20) for two in range(20, 60)]
     wanted = [answer.value for answer in run.predict(texts, "first")]
     with served(learned, "--window-ms", "500") as (process, address), Client(address) as client:
@@ -58,7 +58,7 @@ def test_stop_answers_what_was_accepted(learned: Path, run: Run, number: int) ->
 
 
 @pytest.mark.slow
-def test_client_that_never_ends_its_request_does_not_keep_the_process(learned: Path) -> None:
+def test_unfinished_request_does_not_keep_the_process_running(learned: Path) -> None:
     with served(learned, "--timeout", "0.5") as (process, address):
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:
@@ -70,9 +70,9 @@ def test_client_that_never_ends_its_request_does_not_keep_the_process(learned: P
 
 
 @pytest.mark.slow
-def test_log_that_nobody_reads_stops_no_answer(learned: Path) -> None:
+def test_unread_log_does_not_block_requests(learned: Path) -> None:
     with served(learned) as (process, address), Client(address) as client:
-        for _ in range(2_000):  # of these lines, a pipe holds a few hundred
+        for _ in range(2_000):  # a pipe holds only a few hundred lines of the log
             assert client._http.get("/health/live").json() == {"live": True}
         assert client.predict("w1 w2", "first")
         process.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ def test_bad_options(
     assert fragment in capsys.readouterr().err
 
 
-def test_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
 

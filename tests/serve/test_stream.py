@@ -1,4 +1,4 @@
-"""A text that is streamed is the text of `Run.predict`; a client that leaves ends it; refusals are ordinary responses."""
+"""A streamed text equals the text of `Run.predict`; a client that disconnects stops it; refusals are ordinary responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW = "w10 w20"
 
 @pytest.fixture(scope="module")
 def texts(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with tasks that generate, and one that does not."""
+    """Return a run with tasks that generate text, and one that does not."""
     folder = tmp_path_factory.mktemp("texts") / "run"
     learn(generating_stream(backbone_folder("llama"), SAMPLED, training=TRAINING, bank=small("lora")), folder)
     return folder
@@ -35,7 +35,7 @@ def texts(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def asked(texts: Path) -> Iterator[TestClient]:
-    """Return an endpoint that no test changes."""
+    """Return a client for an endpoint that no test changes."""
     with TestClient(make_app(texts, ServeSettings()), base_url="http://127.0.0.1") as found:
         yield found
 
@@ -57,7 +57,7 @@ def _served(folder: Path, **settings: Any) -> Iterator[str]:
 
 
 def _slowly(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.1) -> list[str]:
-    """Let the generation wait after every token; return the list of all pieces so far."""
+    """Slow the generation down; return a list that grows by one entry per token."""
     import continual_petl.learner.streaming as streaming
 
     found: list[str] = []
@@ -109,7 +109,7 @@ def test_refusals_are_ordinary_responses(asked: TestClient, changed: Any, status
     assert fragment in response.json()["error"]["message"]
 
 
-def test_token_and_time_are_those_of_other_requests(
+def test_token_and_time_limit_also_apply_to_streams(
     texts: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token.txt").write_text("a-token-of-24-characters")
@@ -139,7 +139,7 @@ def test_error_after_the_first_piece_is_an_event(
     assert text.startswith('data: {"text": "a piece"}\n\nevent: error\ndata: {"error": {"code": "memory"')
 
 
-def test_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_streams_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = str(Run(texts).predict(ROW, "texts").value)
     with _served(texts) as address, Client(address) as client:
         assert "".join(client.stream(ROW, "texts")) == wanted
@@ -151,8 +151,8 @@ def test_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert wanted.startswith(next(pieces))
         assert len(tokens) < 8, "the first piece came before the last token"
         pieces.close()  # type: ignore[attr-defined]
-        assert client.predict(ROW, "texts")["answer"] == wanted  # waits for the lane
-        assert len(tokens) < 8, "the client left, and so the text was not generated to its end"
+        assert client.predict(ROW, "texts")["answer"] == wanted  # waits until the lane is free
+        assert len(tokens) < 8, "the client disconnected, so the generation stopped early"
 
 
 def test_stop_sends_the_whole_text(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_stop_sends_the_whole_text(texts: Path, monkeypatch: pytest.MonkeyPatch)
         client = Client(address)
         pieces = client.stream(ROW, "texts")
         found = next(pieces)
-    # The server was asked to stop, and this thread waited for it.
+    # Leaving the block has stopped the server.
     assert found + "".join(pieces) == wanted
     client.close()
 

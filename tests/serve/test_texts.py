@@ -22,7 +22,7 @@ from tests.streams_in_code import stream, task, task_of_kind
 Folder = Callable[..., Path]
 
 
-def test_texts_and_labels_of_one_request(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:
+def test_one_request_mixes_generated_texts_and_labels(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:
     tasks = [task("labels", num_rows=24), task_of_kind("seq2seq", "texts")]
     bank = small("lora")
     learn(stream(backbone_folder("bart"), tasks, training=TRAINING, bank=bank), tmp_path / "run")
@@ -50,7 +50,7 @@ def test_texts_and_labels_of_one_request(backbone_folder: Folder, tmp_path: Path
 def test_lanes_load_their_backbones_one_after_the_other(
     backbone_folder: Folder, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The classes of transformers would stay changed, and every later model would be refused."""
+    """The transformers library changes its classes while it loads a model; two loads at once would leave them changed."""
     half = {"precision": "bf16"}
     tasks = [task("labels", num_rows=24), task("half", num_rows=24, training=half), task_of_kind("seq2seq", "texts")]
     learn(stream(backbone_folder("bart"), tasks, training=TRAINING, bank=small("lora")), tmp_path / "run")
@@ -109,7 +109,7 @@ def _png(width: int, height: int) -> str:
         ({"image": _png(6000, 6000)}, "row 1: image: it has 6,000 x 6,000 pixels; at most 33,554,432 are allowed"),
     ],
 )
-def test_what_is_no_image_is_refused(
+def test_invalid_image_is_refused(
     backbone_folder: Folder, tmp_path: Path, opened: Open, row: object, fragment: str
 ) -> None:
     pooled = {"name": str(backbone_folder("vit")), "pooling": "first"}

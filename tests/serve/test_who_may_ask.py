@@ -1,4 +1,4 @@
-"""Tokens, hosts, limits and what an endpoint reveals."""
+"""Tokens, host names and limits of an endpoint, and what its errors and log reveal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ ROW = {"inputs": ["w1 w2"], "task": "first"}
 TOKEN = "t" * 20
 
 
-def test_token_is_required_everywhere_but_for_health_page_and_reference(
-    learned: Path, opened: Open, tmp_path: Path
-) -> None:
+def test_token_is_required_except_for_health_page_and_reference(learned: Path, opened: Open, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     client = opened(learned, token_file=file)
@@ -51,7 +49,7 @@ def test_missing_token_file_is_refused(learned: Path, tmp_path: Path) -> None:
 
 
 def test_other_host_names_are_refused(client: TestClient) -> None:
-    """A page elsewhere whose name was made to resolve to this machine."""
+    """A malicious page can make its own host name resolve to this machine (DNS rebinding)."""
     for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""):
         assert client.get("/v1/tasks", headers={"host": host}).status_code == 400
     for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000"):
@@ -110,7 +108,7 @@ def test_body_without_a_length_is_limited_too(learned: Path, opened: Open) -> No
 
 
 def test_text_is_never_read_as_a_path(client: TestClient, learned: Path) -> None:
-    """For a task on images a text would be read as a file on the server; see also `rows`."""
+    """An image task would read a text as the path of a file on the server; see `continual_petl.serve.rows`."""
     found = client.post("/v1/predict", json={"inputs": [str(learned / "stream.yaml")], "task": "first"})
     assert found.status_code == 200
     assert found.json()["predictions"][0]["answer"] in ("no", "yes")
@@ -153,7 +151,7 @@ def test_log_has_no_texts_unless_they_are_asked_for(
     assert with_texts["predictions"][0]["text"] == "w1 w2"
 
 
-def test_log_lines_stay_lines() -> None:
+def test_each_log_record_is_one_line() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "a\nb\x1b[2J", None, None)
     line = JsonLines().format(record)
     assert "\n" not in line
