@@ -86,7 +86,7 @@ def test_order_without_budget_is_unchanged() -> None:
 
 def test_budget_is_well_used_with_little_padding() -> None:
     batches = _order(batch_size=10_000).epoch(0)
-    # An eighth where a bucket ends, and what is left where the budget is no multiple of a length.
+    # Unused: up to an eighth at the end of a bucket, and a remainder if the budget is not a multiple of the longest row.
     assert np.mean([_tokens(batch) for batch in batches]) > 0.75 * BUDGET
     assert sum(map(_tokens, batches)) < 1.05 * LENGTHS.sum()
 
@@ -103,7 +103,7 @@ def test_chunks_have_whole_batches() -> None:
     assert sum(bucket.num_rows for bucket in found) == len(LENGTHS)
     assert all(bucket.num_rows % bucket.batch_size == 0 for bucket in found[:-1])
     assert [bucket.batch_size for bucket in found] == sorted(bucket.batch_size for bucket in found)
-    assert rows_that_fit(0, 7, 3) == 3  # a row without tokens, as only a broken tokenizer makes one
+    assert rows_that_fit(0, 7, 3) == 3  # a row without tokens, which only a broken tokenizer produces
 
 
 @pytest.mark.parametrize("make", [_order, lambda max_tokens: evaluation_batches(LENGTHS, 32, max_tokens)])
