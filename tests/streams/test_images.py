@@ -1,4 +1,4 @@
-"""Images in every format, and invalid ones. Only the slow test needs Pillow; the others replace it with a stand-in."""
+"""Images in every format, and invalid ones. Only the slow test uses Pillow itself; others use a stand-in."""
 
 from __future__ import annotations
 
