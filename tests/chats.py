@@ -24,7 +24,7 @@ _ROLES = "{'system': 'w82', 'user': 'w80', 'assistant': 'w81'}[message['role']]"
 _BEGIN = "{% for message in messages %}[CLS] {{ " + _ROLES + " }} "
 _END = "\n{% endfor %}{% if add_generation_prompt %}[CLS] w81 {% endif %}"
 PLAIN = _BEGIN + "{{ message['content'] }} [SEP]" + _END
-"""A template of words in the tiny vocabulary, without generation marks; an answer ends with the end token."""
+"""A template of words in the tiny vocabulary, without ``{% generation %}``; an answer ends with the end token."""
 MARKED = (
     _BEGIN
     + "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }} [SEP]{% endgeneration %}"
@@ -37,7 +37,7 @@ CHATML = (
     "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""ChatML with generation marks, as in TRL's documentation."""
+"""ChatML with ``{% generation %}``, as in TRL's documentation."""
 CHATML_PLAIN = CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
 
@@ -105,6 +105,6 @@ def chat_of(template: str | None = None, loss_on: LossOn = "response", **given: 
 
 
 def encoded(messages: list[Message], chat: ResolvedChat, max_length: int = 4000, **given: Any) -> TokenisedRows:
-    """Return a conversation, encoded as one row; its last message is the answer."""
+    """Encode a conversation as one row; its last message is the answer."""
     *source, last = messages
     return tokenise_chats([source], [last["content"]], CHAT_TOKENIZER, max_length, chat=chat, **given)

@@ -13,7 +13,7 @@ import pytest
 
 # The cache is off by default; tests of the cache set its folder.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
-# More threads only slow down models of this size, also in processes that tests start.
+# More threads only slow down models of this size; processes that tests start inherit this setting.
 os.environ["OMP_NUM_THREADS"] = "1"
 # Processes that a shell starts in the background ignore SIGINT, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare a process that runs tests; the controller of pytest-xdist, which runs none, needs no torch."""
+    """Prepare a process that runs tests; the controller of pytest-xdist runs none and needs no torch."""
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     import hypothesis
@@ -54,7 +54,7 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session")
 def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that maps a family to a saved tiny model, with its tokenizer or image processor."""
+    """Return a function that maps a family to the folder of a tiny model with its tokenizer or image processor."""
     from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
     made: dict[str, Path] = {}

@@ -1,6 +1,6 @@
 """The architecture rules as functions: which package may import which, and what committed files may not contain.
 
-They are pure functions of source text, so that ``test_house.py`` can test each with a file that breaks the rule.
+The functions depend on source text only, so that ``test_house.py`` can test each rule with a text that breaks it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ LINKED = ("streams", "callbacks")
 
 
 def source_files() -> Iterator[tuple[str, Path]]:
-    """Yield the module name and the path of every source file, those in linked folders only once."""
+    """Yield the module name and the path of every source file, and files in linked folders only once."""
     for top, package in (("continual_petl", "continual_petl"), *((x, f"continual_petl.{x}") for x in LINKED)):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT / top).with_suffix("").parts
@@ -172,7 +172,7 @@ def imported_files(module: str, source: str, files: Collection[str]) -> set[str]
 
 
 def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the groups of modules that import each other, directly or not, sorted."""
+    """Return the groups of modules that import each other directly or indirectly, sorted."""
     below: dict[str, set[str]] = {}
     for module in graph:
         seen, left = set[str](), list(graph[module])
@@ -187,7 +187,7 @@ def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
 
 
 def pickle_uses(where: str, source: str) -> list[str]:
-    """Return one sentence for each way in which ``source`` could write or read a pickle."""
+    """Return one sentence for each import or call in ``source`` that could write or read a pickle."""
     wrong = [
         f"{where}:{line} imports {name!r}" for line, name in imports(where, source) if name.split(".")[0] in PICKLES
     ]
@@ -206,7 +206,7 @@ def pickle_uses(where: str, source: str) -> list[str]:
 def machine_paths(where: str, text: str) -> list[str]:
     """Return one sentence for each line of ``text`` that contains an absolute path of a developer's machine."""
     return [
-        f"{where}:{number} names a folder of one machine: {line.strip()[:80]}"
+        f"{where}:{number} contains a path of one machine: {line.strip()[:80]}"
         for number, line in enumerate(text.splitlines(), 1)
         if MACHINE_PATH.search(line)
     ]

@@ -1,7 +1,7 @@
-"""Slow set-up that no test depends on is done once, or not at all.
+"""Do slow set-up that no test depends on only once, or not at all.
 
-Nothing here changes what a function returns or which errors it raises. It applies to forked processes too, but not to those
-that tests start afresh.
+The patches change neither what a function returns nor which errors it raises. They also apply to forked processes, but not
+to new interpreters that tests start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 from typing import Any
 
 _FILE_OF_A_RUN = 2**16
-"""Texts with more characters are not cached: they occur in tests of limits, and each is read once."""
+"""Longer texts are not cached: only tests of limits use them, and each is read once."""
 
 
 def make_quick() -> None:
@@ -23,12 +23,12 @@ def make_quick() -> None:
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     import torch
 
-    # torch keeps a seed for an absent device until it is initialised, and records the call stack each time.
+    # For an absent device, torch stores the seed for later, together with the call stack, every time.
     devices: list[Any] = [torch.cuda, torch.xpu, torch.mtia]
     for device in devices:
         if not device.is_available():
             device.manual_seed_all = int
-    # Flushing to disk only protects from power failures, which no test has; fstat still fails for an invalid descriptor.
+    # Flushing to disk only protects against power failures, which no test simulates; fstat fails for the same descriptors.
     os.fsync = os.fstat  # type: ignore[assignment]
     # Every Run parses the stream file of its folder, which contains all rows in these tests.
     yaml_file: Any = importlib.import_module("continual_petl.streams.stream_file.yaml_file")
@@ -39,7 +39,7 @@ def make_quick() -> None:
 
 
 def _remembering(parse: Any) -> Any:
-    """Return a ``parse`` that parses each text only once, and gives every caller a copy that may be modified."""
+    """Wrap ``parse`` so that it parses each text only once and returns a copy that the caller may modify."""
     known = functools.lru_cache(maxsize=200)(parse)
 
     @functools.wraps(parse)
@@ -53,7 +53,7 @@ def _remembering(parse: Any) -> Any:
 
 
 def _writing_once(dump: Any) -> Any:
-    """Return a ``dump`` that serialises equal trees only once. They hold plain values: equal reprs mean equal trees."""
+    """Wrap ``dump`` so that it serialises equal trees only once; they hold plain values, so equal reprs mean equal trees."""
     known: dict[str, str] = {}
 
     @functools.wraps(dump)

@@ -23,7 +23,7 @@ UNTIDY = ("ignore::FutureWarning:ray", "ignore::ResourceWarning")
 def two_workers() -> Iterator[Any]:
     """Start a cluster and yield the `ray` module."""
     ray = importlib.import_module("ray")
-    handler = signal.getsignal(signal.SIGTERM)  # Ray installs a handler that exits, which must not stay
+    handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it with a handler that exits
     with pytest.MonkeyPatch.context() as patch:
         # By default, Ray's workers have a lower priority than all other processes, including other tests.
         patch.setenv("RAY_worker_niceness", "0")

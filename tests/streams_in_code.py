@@ -48,7 +48,7 @@ def task(name: str, *, num_rows: int = 40, pairs: bool = False, **more: Any) -> 
 
 
 def regression_task(name: str, *, num_rows: int = 40, **more: Any) -> dict[str, Any]:
-    """Return a task whose target is the number of words, halved."""
+    """Return a task whose target is half the number of words."""
     rows = [
         {"text": row["text"], "label": 0.5 * len(row["text"].split())}
         for row in classification_rows(name, num_rows + 32)
@@ -58,7 +58,7 @@ def regression_task(name: str, *, num_rows: int = 40, **more: Any) -> dict[str, 
 
 
 def stream(backbone: Path, /, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
-    """Return a stream on a tiny backbone; ``training`` is merged over quick defaults."""
+    """Return a stream on a tiny backbone; ``training`` overrides defaults for short training."""
     training = TRAINING | more.pop("training", {})
     spec = {
         "name": "tiny",

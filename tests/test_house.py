@@ -57,7 +57,7 @@ def test_imports_point_down() -> None:
 
 
 def test_no_circular_imports() -> None:
-    """``__init__`` files are left out: their lazy exports name modules that import others of the same package."""
+    """``__init__`` files are left out: their lazy exports name modules that import other modules of the same package."""
     files = {module: path for module, path in SOURCES.items() if path.name != "__init__.py"}
     graph = {module: imported_files(module, path.read_text("utf-8"), files) for module, path in files.items()}
     assert circles(graph) == []

@@ -1,4 +1,4 @@
-"""In a notebook every object shows a short summary without rows, weights, errors or unescaped HTML."""
+"""In a notebook, every object shows a short summary without rows, weights or unescaped HTML, even if a run is damaged."""
 
 from __future__ import annotations
 

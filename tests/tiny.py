@@ -56,7 +56,7 @@ _T5: dict[str, Any] = {
 }
 # Grouped-query attention, as in Llama 3 and Qwen: two query heads share one key and value head.
 _LLAMA: dict[str, Any] = {**_TEXT, **_SIZE, **_SPECIAL, "num_key_value_heads": 1, "head_dim": 8}
-# As in the published models: no absolute positions, but both kinds of relative ones.
+# As in the published models: no absolute position embeddings, but both kinds of relative attention.
 _DEBERTA: dict[str, Any] = {
     **_TEXT,
     **_SIZE,
@@ -109,8 +109,8 @@ _WITHOUT_POOLER = {"roberta", "xlm-roberta", "mpnet", "vit"}
 def make_model(family: str) -> PreTrainedModel:
     """Return a random model of two layers and width 16 in eval mode, with the family's usual dropout configured.
 
-    Encoder-decoders and decoders come with their language-modelling head. The global generator of random numbers is not
-    advanced, so that a test draws the same numbers whether or not the model was already made.
+    Encoder-decoders and decoders come with their language-modelling head. The state of the global random number
+    generator does not change, so that a test draws the same numbers whether or not the model was already made.
     """
     return copy.deepcopy(_made(family))
 
@@ -118,7 +118,7 @@ def make_model(family: str) -> PreTrainedModel:
 @functools.cache
 @torch.random.fork_rng(devices=[])
 def _made(family: str) -> PreTrainedModel:
-    """Return the model to copy: a copy takes half as long as a new model."""
+    """Return the model that `make_model` copies: a copy takes half as long as a new model."""
     torch.manual_seed(1)
     name, settings = _MODELS[family]
     kind = getattr(transformers, name)
@@ -141,7 +141,7 @@ def _made(family: str) -> PreTrainedModel:
 def make_tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
     """Return a tokenizer for VOCABULARY that adds the same special tokens as the family's tokenizers.
 
-    As in reality, GPT-2's has no padding token. The tokenizers of all decoders pad on the left.
+    As in reality, GPT-2's tokenizer has no padding token. The tokenizers of all decoders pad on the left.
     """
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()

@@ -17,12 +17,12 @@ USUAL = ("bert", "distilbert", "deberta-v2", "modernbert", "bart", "t5", "gpt2",
 
 
 def walk(cases: Iterable[Any], usual: Sequence[str] = USUAL) -> list[Any]:
-    """Return the cases (families, or tuples that begin with a family) and mark those outside ``usual`` as slow."""
+    """Return the cases (families, or tuples that begin with a family), with those outside ``usual`` marked as slow."""
     return [case if _family(case) in usual else _slow(case) for case in cases]
 
 
 def few(cases: Sequence[Any], most: int = 1) -> list[Any]:
-    """Return the cases and mark all but ``most`` as slow; the others are evenly spaced, starting with the first."""
+    """Return the cases, all but ``most`` marked as slow; the unmarked ones are evenly spaced, starting with the first."""
     kept = {number * len(cases) // most for number in range(most)}
     return [case if number in kept else _slow(case) for number, case in enumerate(cases)]
 

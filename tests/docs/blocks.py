@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.relative_to(ROOT / 'docs').as_posix()}"
                                                  for p in (ROOT / "docs").rglob("*.md")))  # fmt: skip
-"""Every page that shows code, by its path in the repository."""
+"""Pages that may contain code blocks, as paths relative to the repository."""
 
 
 class BrokenPage(AssertionError):
@@ -24,7 +24,7 @@ class Block:
 
     page: str
     line: int
-    """Line of the page where its text begins, counted from 1."""
+    """Line of the page where the block's text begins, counted from 1."""
     language: str
     title: str | None
     """The file that the block shows, from ``title="stream.yaml"`` after the language."""

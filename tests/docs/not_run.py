@@ -1,13 +1,13 @@
-"""Blocks of the pages that are not run, each with the reason. They are parsed or compiled; all others run.
+"""Commands and code blocks of the pages that are only parsed or compiled, each with the reason; all others are run.
 
-An entry that no page uses any more fails a test, and so does a block that cannot be run and is not here.
+A test fails if no page uses an entry any more, or if a block cannot be run and is not listed here.
 """
 
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
     "continual-petl run stream.yaml --log wandb --log tensorboard": (
-        "writes what only their own programs read; covered by tests/callbacks/test_loggers.py"
+        "writes logs that only wandb and TensorBoard can read; covered by tests/callbacks/test_loggers.py"
     ),
     "continual-petl report runs/support-desk --serve": "serves until it is stopped",
     **{
@@ -19,7 +19,7 @@ COMMANDS: dict[str, str] = {
         )
     },
     **{
-        f"continual-petl run {words}": "needs the Hub, or copies of its data; covered by tests/cli/test_catalog_run.py"
+        f"continual-petl run {words}": "needs data from the Hub, or copies of it; covered by tests/cli/test_catalog_run.py"
         for words in (
             "classic5 --dry-run",
             "classic5 --data-dir copies --dry-run",
@@ -28,35 +28,35 @@ COMMANDS: dict[str, str] = {
             "unified-view --data-dir data --tasks.mnli.data.local null --tasks.en-ro.data.local my_en_ro",
         )
     },
-    "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md pushes to one on this machine",
-    "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; covered by tests/engine/test_on_ray.py",
-    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_parallel.py learns with fewer",
-    "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py runs with fewer",
+    "continual-petl push runs/stream user/stream": "needs the Hub; docs/how-to/hub.md pushes to a local stand-in",
+    "continual-petl run stream.yaml --executor ray": "needs a Ray cluster; covered by tests/engine/test_on_ray.py",
+    "continual-petl run stream.yaml --jobs 4": "needs four cores; fewer are covered by tests/engine/test_parallel.py",
+    "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; fewer are covered by tests/sweep/test_grid.py",
 }
 """Commands of continual-petl that are parsed but not run."""
 
 SCRIPTS: dict[str, str] = {
     "python try_it.py minilm": "needs the changes that docs/how-to/new-kind.md makes; covered by tests/docs/test_new_kind.py",
 }
-"""Scripts of a page that are compiled and not run."""
+"""Commands that start a script of the page, which is compiled but not run."""
 
 PROGRAMS: dict[str, str] = {
-    "curl": "may not be installed, and nothing serves; tests/serve/test_server.py has it",
-    "hf": "asks for a token, or downloads with a program of its own; tests/hub/test_download.py has what it leaves",
-    "make": "makes an environment of its own from a package index; the target has to exist",
+    "curl": "may not be installed, and no server is running; covered by tests/serve/test_server.py",
+    "hf": "asks for a token, or downloads from the Hub; tests/hub/test_download.py covers a folder that it downloaded",
+    "make": "installs an environment from a package index; only the target is checked, which must exist",
     "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
-    "pip": "needs a package index; the extra has to exist",
-    "torchrun": "starts processes on several machines; the script has to be shown on the page",
+    "pip": "needs a package index; only the extra is checked, which must exist",
+    "torchrun": "starts processes on several machines; only the script is checked, which must be a file of the page",
 }
-"""Programs that no block runs."""
+"""Programs that are not run."""
 
 PYTHON: dict[str, str] = {
-    "SFTTrainer": "needs TRL and the Hub; tests/streams/test_tokenise_chats.py compares what is learned",
-    "jobs=2": "starts two processes with a backbone each; tests/engine/test_parallel.py has it",
+    "SFTTrainer": "needs TRL and the Hub; tests/streams/test_tokenise_chats.py compares the learned tokens",
+    "jobs=2": "starts two processes with a backbone each; covered by tests/engine/test_parallel.py",
 }
-"""Words of a Python block that is only compiled."""
+"""Texts that mark a Python block as only compiled, if it contains one of them."""
 
 TEXTS: dict[str, str] = {
-    "CONTRIBUTING.md": "the map of the rooms; tests/docs/test_contributing.py holds it against tests/house.py",
+    "CONTRIBUTING.md": "the layout of the packages; tests/docs/test_contributing.py compares it with tests/house.py",
 }
-"""Pages that may show text that is no code."""
+"""Pages that may contain blocks of plain text."""

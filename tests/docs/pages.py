@@ -23,7 +23,7 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
         The entries of `tests.docs.not_run` that were needed.
 
     Raises:
-        BrokenPage: at the first block that fails, is in an unknown language, or is a script that nothing on the page starts.
+        BrokenPage: at the first block that fails, is in an unknown language, or is a script that no command of the page runs.
     """
     used: set[str] = set()
     namespace: dict[str, Any] = {"__name__": "__page__"}
@@ -56,7 +56,7 @@ def _compiled(block: Block, text: str, name: str) -> Any:
 
 
 def _run_python(block: Block, blocks: list[Block], namespace: dict[str, Any], folder: Path, used: set[str]) -> None:
-    # So that tracebacks and syntax errors have the line numbers of the page.
+    # The added line breaks give tracebacks and syntax errors the line numbers of the page.
     code = _compiled(block, "\n" * (block.line - 1) + block.text, block.page)
     try:
         if block.title is not None:

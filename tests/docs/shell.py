@@ -1,7 +1,8 @@
-"""Run the lines of a bash block like a shell, as far as the pages need it: our commands run in this process.
+"""Run the commands of a bash block like a shell, as far as the pages need it; ``continual-petl`` runs in this process.
 
-What can be run: ``continual-petl`` (with ``> FILE``, or after ``echo`` or ``cat``), ``python FILE`` with a file of the page,
-``rm`` inside the page's folder. `tests.docs.not_run` lists what is only parsed. Anything else is an error.
+Supported are ``continual-petl`` (also with ``> FILE``, or with input piped from ``echo`` or ``cat``), ``python FILE`` with a
+file of the page, and ``rm`` inside the page's folder. `tests.docs.not_run` lists commands that are only parsed. Anything else
+is an error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 def words_of(line: str) -> list[str]:
-    """Split a line as a shell does; operators are words of their own, comments are left out."""
+    """Split a line as a shell does; operators become separate words, and comments are left out."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";<>|&")
     lexer.whitespace_split = True
     lexer.commenters = "#"
@@ -48,7 +49,7 @@ def run_block(block: Block, folder: Path, used: set[str]) -> None:
     Args:
         block: a bash block.
         folder: the page's folder.
-        used: takes the entries of `tests.docs.not_run` that were needed.
+        used: a set to which the needed entries of `tests.docs.not_run` are added.
     """
     for line in lines_of(block.text):
         expected = EXIT_CODE.search(line)
@@ -75,7 +76,7 @@ def _run(block: Block, words: list[str], expected: int, folder: Path, used: set[
                 stack.enter_context(contextlib.redirect_stdout(stack.enter_context(output.open("w", encoding="utf-8"))))
             try:
                 code = main(words[1:])
-            except SystemExit as error:  # argparse ends this way
+            except SystemExit as error:  # raised by argparse
                 code = int(error.code or 0)
         if code != expected:
             raise block.broken(f"{shown!r} ends with exit code {code}, not {expected}")
@@ -107,12 +108,12 @@ def _redirected(block: Block, words: list[str], folder: Path) -> tuple[str, list
     if ">" in words:
         output, words = folder / words[words.index(">") + 1], words[: words.index(">")]
     if not words or set(words) & {"|", ">", "<", "&", ">>"}:
-        raise block.broken(f"{shlex.join(words)!r} needs more of a shell than tests/docs/shell.py supports")
+        raise block.broken(f"{shlex.join(words)!r} uses shell syntax that tests/docs/shell.py does not support")
     return stdin, words, output
 
 
 def parse(block: Block, words: list[str]) -> None:
-    """Parse a command with the real parser."""
+    """Check that the parser of the command line accepts a command."""
     try:
         arguments, rest = build_parser().parse_known_args(words)
     except SystemExit:
@@ -123,7 +124,7 @@ def parse(block: Block, words: list[str]) -> None:
 
 
 def _check_program(block: Block, words: list[str], folder: Path) -> None:
-    """Check the arguments of a program that is not run: the targets, extras and files that they name have to exist."""
+    """Check the arguments of a program that is not run: the targets, extras and files that they name must exist."""
     missing: set[str] = set()
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Stand-ins for what pages refer to: small models instead of large ones, and generated data instead of the reader's.
+"""Stand-ins for the models and data that pages use: small random models, and generated data instead of the reader's own.
 
-* ``minilm`` is a random BERT with MiniLM's six layers, 64 wide.
-* A browser is not opened.
-* Data that a page assumes is generated here, a few dozen rows.
+* ``minilm`` is a random BERT with six layers, as in MiniLM, and hidden size 64.
+* No browser is opened.
+* Data files that a page assumes to exist are generated here, with a few dozen rows each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_minilm(folder: Path) -> Path:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, minilm: Path) -> None:
-    """Replace the large model and the browser, and have anatomies that a page registers removed after the test."""
+    """Replace MiniLM and the browser; anatomies that a page registers are removed after the test."""
     monkeypatch.setattr("continual_petl.backbones.files.minilm_path", lambda: minilm)
     monkeypatch.setattr("webbrowser.open", lambda address: True)
     monkeypatch.setattr(anatomy, "_ANATOMIES", dict(anatomy._ANATOMIES))
@@ -83,7 +83,7 @@ def _support_desk(folder: Path) -> None:
 
 
 def _learned(folder: Path) -> None:
-    """Write two different runs of that stream, and rows to predict."""
+    """Write two different runs of the stream of `_support_desk`, and rows to predict."""
     _support_desk(folder)
     assert main(["run", "stream.yaml", "--quiet"]) == 0
     assert main(["run", "stream.yaml", "--quiet", "--run-dir", "runs/again", "--bank", "lora"]) == 0
@@ -92,7 +92,7 @@ def _learned(folder: Path) -> None:
 
 
 def _agnews(folder: Path) -> None:
-    """Write the run of docs/certificates.md, docs/how-to/ablate.md and docs/how-to/deploy.md."""
+    """Write the run that docs/certificates.md, docs/how-to/ablate.md and docs/how-to/deploy.md use."""
     _support_desk(folder)
     file = folder / "stream.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("desk", "mine").replace("topics,", "agnews,"), "utf-8")
@@ -101,7 +101,7 @@ def _agnews(folder: Path) -> None:
 
 
 def _certificates(folder: Path) -> None:
-    """Write the run of `_agnews`, one more task, and a pair of keys."""
+    """Write the run of `_agnews`, another task, and a pair of keys."""
     _agnews(folder)
     write_rows(folder / "data" / "more", "more")
     (folder / "task.yaml").write_text("{name: more, kind: classification, data: data/more}\n", encoding="utf-8")
@@ -184,4 +184,4 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/sweep.md": _support_desk,
     "docs/many-machines.md": _support_desk,
 }
-"""Creates the files in a page's folder before its first block."""
+"""For each page that needs files, the function that writes them to the page's folder before its first block is run."""

@@ -51,7 +51,7 @@ SCHEMA = {
     },
     "additionalProperties": False,
 }
-"""The parts of the format's official schema (https://github.com/citation-file-format, schema.json of 1.2.0) used here."""
+"""The parts of the official schema (https://github.com/citation-file-format, schema.json of 1.2.0) that CITATION.cff uses."""
 
 
 def test_citation_file_has_required_fields() -> None:

@@ -1,4 +1,4 @@
-"""The harness detects a broken page and where it is broken; a valid page passes silently."""
+"""The harness reports where a page is broken; a valid page passes silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STREAM = "name: a\nbackbone: minilm\ntasks:\n  - {name: b, kind: classification,
 
 
 def page(*blocks: str) -> str:
-    """Return a page that shows blocks, each with its language in the first line."""
+    """Return a page with these code blocks; the first line of each names its language."""
     return "# Title\n\n" + "\n".join(f"```{block.rstrip()}\n```\n" for block in blocks)
 
 
@@ -39,7 +39,7 @@ def page(*blocks: str) -> str:
         (["yaml\nbanc: 3"], "is not a stream, keys of a stream"),
         (["yaml\n- {name: b, kind: classification}"], "data"),
         (["yaml\nmine: {preset: loora}"], "unknown preset 'loora'"),
-        (['yaml title="x.yaml"\nbank: lora'], "a block with a title is a file"),
+        (['yaml title="x.yaml"\nbank: lora'], "a block with a title must be a whole stream"),
         (["bash\ncontinual-petl lern runs/x"], "ends with exit code 2, not 0"),
         (["bash\ncontinual-petl verify runs/x"], "ends with exit code 2, not 0"),
         (["bash\ncontinual-petl schema  # exit code 1"], "ends with exit code 0, not 1"),
@@ -48,11 +48,14 @@ def page(*blocks: str) -> str:
         (["bash\npip install 'continual-petl[rey]'"], "names something that does not exist: rey"),
         (["bash\ntorchrun train.py"], "names something that does not exist: train.py"),
         (["bash\nsort x | continual-petl predict runs/x"], "only `echo TEXT` and `cat FILE`"),
-        (["bash\ncontinual-petl schema < x"], "more of a shell than"),
+        (["bash\ncontinual-petl schema < x"], "uses shell syntax that"),
         (["bash\nrm ../x"], "no such file in the page's folder"),
-        (["diff\n--- no/file.py\n@@\n+x"], "a diff begins with"),
-        (["diff\n--- streams/stream.py\n@@\n x = 1\n+y = 2"], "has these lines 0 times, not once"),
-        (["diff\n--- streams/stream.py\n@@\nx = 1"], "begins with a space"),
+        (["diff\n--- no/file.py\n@@\n+x"], "a diff must begin with"),
+        (
+            ["diff\n--- streams/stream.py\n@@\n x = 1\n+y = 2"],
+            "these lines occur 0 times in streams/stream.py, not once",
+        ),
+        (["diff\n--- streams/stream.py\n@@\nx = 1"], "must begin with a space"),
         (["diff\n--- streams/stream.py\n@@\n import os\n+x = = 1"], "SyntaxError"),
         (["\nno language"], "language ''"),
         (["console\n$ ls"], "language 'console'"),

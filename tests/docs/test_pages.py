@@ -1,4 +1,4 @@
-"""Every code block of README, CONTRIBUTING and docs/ does what the page says, in order and from an empty folder."""
+"""The code blocks of README, CONTRIBUTING and docs/ do what the page says, run in order in a new folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    """Return a Hub on this machine for the page about it."""
+    """Yield a local stand-in for the Hub, for docs/how-to/hub.md."""
     with local_hub(tmp_path_factory.mktemp("hf"), monkeypatch) as server:
         yield server
 
@@ -35,7 +35,7 @@ SLOW = {
     *("docs/how-to/fuse.md", "docs/how-to/sweep.md", "docs/how-to/hub.md"),
     *("docs/how-to/incremental.md", "docs/how-to/own-callback.md", "docs/explanation/bit-identity.md"),
 }
-"""Pages that learn several tasks; README's Python blocks run by default too, in tests/test_readme.py."""
+"""Pages that take long because they learn tasks; README's Python blocks also run by default, in tests/test_readme.py."""
 
 
 @pytest.mark.parametrize(

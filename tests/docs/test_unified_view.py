@@ -17,7 +17,7 @@ BECOMES = {"add": "h + Δh", "scaled": "h + s Δh", "gated": "(1 - λ) h + λ Δ
 
 
 def change(modification: Modification) -> str:
-    """Return the formula of Δh in the letters of the page."""
+    """Return the formula of Δh in the notation of the page."""
     reads = "h" if modification.insertion == "sequential" else "x"
     if modification.form == "lowrank":
         return f"{reads} W_down W_up"

@@ -1,4 +1,4 @@
-"""Check a YAML block with the package's own loader: a whole stream, some keys of one, tasks, a sweep, or named banks."""
+"""Check a YAML block with the package's own loaders: a whole stream, keys of a stream, tasks, a sweep, or named banks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STREAM = {"name": "shown", "backbone": "minilm", "tasks": [_TASK]}
 
 
 def check_yaml(block: Block, folder: Path) -> None:
-    """Check a YAML block; a whole stream or task becomes a file of the page's folder.
+    """Check a YAML block; a whole stream, task or sweep is also written to a file in the page's folder.
 
-    A block with a title is written to the file of that name; without a title, a whole stream to ``stream.yaml``, a whole task
-    to a file named after it, and a sweep to ``sweep.yaml``.
+    The block's title is the name of the file. Without a title, a stream is written to ``stream.yaml``, a task to a file named
+    after it, and a sweep to ``sweep.yaml``.
     """
     try:
         tree = yaml.safe_load(block.text)
@@ -36,7 +36,7 @@ def check_yaml(block: Block, folder: Path) -> None:
         elif isinstance(tree, dict) and "space" in tree:
             load_sweep(_written(block, folder / (block.title or "sweep.yaml")))
         elif block.title is not None:
-            raise block.broken("a block with a title is a file: a whole stream or a whole task")
+            raise block.broken("a block with a title must be a whole stream, a whole task or a sweep")
         else:
             _check_part(block, tree, folder)
     except (StreamFileError, ValueError) as error:

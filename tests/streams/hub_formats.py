@@ -31,7 +31,7 @@ _AMAZON = "yassiracharki/Amazon_Reviews_for_Sentiment_Analysis_fine_grained_5_cl
 
 Format = tuple[tuple[str, ...], str, Any, tuple[str, ...]]
 FORMATS: dict[tuple[str, str | None], Format] = {
-    # texts, answer, names of the classes (or an example of the answer), splits
+    # text columns, answer column, names of the classes (or an example of the answer), splits
     ("Yelp/yelp_review_full", None): (("text",), "label", _STARS, ("train", "test")),
     ("fancyzhx/ag_news", None): (("text",), "label", ("World", "Sports", "Business", "Sci/Tech"), ("train", "test")),
     ("fancyzhx/dbpedia_14", None): (("title", "content"), "label", _CLASSES, ("train", "test")),
@@ -78,7 +78,7 @@ FORMATS: dict[tuple[str, str | None], Format] = {
 
 
 def hub_rows(key: tuple[str, str | None], split: str) -> list[dict[str, Any]]:
-    """Return rows in the format of the Hub's data set, with every class more than once; hidden classes are -1."""
+    """Return rows in the format of the Hub's data set, with every class more than once; hidden labels are -1."""
     texts, answer, values, splits = FORMATS[key]
     classes = list(values) if isinstance(values, range) else list(range(len(values))) if _is_classes(values) else None
     rows = []
@@ -118,7 +118,7 @@ def fake_load_dataset(path: str, name: str | None, *, split: str | None, **optio
 
 
 def write_copy(folder: Path, splits: dict[str, list[dict[str, Any]]]) -> None:
-    """Write a local copy as JSON lines."""
+    """Write a local copy as JSON Lines."""
     folder.mkdir(parents=True)
     for split, rows in splits.items():
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

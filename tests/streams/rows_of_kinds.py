@@ -15,12 +15,12 @@ CONFIG = ViTConfig(image_size=4)
 
 
 def images() -> ImageProcessing:
-    """Return the preprocessing of a backbone that says nothing of it and takes images of 4 by 4."""
+    """Return the image processing of a backbone without a preprocessor file that takes images of 4 by 4 pixels."""
     return image_processing(str(Path(__file__).parent), None, CONFIG)
 
 
 def row_of(kind: Kind, draw: random.Random) -> dict[str, Any]:
-    """Return one row."""
+    """Return a random row for a task of the given kind."""
 
     def words(most: int) -> list[str]:
         return [f"w{draw.randrange(40)}" for _ in range(draw.randint(1, most))]
@@ -51,10 +51,10 @@ FIRST: dict[Kind, list[dict[str, Any]]] = {
     "causal-lm": [{"source": "w1 w2", "target": "w3"}],
     "image-classification": [{"image": [[0, 1], [2, 3]], "label": "a"}, {"image": [[9, 9], [9, 9]], "label": "b"}],
 }
-"""Rows with every label in them."""
+"""Rows of each kind that together have every label."""
 
 
 def rows_of(kind: Kind, num_rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return ``num_rows`` rows, the first of which have every label."""
+    """Return ``num_rows`` rows, starting with those of `FIRST`."""
     draw = random.Random(f"{kind} {seed}")
     return (FIRST[kind] + [row_of(kind, draw) for _ in range(num_rows)])[:num_rows]

@@ -26,7 +26,7 @@ def json_lines(rows: list[dict[str, Any]] = ROWS) -> str:
 
 
 def repeated(count: int) -> str:
-    """Return a table that compresses several hundred times."""
+    """Return a CSV table that compresses by a factor of several hundred."""
     return "text,label\n" + "the same row again and again,y\n" * count
 
 
@@ -57,7 +57,7 @@ def table(texts: list[Any], column: str = "text") -> pa.Table:
 
 
 def write_table(path: Path, rows: pa.Table) -> Path:
-    """Write parquet or arrow, by the suffix."""
+    """Write a parquet or arrow file, depending on the suffix."""
     if path.suffix == ".parquet":
         pq.write_table(rows, path)
     else:

@@ -86,7 +86,7 @@ def test_order_without_budget_is_unchanged() -> None:
 
 def test_budget_is_well_used_with_little_padding() -> None:
     batches = _order(batch_size=10_000).epoch(0)
-    # An eighth where a bucket ends, and what is left where the budget is no multiple of a length.
+    # Unused: up to an eighth at the end of a bucket, and a remainder if the budget is not a multiple of the longest row.
     assert np.mean([_tokens(batch) for batch in batches]) > 0.75 * BUDGET
     assert sum(map(_tokens, batches)) < 1.05 * LENGTHS.sum()
 

@@ -1,4 +1,4 @@
-"""Packaged stream files are valid, in the published orders, and quickstart needs nothing else."""
+"""Packaged stream files are valid and have the published orders; quickstart uses only packaged data and models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CATALOG = Path(__file__).parents[2] / "streams" / "catalog"
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 DOCS = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text("utf-8")
 
-# Written down once more, from de Masson d'Autume et al. 2019, Wang et al. 2023 (both) and Zhao et al. 2024 (numbers of the
-# tasks), and not read from the catalog.
+# Copied from de Masson d'Autume et al. 2019, both papers by Wang et al. 2023, and Zhao et al. 2024 (task numbers), not read
+# from the catalog.
 ORDERS = {
     "classic5": "yelp agnews dbpedia amazon yahoo",
     "classic5-2": "dbpedia yahoo agnews amazon yelp",
@@ -99,7 +99,7 @@ def test_experiment_stream_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch,
         return
     spec = load_stream(file)
     assert spec.name == file.stem
-    # Those of the papers at full scale take the Hub's data where it is there.
+    # Only streams in full_scale/ and sizes/ may leave out data_dir.
     own = "data_dir: ${CONTINUAL_PETL_DATA}" in file.read_text("utf-8")
     assert own or file.parent.name in ("full_scale", "sizes")
     assert spec.data_dir == str(tmp_path if own else file.parent)
@@ -143,7 +143,7 @@ def test_instruction_streams_read_their_published_formats(tmp_path: Path) -> Non
         (tmp_path / "C-STANCE" / f"{name}.json").write_text(json.dumps(pairs))
     spec = load_stream(catalog()["trace"], [("data_dir", str(tmp_path))])
     assert check_data(spec, spec.tasks[0]) is None
-    # Table 1 of Wang et al. 2023; accuracy is an exact match there, and for ScienceQA that of the choice.
+    # The metrics of Table 1 of Wang et al. 2023; their accuracy is exact_match here, and choice_match for ScienceQA.
     metrics = "exact_match exact_match rougeL edit_similarity choice_match exact_match exact_match sari"
     assert [task.metric for task in spec.tasks] == metrics.split()
 

@@ -21,7 +21,7 @@ from tests.usual import few
 
 @cache
 def _tasks() -> dict[str, tuple[str, str]]:
-    """Return a stream and a task for every different data set of the catalog."""
+    """Return a stream and a task for each data set of the catalog."""
     found: dict[str, tuple[str, str]] = {}
     for name, file in catalog().items():
         for task in load_stream(file, [("data_dir", "copies")]).tasks:
@@ -50,7 +50,7 @@ def test_data_sets_and_formats_match() -> None:
 def test_a_task_is_read_from_the_hub(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", fake_load_dataset)
     spec, task, data = _loaded(key)
-    assert data.local is None  # no data_dir, so copies are out of reach
+    assert data.local is None  # without data_dir, no copy is used
     assert check_data(spec, task) == (task.labels if task.kind in LABELLED else None)
     found = read_splits(task.name, data, task.columns, kind=task.kind)
     assert {"train", "test"} <= set(found)
@@ -85,7 +85,7 @@ def test_a_copy_in_the_format_of_the_hub_holds_the_same_rows(
     assert (copy.inputs, copy.pairs) == (hub.inputs, hub.pairs)
     if labels is None or hub.class_names is None:
         assert copy.answers == hub.answers
-    else:  # positions in the list of the task
+    else:  # the answers of the copy are positions in the list of the task
         assert isinstance(labels, tuple)
         assert [labels[number] for number in copy.answers] == hub.answers
 

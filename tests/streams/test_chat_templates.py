@@ -1,4 +1,4 @@
-"""Chat templates are found, checked and rendered, or refused with what to write; the settings of ``chat`` fit their task."""
+"""Chat templates are found, checked and rendered, or refused with advice; settings of ``chat`` have to fit their task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_template_that_leaves_a_message_out_is_refused() -> None:
         encoded([user("a"), assistant("<b>B")], chat_of(CHATML.replace("content']", "content'] | replace('<b>', '')")))
 
 
-def test_the_certificate_text_renders_whatever_the_tokenizer_says_later() -> None:
+def test_resolved_chat_renders_the_same_with_another_tokenizer() -> None:
     chat = chat_of(CHATML.replace("<|im_end|>", "{{ eos_token }}").replace("'{{ eos_token }}'", "eos_token"))
     other = chat_tokenizer(None)
     other.eos_token = "<|im_end|>"
@@ -88,7 +88,7 @@ def test_templates_that_cannot_be_used_are_refused(template: str, what: str) -> 
 
 
 @pytest.mark.parametrize("content", [b"\xff{{", b"hello", b"{" * 400_001])
-def test_files_that_hold_no_template_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_files_without_a_template_are_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "chat.jinja"
     file.write_bytes(content)
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_misplaced_keys_are_refused(more: dict[str, Any], what: str) -> None:
     assert what in str(caught.value)
 
 
-def test_streams_are_written_with_what_they_say() -> None:
+def test_written_streams_have_only_the_given_keys() -> None:
     topics = {"name": "topics", "kind": "classification", "data": "topics.csv"}
     spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": [TALK, topics]})
     one, other = spec.model_dump(mode="json")["tasks"]

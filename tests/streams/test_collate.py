@@ -1,4 +1,4 @@
-"""Batches of every kind: no data of a row is lost, and padding can be distinguished from it."""
+"""Batches of every kind: no data of a row is lost, and padding can be distinguished from data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.rows import IGNORED, Texts, TokenisedRows, offsets_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PAD = 7  # also the id of real tokens: only the mask says what is padding
+PAD = 7  # also the id of real tokens: only the mask shows which ones are padding
 
 
 def _rows(kind: Kind, lengths: list[int], seed: int, *, answered: bool = True) -> TokenisedRows:

@@ -1,4 +1,4 @@
-"""Conversations of every form become one form; whatever else strangers send is refused, by file, row and reason."""
+"""Conversations in all supported formats become one format; anything else is refused with file, row and reason."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_form_becomes_the_same(parts: tuple[Any, ...], source: list[Any], 
         ([user("a"), assistant("b"), user("c")], "the last message has the role user; it must be assistant"),
     ],
 )
-def test_what_is_no_conversation_is_refused(value: Any, what: str) -> None:
+def test_invalid_conversation_is_refused(value: Any, what: str) -> None:
     good = [user("a"), assistant("b")]
     with pytest.raises(InputError) as caught:
         check_conversations(WHERE, "messages", [(good,), (value,)], None)
@@ -84,7 +84,7 @@ def test_what_is_no_conversation_is_refused(value: Any, what: str) -> None:
     assert "A conversation is a list of messages" in message
 
 
-def test_a_system_message_next_to_that_of_the_task_is_refused() -> None:
+def test_system_message_in_both_row_and_task_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"has a system message, and chat\.system is set as well: remove one of the two"
     ):

@@ -1,4 +1,4 @@
-"""The loaders of a task under Lightning's other loops."""
+"""The data loaders of a task in Lightning's validate, test and predict loops."""
 
 from __future__ import annotations
 

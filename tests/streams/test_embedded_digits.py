@@ -1,4 +1,4 @@
-"""The embedded images are determined by their pixels, and in the same split in every task."""
+"""The split of an embedded image depends only on its pixels, and is the same in every task."""
 
 from __future__ import annotations
 

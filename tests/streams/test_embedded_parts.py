@@ -56,7 +56,7 @@ def test_docstrings_are_extracted_from_a_file(tmp_path: Path) -> None:
     assert found["Box"].text == "A box that holds things."
 
 
-def test_source_files_know_packages_and_pure_python_twins(tmp_path: Path) -> None:
+def test_source_files_include_packages_and_pure_python_versions(tmp_path: Path) -> None:
     for name in ("one.py", "_pytwo.py", "two.py", "pack/__init__.py", "pack/deep/leaf.py", "pack/test/test_it.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -134,7 +134,7 @@ def test_ambiguous_rows_and_near_duplicates_are_dropped() -> None:
     rows = _rows(300)
     train, test = splits.assemble(rows)["train"], splits.assemble(rows)["test"]
     twisted = Example(source=train[0].source, text=train[0].text, label="x" if train[0].label == "y" else "y")
-    # 7 of 8 words of a test passage, with another eighth word until the copy falls into train.
+    # 7 of the 8 words of a test passage, with the first eighth word for which the copy falls into train.
     start = test[0].source.rsplit(" ", 1)[0]
     copy = next(s for w in "abcdefghij" if splits.split_of(s := f"{start} {w}") == "train")
     after = splits.assemble([*rows, twisted, Example(source=copy, text=copy, label="x")])

@@ -1,4 +1,4 @@
-"""Rows without any token cannot be answered."""
+"""Rows without any token are refused."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def test_large_files_are_refused_quickly_with_a_short_message(load: Load, text: 
     assert time.process_time() - begin < 90  # PyYAML reads about a megabyte a second
 
 
-def test_a_bound_on_entries_fires_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_on_entries_applies_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continual_petl.streams.stream_file.yaml_nodes.MAX_ENTRIES", 10)
     parsed = parse("".join(f"k{n}: 1\n" for n in range(20)))
     assert "more than 10 entries: is this a data file?" in parsed.problems[0][2]

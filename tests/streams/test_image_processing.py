@@ -1,4 +1,4 @@
-"""Image processing follows the backbone's folder and gives the same numbers everywhere."""
+"""Image processing follows the backbone's preprocessor file and gives the same numbers everywhere."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_disabled_steps_are_skipped(tmp_path: Path) -> None:
 def test_shortest_edge_resize_and_center_crop(tmp_path: Path) -> None:
     settings = {"size": {"shortest_edge": 4}, "do_center_crop": True, "crop_size": 4, "do_normalize": False}
     settings |= {"rescale_factor": 1.0}
-    columns = np.tile(np.repeat([10, 20, 30, 40], 2), (4, 1))  # 4 by 8: not resized, cut
+    columns = np.tile(np.repeat([10, 20, 30, 40], 2), (4, 1))  # 4 by 8: cropped but not resized
     assert _made(tmp_path, settings)([columns])[0, 0].tolist() == [[20, 20, 30, 30]] * 4
     assert _made(tmp_path, settings)([columns.T])[0, 0].T.tolist() == [[20, 20, 30, 30]] * 4
     small = _made(tmp_path, settings | {"size": {"height": 2, "width": 2}})([np.full((2, 2), 9)])[0, 0]
@@ -86,13 +86,13 @@ def test_resizing_matches_pillow(tmp_path: Path) -> None:
     settings = VIT | {"size": {"height": 2, "width": 3}, "do_rescale": False, "do_normalize": False}
     image = np.arange(0, 240, 10).reshape(4, 6)
     found = _made(tmp_path, settings, ViTConfig(image_size=[2, 3]))([image])[0, 0]
-    # Image.fromarray(image).resize((3, 2), BILINEAR) of Pillow 13.0
+    # The result of Image.fromarray(image).resize((3, 2), BILINEAR) in Pillow 13.0.
     assert np.abs(found - [[50, 68, 86], [144, 162, 180]]).max() <= 1
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 50), (50, 40), (7, 100)])
 def test_nearest_resizing_matches_pillow(tmp_path: Path, height: int, width: int) -> None:
-    """Also between two pixels: from 32 to 24, every third new pixel is exactly between two."""
+    """Ties are included: from 32 to 24 pixels, the centre of every third new pixel lies exactly between two old ones."""
     Image = pytest.importorskip("PIL.Image")
     settings = VIT | {"size": {"height": 24, "width": 24}, "resample": 0, "do_rescale": False, "do_normalize": False}
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))

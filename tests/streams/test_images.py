@@ -1,4 +1,4 @@
-"""Images in every format, and invalid ones. Files are read by Pillow, or by a stand-in if it is missing."""
+"""Images in every format, and invalid ones. Only the slow test uses Pillow itself; others use a stand-in."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_equal_pixels_have_equal_keys(height: int, width: int, seed: int) -> Non
 
 
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
-    """Put something in Pillow's place that reads files of grey digits."""
+    """Replace Pillow with a stand-in that reads a text of digits as one row of grey pixels."""
 
     class Image:
         def __init__(self, text: str) -> None:

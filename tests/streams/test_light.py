@@ -1,4 +1,4 @@
-"""Small files are checked without ``datasets``, with the same values as with it."""
+"""Small files are read without ``datasets``, and the values are the same as with it."""
 
 from __future__ import annotations
 

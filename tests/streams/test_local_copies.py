@@ -134,7 +134,7 @@ def test_label_numbers_refer_to_the_copys_or_the_tasks_names(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"task 't', labels: .*labels.json holds .*must be a JSON list of names"):
         check_data(spec, task)
     regression, own = _stream(tmp_path, kind="regression", labels=None)
-    assert check_data(regression, own) is None  # which has no classes, so the file says nothing
+    assert check_data(regression, own) is None  # a regression has no classes, so labels.json is ignored
 
 
 def test_label_file_next_to_a_single_file_copy_is_refused(tmp_path: Path) -> None:

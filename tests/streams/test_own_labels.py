@@ -1,4 +1,4 @@
-"""A task on some of the labels of its data: which rows it has, and what is said about the others."""
+"""A task that uses only some labels of its data: which rows it has, and what is reported about the other rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Prepare = Callable[..., TaskData]
 
 
 def rows(*labels: Any, first: int = 0) -> list[dict[str, Any]]:
-    """Return a row of each label, with its own text."""
+    """Return one row for each label, each with a different text."""
     return [{"text": f"w{first + number} w{number % 7}", "label": label} for number, label in enumerate(labels)]
 
 
 def spec_of(data: Any, **more: Any) -> StreamSpec:
-    """Return a stream of one task on the labels d and b."""
+    """Return a stream with one task, which uses the labels d and b."""
     task = {"name": "t", "kind": "classification", "data": data, "labels": ["d", "b"], "all_labels": ALL, **more}
     return StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": [task]})
 
@@ -49,7 +49,7 @@ def test_rows_of_other_labels_are_left_out_of_every_split_and_counted(prepare: P
     )
 
 
-def test_task_equals_that_of_a_file_with_only_its_rows(prepare: Prepare) -> None:
+def test_rows_of_other_labels_do_not_change_the_task(prepare: Prepare) -> None:
     whole = prepare(spec_of({"train": rows(*"abcd" * 10)}))
     own = [row for row in rows(*"abcd" * 10) if row["label"] in "bd"]
     alone = prepare(spec_of({"train": own}, all_labels=None))
@@ -62,7 +62,7 @@ def test_integers_are_positions_in_all_labels(prepare: Prepare) -> None:
     assert by_number.digests == by_name.digests
 
 
-def test_label_that_is_none_of_all_labels_is_a_mistake(prepare: Prepare) -> None:
+def test_label_missing_from_all_labels_is_a_mistake(prepare: Prepare) -> None:
     with pytest.raises(
         InputError, match=r"row 3: label .x. is unknown\. The classes are those of the list `all_labels`"
     ) as error:
@@ -106,7 +106,7 @@ def test_label_must_be_among_all_labels(tmp_path: Path, prepare: Prepare) -> Non
         prepare(spec_of({"train": rows(*"ab")}, all_labels=str(tmp_path / "all.json")))
 
 
-def test_numbers_of_a_local_copy_are_those_of_its_own_file_of_labels(tmp_path: Path, prepare: Prepare) -> None:
+def test_integers_in_a_local_copy_are_positions_in_its_labels_file(tmp_path: Path, prepare: Prepare) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows(*[0, 1, 2, 3] * 5)))

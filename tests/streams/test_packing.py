@@ -1,4 +1,4 @@
-"""Rows are packed into windows that hold each row once, in an order that can be reproduced."""
+"""Rows are packed into windows, each row exactly once, in a reproducible order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def order_of(lengths: list[int], **more: int) -> Packed:
 
 
 @given(LENGTHS, st.integers(12, 20))
-def test_windows_hold_every_place_once_and_no_two_could_be_one(lengths: list[int], room: int) -> None:
+def test_windows_hold_every_row_once_and_no_two_could_be_merged(lengths: list[int], room: int) -> None:
     falling = np.sort(np.array(lengths))[::-1]
     windows = pack(falling, room)
     assert sorted(np.concatenate(windows).tolist()) == list(range(len(lengths)))

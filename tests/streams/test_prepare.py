@@ -121,7 +121,7 @@ def test_rows_can_be_limited_per_label(tokenizer: PreTrainedTokenizerFast, more:
     assert len(data.train) == more.get("train", 10)
     assert np.bincount(data.train.labels).max() == 5
     assert len(data.validation) == len(TEST)
-    # The rows depend on the seed, not on their order.
+    # Which rows are kept depends on the seed, not on the order of the rows.
     again = _prepare(tokenizer, {"train": TRAIN[::-1], "validation": TEST}, limits=limits)
     other = _prepare(tokenizer, {"train": TRAIN, "validation": TEST}, limits=limits, seed=1)
     assert sorted(_content(data.train)) == sorted(_content(again.train))

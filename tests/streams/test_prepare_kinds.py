@@ -40,7 +40,7 @@ def _prepare(tokenizer: PreTrainedTokenizerFast, kind: Kind, data: Any, **option
 
 
 def _content(rows: TokenisedRows) -> Counter[Any]:
-    """Return what is in the rows, whatever their order."""
+    """Return the content of the rows, regardless of their order."""
     found: list[Any] = []
     for number in range(len(rows)):
         ids, _, label, target = rows.row(number)

@@ -1,4 +1,4 @@
-"""The protocol of a stream: which kinds and labels its tasks may have, and what is said about others."""
+"""The protocol of a stream: which kinds and labels its tasks may have, and the errors for others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=2, unique=True), 
 
 
 def problems(tmp_path: Path, protocol: str, *tasks: str) -> list[str]:
-    """Return the mistakes of a stream of these tasks, without the name of the file."""
+    """Return the mistakes reported for a stream with these tasks, without the name of the file."""
     file = tmp_path / "s.yaml"
     file.write_text(HEAD.format(protocol) + "".join(f"  - {{data: x.csv, {task}}}\n" for task in tasks))
     try:
@@ -30,7 +30,7 @@ def problems(tmp_path: Path, protocol: str, *tasks: str) -> list[str]:
     return []
 
 
-def test_only_the_protocol_task_asks_for_the_right_task() -> None:
+def test_all_protocols_except_task_evaluate_by_label_alone() -> None:
     assert not evaluated_by_label("task")
     assert evaluated_by_label("class")
     assert evaluated_by_label("domain")
@@ -81,7 +81,7 @@ def test_domain_refuses_other_labels_but_not_another_order(tmp_path: Path) -> No
     )
 
 
-def test_unknown_protocol_is_reported_with_those_there_are(tmp_path: Path) -> None:
+def test_unknown_protocol_lists_the_known_ones(tmp_path: Path) -> None:
     (told,) = problems(tmp_path, "clas", "name: a, kind: classification")
     assert told == "3: key protocol: got 'clas' (did you mean 'class'?); allowed: task, class, domain, revisit"
 

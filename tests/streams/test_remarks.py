@@ -39,7 +39,7 @@ def test_source_is_separated_from_target_by_space_or_punctuation(source: str, ta
     for remark in remarks:
         assert f"the first row becomes '0 {source}{target} 0'" in remark
         assert 'templates: {joined: "{source}\\nAnswer:"}} and columns: {source: joined}.' in remark
-    assert not _remarks("seq2seq", _rows(source, target))  # which reads them apart
+    assert not _remarks("seq2seq", _rows(source, target))  # a seq2seq model reads source and target separately
 
 
 def test_long_row_shows_where_source_and_target_meet() -> None:

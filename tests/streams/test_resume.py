@@ -33,7 +33,7 @@ Seen = list[tuple[int, tuple[int, ...]]]
 
 
 class Stop(Exception):
-    """Stands for a kill."""
+    """Stands in for a killed process."""
 
 
 class Recorder(L.LightningModule):
@@ -67,7 +67,7 @@ class Recorder(L.LightningModule):
 
 
 class Interrupt(L.Callback):
-    """Save a checkpoint at the given call of a hook, then stop at once."""
+    """Save a checkpoint when a hook is called for the ``count``-th time, and stop at once."""
 
     def __init__(self, path: Path, *, hook: str, count: int) -> None:
         self.path, self.hook, self.left = path, hook, count
@@ -161,7 +161,7 @@ def test_resumes_after_any_step(tmp_path: Path, step: int) -> None:
     assert parts.weights == whole.weights
     if step % NUM_BATCHES:
         assert parts.validated == whole.validated
-    else:  # Lightning never catches up on the validation of an epoch that was saved before it ended
+    else:  # Lightning skips the validation of an epoch if the checkpoint was saved between its last batch and its validation
         ended = step // NUM_BATCHES - 1
         assert parts.validated == [epoch for epoch in whole.validated if epoch != ended]
 
@@ -180,7 +180,7 @@ def test_resumes_with_gradient_accumulation(tmp_path: Path, step: int) -> None:
     whole = _uninterrupted(accumulate_grad_batches=2)
     parts = _interrupted(tmp_path / "x.ckpt", "on_train_batch_end", step, accumulate_grad_batches=2)
     assert parts.seen == whole.seen
-    if step % 2 == 0:  # a step was just taken: no half-summed gradients to lose
+    if step % 2 == 0:  # the optimizer has just taken a step, so no accumulated gradients are lost
         assert parts.weights == whole.weights
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec..
 
 
 class Recorder(L.LightningModule):
-    """Keeps whole batches; learns one number."""
+    """A model with one parameter that records the batches it sees."""
 
     def __init__(self, save_after: int, path: Path) -> None:
         super().__init__()

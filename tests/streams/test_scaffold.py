@@ -102,7 +102,7 @@ def test_sorted_file_is_sampled_throughout(tmp_path: Path) -> None:
 
 
 class Rows:
-    """What ``datasets`` has of a data set of the Hub."""
+    """Rows of a data set on the Hub, as ``datasets`` returns them."""
 
     def __init__(self, labels: list[int]) -> None:
         names = datasets.ClassLabel(names=["no", "yes"])
@@ -198,7 +198,9 @@ def test_small_data_gets_more_epochs(tmp_path: Path, num_rows: tuple[int, ...], 
         seen = look(str(file))
         tasks.append((seen, guess("rows", profile(seen.table))))
     text = draft("s.yaml", "s", tasks, ".", backbone=choose({"rows": "classification"}, None))
-    assert f"training: {{epochs: {epochs}, batch_size: 32}}\n" in text  # the rate is that of each preset
+    assert (
+        f"training: {{epochs: {epochs}, batch_size: 32}}\n" in text
+    )  # no learning rate, since each preset has its own default
     assert ("    training: {epochs: 20}" in text) == (num_rows == (90_000, 40))
 
 

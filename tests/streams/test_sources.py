@@ -196,7 +196,7 @@ def test_progress_bar_settings_are_restored(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_one_value_of_another_type_does_not_change_the_others(tmp_path: Path) -> None:
-    """``datasets`` then spells every value of the column as JSON: texts in quotation marks, non-ASCII letters escaped."""
+    """``datasets`` encodes every value of such a column as JSON, with quotation marks and escapes; this has to be undone."""
     rows: list[dict[str, Any]] = [
         {"text": 'ünï "x"', "label": ["a", "b"]},
         {"text": 3, "label": ["a", 1]},

@@ -23,7 +23,7 @@ DIVISIONS = st.tuples(st.integers(4, 60), st.integers(2, 30)).filter(lambda nk: 
 
 
 def stream_file(tmp_path: Path, *entries: str, head: str = "") -> Path:
-    """Write a stream of these entries; the first is in line 4."""
+    """Write a stream with these entries, the first in line 4."""
     lines = ["name: s", "backbone: minilm", head or "seed: 1", *(f"tasks: [{{{entry}}}," for entry in entries[:1])]
     file = tmp_path / "s.yaml"
     file.write_text("\n".join([*lines, *(f"  {{{entry}}}," for entry in entries[1:]), "]"]))
@@ -49,7 +49,7 @@ def test_another_seed_is_another_split() -> None:
 
 
 def test_split_is_the_same_on_every_machine() -> None:
-    """A plain restatement: the hash of framed text, as `derive_seed` says, decides the order."""
+    """The labels are sorted by a hash that is computed here as the documentation of `derive_seed` describes."""
     import hashlib
 
     def rank(label: str) -> bytes:
@@ -136,7 +136,7 @@ def test_tasks_of_a_split_differ_too_much_for_domain(tmp_path: Path) -> None:
         load_stream(file)
 
 
-def test_overrides_are_of_the_entry_as_written(tmp_path: Path) -> None:
+def test_overrides_apply_to_the_entry_as_written(tmp_path: Path) -> None:
     file = stream_file(tmp_path, f"{SIX}, split: {{classes_per_task: 2}}")
     spec = load_stream(file, [("tasks.s.split.classes_per_task", "3"), ("tasks.s.training.epochs", "7")])
     assert [task.training.given() for task in spec.tasks] == [{"epochs": 7}] * 2

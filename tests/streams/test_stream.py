@@ -1,4 +1,4 @@
-"""A task stream is the ordered tasks of its specification."""
+"""A task stream is a sequence of the tasks in its specification."""
 
 from __future__ import annotations
 

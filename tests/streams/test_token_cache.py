@@ -37,7 +37,7 @@ def cache(tmp_path: Path) -> CacheFiles:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each call of the tokenizer."""
+    """Return a list to which each call of the tokenizer appends its number of rows."""
     seen: list[int] = []
     real = tokenizer_calls.encode
 
@@ -97,7 +97,7 @@ def test_cache_key_has_everything_that_affects_tokens(cache: CacheFiles) -> None
         return len(list(cache.folder.iterdir()))
 
     _encode(tokenizer, cache)
-    tokenizer("a text", truncation=True, max_length=3, padding="max_length")  # leaves its settings behind
+    tokenizer("a text", truncation=True, max_length=3, padding="max_length")  # changes the state of the tokenizer
     _encode(tokenizer, cache)
     _encode(make_tokenizer(), cache)
     assert number() == 1
@@ -153,11 +153,11 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "an id beyond the vocabulary": {"ids": _with(17, 10**6)},
     "an id below zero": {"ids": _with(17, -1)},
     "other tokens": {"ids": lambda ids: np.roll(ids, 1)},
-    "offsets that go back": {"offsets": _with(3, 0)},
-    "offsets that do not begin": {"offsets": _with(0, 1)},
+    "offsets that decrease": {"offsets": _with(3, 0)},
+    "offsets that do not begin at zero": {"offsets": _with(0, 1)},
     "offsets beyond the end": {"offsets": _with(-1, 10**9)},
     "fewer rows": {"offsets": lambda offsets: offsets[:-1]},
-    "fewer cuts": {"cut": lambda cut: cut[:-1]},
+    "fewer truncation flags": {"cut": lambda cut: cut[:-1]},
     "types below zero": {"types": _with(0, -1)},
     "fewer types": {"types": lambda types: types[:-1]},
     "another dtype": {"ids": lambda ids: ids.astype(np.int64)},

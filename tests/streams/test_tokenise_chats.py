@@ -1,6 +1,7 @@
-"""Conversations become the tokens and labels that TRL trains on, or are refused; what is too long loses its oldest turns.
+"""Conversations become the tokens and labels that TRL trains on, or are refused; too long ones lose their oldest turns.
 
-The oracles restate TRL 0.24.0: ``tokenize_fn`` and ``DataCollatorForLanguageModeling`` in ``trl/trainer/sft_trainer.py``.
+The functions ``trl_*`` restate ``tokenize_fn`` and ``DataCollatorForLanguageModeling`` in ``trl/trainer/sft_trainer.py`` of
+TRL 0.24.0.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ CHATML_WITH_BREAK = CHATML_PLAIN.replace(
     "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}",
     "{{ '\\n' }}{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}",
 ).replace("{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' %}{% generation %}")
-"""ChatML whose marks enclose the line break after an answer, which prefixes count as part of it."""
+"""ChatML with marks that include the line break after an answer, which also counts as learned if there are no marks."""
 THINKING = CHATML_PLAIN.replace(
     "{% if message['role'] == 'assistant' %}{{ message['content']",
     "{% if message['role'] == 'assistant' %}{{ ('<think></think>' if loop.last else '') + message['content']",
 )
-"""Like Qwen3's: only the last answer is written with its thoughts."""
+"""Like the template of Qwen3, which writes the thoughts of the last answer only."""
 
 
 def labelled(rows: TokenisedRows) -> tuple[list[int], list[int]]:
@@ -43,7 +44,7 @@ def labelled(rows: TokenisedRows) -> tuple[list[int], list[int]]:
 
 
 def trl_labels(messages: list[Message], template: str) -> tuple[list[int], list[int]]:
-    """TRL with assistant_only_loss."""
+    """Return the ids and labels of TRL with assistant_only_loss."""
     out = CHAT_TOKENIZER.apply_chat_template(
         messages, chat_template=template, return_dict=True, tokenize=True, return_assistant_tokens_mask=True
     )
@@ -52,7 +53,7 @@ def trl_labels(messages: list[Message], template: str) -> tuple[list[int], list[
 
 
 def trl_completion(messages: list[Message], template: str) -> tuple[list[int], list[int]]:
-    """TRL on a prompt and a completion, the last message."""
+    """Return the ids and labels of TRL for a prompt and a completion, which is the last message."""
     options: dict[str, Any] = {"chat_template": template, "tokenize": True, "return_dict": True}
     prompt = CHAT_TOKENIZER.apply_chat_template(messages[:-1], add_generation_prompt=True, **options)["input_ids"]
     ids = CHAT_TOKENIZER.apply_chat_template(messages, **options)["input_ids"]
@@ -60,7 +61,7 @@ def trl_completion(messages: list[Message], template: str) -> tuple[list[int], l
 
 
 def begins_answer(messages: list[Message], template: str) -> bool:
-    """Whether TRL would not warn of a "Mismatch between tokenized prompt and the start of tokenized prompt+completion"."""
+    """Return whether the tokens of the prompt begin those of the conversation; if not, TRL warns of a "Mismatch"."""
     options: dict[str, Any] = {"chat_template": template, "tokenize": True, "return_dict": True}
     prompt = CHAT_TOKENIZER.apply_chat_template(messages[:-1], add_generation_prompt=True, **options)["input_ids"]
     whole = CHAT_TOKENIZER.apply_chat_template(messages, **options)["input_ids"]
@@ -88,7 +89,7 @@ def check_equal(messages: list[Message], chat: ResolvedChat, theirs: tuple[list[
         return
     ids, labels = labelled(encoded(messages, chat, max_target_length=2000))
     if not exact[-1]:
-        # TRL warns and trains on a token that prediction never sees; here source and answer are tokens of their own.
+        # TRL warns, and trains on a token that never occurs in prediction; here, source and answer are tokenised separately.
         source = tokenise_chats([messages[:-1]], None, CHAT_TOKENIZER, 4000, chat=chat, max_target_length=2000)
         assert ids[: len(source.ids)] == source.ids.tolist()
         assert CHAT_TOKENIZER.decode(theirs[0]).startswith(CHAT_TOKENIZER.decode(ids))

@@ -19,7 +19,7 @@ from continual_petl.streams.encoding.tokenise import tokenise_words
 
 
 def _pieces(special: bool = True) -> PreTrainedTokenizerFast:
-    """Every letter is a separate token; accents and invisible characters vanish."""
+    """Return a tokenizer that makes each letter a token and drops underscores, as others drop invisible characters."""
     letters = {letter: number for number, letter in enumerate(["[UNK]", "[CLS]", "[SEP]", *"abc", "##a", "##b", "##c"])}
     backend = Tokenizer(WordPiece(letters, unk_token="[UNK]"))
     backend.normalizer = normalizers.Replace("_", "")

@@ -164,7 +164,7 @@ def test_example_stream_roundtrips(tmp_path: Path) -> None:
     dumped = dump_stream(stream)
     assert load_stream(_write(tmp_path / "elsewhere.yaml", dumped)) == stream
     assert dump_stream(load_stream(tmp_path / "elsewhere.yaml")) == dumped
-    assert yaml.safe_load(dumped)["training"]["learning_rate"] == 1e-3, "other readers see the same"
+    assert yaml.safe_load(dumped)["training"]["learning_rate"] == 1e-3, "other YAML readers must read the same number"
 
 
 def test_values_without_yaml_representation_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The JSON Schema agrees with the models."""
+"""The JSON Schema agrees with the pydantic models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import json_schema
 
-# It has no types; imported this way it needs none.
+# jsonschema has no type hints; a type checker does not ask for any if it is imported this way.
 JSONSCHEMA: Any = importlib.import_module("jsonschema")
 TASK = {"name": "a", "kind": "classification", "data": "a.csv"}
 
@@ -70,7 +70,7 @@ def test_schema_refuses_what_the_models_refuse(more: dict[str, Any]) -> None:
 def test_every_key_is_described_and_presets_are_listed() -> None:
     schema = json_schema()
     assert schema["$defs"]["BankChoice"]["anyOf"][0]["enum"] == list(PRESETS)
-    # Fusion needs more than its name.
+    # The name of fusion alone is not a bank: it also needs the tasks to fuse.
     properties = schema["$defs"]["BankChoice"]["anyOf"][1]["properties"]
     assert properties["preset"]["anyOf"][0]["enum"] == [*PRESETS, FUSION]
     for name, definition in [("stream", schema), *schema["$defs"].items()]:
