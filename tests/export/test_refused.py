@@ -233,7 +233,7 @@ def test_failed_check_leaves_nothing_behind(
 @settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(task=st.sampled_from(["own", "mean", "far"]), format=st.sampled_from(["merged", "peft"]))
 def test_exporting_changes_no_byte_of_the_run(run_folder: Path, task: str, format: str) -> None:
-    """Also if the export is refused; and an export leaves nothing but its folder."""
+    """The run is also unchanged if the export is refused; an export leaves nothing but its folder."""
     before = files_of(run_folder)
     run = Run(run_folder)
     with tempfile.TemporaryDirectory() as place:

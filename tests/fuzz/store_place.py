@@ -34,7 +34,7 @@ class Place:
         self.session: Session = forget(run, "gone").session
         self.run = run
         self.files = {name: (run / name).read_bytes() for name in (*FILES.values(), BANK, PROBE)}
-        # The first verification takes longest, so it is done here.
+        # Verifying the whole run is slow, so it is done only once.
         assert all(check.ok for check in Run(run, session=self.session).verify())
 
     def put(self, name: str, content: bytes) -> Path:
