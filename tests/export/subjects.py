@@ -1,4 +1,4 @@
-"""Tasks to export: tiny backbones on disk, banks with random values, rows that no certificate holds."""
+"""Tasks to export, with tiny backbones and random banks, and inputs that are not in their certificates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = ("x", "y", "z")
 
 
 def subject_of(folder: Path, kind: str, choice: Any, pooling: str | None = None) -> Subject:
-    """Return a task on the backbone in a folder, with a bank whose values are all random."""
+    """Return a task on the backbone in a folder, with a bank whose parameters are all changed by random noise."""
     backbone = load_backbone(str(folder), pooling=pooling)  # type: ignore[arg-type]
     settings = {"name": str(folder)} | ({} if pooling is None else {"pooling": pooling})
     choice = small(choice) if isinstance(choice, str) else choice
@@ -52,7 +52,7 @@ TEXTS = [" ".join(WORDS[20:27]), " ".join(WORDS[3:6]), WORDS[50]]
 
 
 def inputs_of(subject: Subject) -> dict[str, Tensor]:
-    """Return some texts as the exported tokenizer makes them tokens, or some images."""
+    """Return a batch of texts, encoded with the task's tokenizer, or a batch of images if it has none."""
     if subject.tokenizer is None:
         return {"pixel_values": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))}
     rows = dict(subject.tokenizer(TEXTS, padding=True, return_tensors="pt"))
@@ -61,7 +61,7 @@ def inputs_of(subject: Subject) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def answers_of(subject: Subject, inputs: dict[str, Tensor]) -> Tensor:
-    """Return the bank's outputs, zero where there is no token if every token has some."""
+    """Return the bank's outputs; if there are outputs for each token, those at padding are zero."""
     batch = dict(inputs)
     if subject.plan.kind in GENERATIVE:
         batch["labels"] = inputs["input_ids"]
@@ -69,5 +69,5 @@ def answers_of(subject: Subject, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def masked(outputs: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-    """Return outputs (B, C), or (B, W, C) with zeros where there is no token."""
+    """Return outputs (B, C) unchanged, and outputs (B, W, C) with zeros at padding."""
     return outputs * inputs["attention_mask"].unsqueeze(-1) if outputs.ndim == 3 else outputs

@@ -1,4 +1,4 @@
-"""An exported adapter, loaded by `adapters` 1.3 in an environment of its own, gives the answers of the bank."""
+"""An exported adapter gives the bank's outputs when `adapters` 1.3 loads it, in a separate environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from continual_petl.heads.kinds import GENERATIVE
 from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject_of
 
 PYTHON = "CONTINUAL_PETL_ADAPTERS_PYTHON"
-"""The interpreter of an environment with adapters 1.3.0, which needs transformers 4.57; see tests/golden/make_golden.py."""
+"""Variable with the path of an interpreter that has adapters 1.3.0 and transformers 4.57; see tests/golden/make_golden.py."""
 SIX = ("bert", "roberta", "distilbert", "bart", "t5", "gpt2")
 
 
@@ -62,7 +62,7 @@ CASES += [("bert", "prefix"), ("bert", TWO_KINDS), ("bart", TWO_KINDS)]
 CASES += [(f, "mam_flat") for f in ("bert", "distilbert", "bart")] + [(f, UNIPELT) for f in ("bert", "bart", "gpt2")]
 _REVERSED = {"modifications": ALL_THREE["modifications"][::-1]}
 OTHERWISE: list[tuple[str, Any]] = [("bart", _GATED), ("gpt2", _REVERSED)]
-"""Banks that are stored in another order or way there, so that they do not come back bit for bit."""
+"""Banks that `adapters` stores in another order or form, so that an import does not restore them bit for bit."""
 HEADS: list[tuple[str, str, str | None]] = [
     *(
         ("bert", kind, pooling)
@@ -73,7 +73,7 @@ HEADS: list[tuple[str, str, str | None]] = [
     *((family, "token-classification", None) for family in ("bert", "distilbert", "gpt2")),
     ("bart", "classification", "last"),
 ]
-"""Families, kinds and poolings whose head `adapters` has a class for."""
+"""Families, kinds and poolings for whose heads `adapters` has a class."""
 
 
 @pytest.mark.parametrize(("family", "choice"), CASES + OTHERWISE, ids=str)
@@ -86,7 +86,7 @@ def test_files_compute_what_the_bank_computes(
 
 
 @pytest.mark.parametrize(("family", "kind", "pooling"), HEADS)
-def test_head_is_one_of_adapters_where_that_computes_the_same(
+def test_head_is_stored_in_the_format_of_adapters_if_a_class_fits(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, pooling: str | None
 ) -> None:
     assert write_adapters(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path) <= 1e-5
@@ -95,9 +95,9 @@ def test_head_is_one_of_adapters_where_that_computes_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with adapters 1.3.0")
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} is not set to an interpreter with adapters 1.3.0")
 def test_adapters_itself_agrees(backbone_folder: Folder, tmp_path: Path) -> None:
-    """All cases in one process of that environment, by the lines of their README.md."""
+    """Run the code in the README.md of every case, all in one process of the environment with adapters."""
     cases: list[tuple[str, Any, str, str | None]] = [(*case, "classification", None) for case in CASES + OTHERWISE]
     cases += [
         ("t5", HOULSBY, "seq2seq", None),
@@ -174,7 +174,7 @@ def test_what_adapters_lacks_is_refused(
         write_adapters(subject_of(backbone_folder(family), "classification", choice), tmp_path)
 
 
-def test_wrong_size_or_factor_is_noticed(
+def test_wrong_size_or_activation_is_detected(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", HOULSBY)

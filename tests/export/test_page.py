@@ -1,4 +1,4 @@
-"""The table of docs/how-to/export.md says of every preset what an export does."""
+"""The tables in docs/how-to/export.md are correct for every preset, family and pooling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.export.subjects import Folder, subject_of
 
 
 def rows_of(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading."""
+    """Return the rows of the table below a heading, each as a list of cells."""
     text = Path(ROOT / "docs/how-to/export.md").read_text("utf-8").split(f"## {heading}\n")[1]
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]][: len(lines)]

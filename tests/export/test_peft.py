@@ -1,4 +1,4 @@
-"""An exported adapter, loaded by peft onto the plain backbone, gives the answers of the bank."""
+"""An exported adapter gives the bank's outputs when peft loads it onto the original backbone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.export.subjects import TEXTS, Folder, answers_of, inputs_of, masked, 
 from tests.tiny import FAMILIES, TEXT_FAMILIES
 from tests.usual import few, walk
 
-# peft 0.21 asks transformers 5 for a property under its old name, and warns of every type of module but linear ones.
+# peft 0.21 reads a property that transformers 5 has deprecated, and warns about every layer that is not linear.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning"),
@@ -29,7 +29,11 @@ pytestmark = [
 
 @torch.no_grad()
 def compare(subject: Subject, to: Path) -> dict[str, Any]:
-    """Export, run the lines of README.md on rows that the export never saw, and compare; return peft's configuration."""
+    """Export, run the code in README.md on inputs that the export did not use, and compare the outputs.
+
+    Returns:
+        The content of adapter_config.json.
+    """
     to.mkdir(exist_ok=True)
     assert write_peft(subject, to) <= 1e-5
     text = (to / "README.md").read_text("utf-8")
@@ -57,7 +61,7 @@ def compare(subject: Subject, to: Path) -> dict[str, Any]:
 
 
 def saved_again_is_the_same(model: Any, folder: Path) -> None:
-    """Peft is the oracle of names and values in both files."""
+    """Assert that both files agree with those that peft saves: names, tensors and settings."""
     model.save_pretrained(folder / "again")
     ours, theirs = (load_file(path / "adapter_model.safetensors") for path in (folder, folder / "again"))
     assert ours.keys() == theirs.keys()
@@ -100,7 +104,7 @@ CASES = [(f, c) for f in FAMILIES for c in CHOICES]
 
 
 def marked(cases: list[tuple[str, Any]]) -> list[Any]:
-    """Return the cases: all for BERT, and one of each kind for the others of `SOME`."""
+    """Return the cases, and mark as slow all but those of BERT and every third one of the other families in `SOME`."""
     kept = [(f, c) for n, f in enumerate(SOME) for m, c in enumerate(CHOICES) if f == "bert" or (n + m) % 3 == 0]
     return [case if case in kept else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
@@ -136,7 +140,7 @@ VIRTUAL += [("t5", "seq2seq"), ("mt5", "seq2seq"), ("llama", "causal-lm"), ("lla
 
 @pytest.mark.parametrize(("family", "kind"), walk(VIRTUAL, ("t5", "llama", "modernbert")))
 @pytest.mark.parametrize("preset", few(["prompt", "p_tuning"]))
-def test_prompt_where_only_distances_count(
+def test_prompt_on_a_model_with_relative_positions(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset: str
 ) -> None:
     assert compare(subject_of(backbone_folder(family), kind, preset), tmp_path)["num_virtual_tokens"] == 3
@@ -144,7 +148,7 @@ def test_prompt_where_only_distances_count(
 
 @pytest.mark.parametrize(("family", "kind"), walk([v for v in VIRTUAL if v[0] in {"llama", "qwen2", "qwen3"}]))
 @pytest.mark.parametrize("preset", few(["prefix_flat", "prefix"]))
-def test_rotated_prefix_of_a_decoder(
+def test_prefix_of_a_decoder_with_rotary_positions(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset: str
 ) -> None:
     assert compare(subject_of(backbone_folder(family), kind, preset), tmp_path)["peft_type"] == "PREFIX_TUNING"
@@ -164,7 +168,7 @@ def test_rotated_prefix_of_a_decoder(
         ("vit", "image-classification", "mean", "FEATURE_EXTRACTION", None),
     ],
 )
-def test_head_is_where_the_class_has_it(
+def test_head_is_in_the_adapter_or_in_a_file_of_its_own(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, pooling: str | None, task_type: str, saved: Any
 ) -> None:
     config = compare(subject_of(backbone_folder(family), kind, "lora", pooling), tmp_path)
@@ -193,5 +197,5 @@ def test_upper_layers_are_named_one_by_one(backbone_folder: Folder, tmp_path: Pa
 
 
 @pytest.mark.parametrize("family", walk(("bert", "gpt2", "deberta")))
-def test_low_rank_beside_decomposed(backbone_folder: Folder, tmp_path: Path, family: str) -> None:
+def test_lora_and_dora_in_one_bank(backbone_folder: Folder, tmp_path: Path, family: str) -> None:
     assert compare(subject_of(backbone_folder(family), "classification", MIXED), tmp_path)["use_dora"]

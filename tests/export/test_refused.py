@@ -1,4 +1,4 @@
-"""Every guard of an export fires, says what to do, and leaves nothing behind."""
+"""What cannot be exported is refused with a message that says what to do, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BANK = {"preset": "lora", "rank": 2}
 
 @pytest.fixture(scope="module")
 def run_folder(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with a task whose head is BERT's own, one whose is not, and one that no format can express."""
+    """Return a run of three tasks: one pools like BERT's class, one does not, and no format can express the bank of one."""
     name = str(backbone_folder("bert"))
     tasks = [task("own", pooling="pooler"), task("mean", pooling="mean"), task("far", bank=small("houlsby"))]
     folder = tmp_path_factory.mktemp("exports") / "run"
@@ -41,7 +41,7 @@ def run_folder(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Return the digest of every file."""
+    """Return the digest of every file in a folder."""
     return {str(path.relative_to(folder)): file_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
@@ -224,7 +224,7 @@ def test_failed_check_leaves_nothing_behind(
     else:
         monkeypatch.setattr(
             "continual_petl.export.subject._rules",
-            lambda tokenizer: id(tokenizer),  # no two are alike
+            lambda tokenizer: id(tokenizer),  # different for every tokenizer
         )
     run = Run(run_folder)
     before = files_of(run_folder)
@@ -237,7 +237,7 @@ def test_failed_check_leaves_nothing_behind(
 @settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(task=st.sampled_from(["own", "mean", "far"]), format=st.sampled_from(["merged", "peft"]))
 def test_exporting_changes_no_byte_of_the_run(run_folder: Path, task: str, format: str) -> None:
-    """Whether it is refused or not; and nothing is left beside a folder that was written."""
+    """The run is also unchanged if the export is refused; an export leaves nothing but its folder."""
     before = files_of(run_folder)
     run = Run(run_folder)
     with tempfile.TemporaryDirectory() as place:
@@ -262,7 +262,7 @@ def test_tolerance_is_relative_to_large_outputs(backbone_folder: Folder) -> None
         right = replay(subject.backbone, subject.bank, subject.plan.pooling, subject.probe)
         return lambda inputs: right + by
 
-    # A fresh bank changes next to nothing, so only rounding is allowed.
+    # This bank hardly changes the outputs, so only rounding is allowed.
     assert check_outputs(subject, off(5e-5)) == pytest.approx(5e-7, rel=0.2)
     with pytest.raises(ExportError, match="allowed: 1e-06"):
         check_outputs(subject, off(5e-4))

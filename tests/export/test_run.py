@@ -1,4 +1,4 @@
-"""The methods of a run: a module, a function, a table; and exports of what was really learned."""
+"""`Run.model`, `Run.pipeline` and `Run.to_frame`, and exports of tasks that were actually learned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = [" ".join(WORDS[number : number + 5]) for number in range(0, 40, 5)]
 
 @pytest.fixture(scope="module")
 def folders(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return run folders: classes with a shared bank, one task in bfloat16, a tagger, and a T5."""
+    """Return three run folders: classifiers with a shared bank, a classifier and a tagger in bfloat16, and a T5."""
     place = tmp_path_factory.mktemp("runs")
     bert, t5 = backbone_folder("bert"), backbone_folder("t5")
     named: dict[str, Any] = {"backbone": {"name": str(bert)}, "bank": {"preset": "lora", "rank": 2}}
@@ -112,7 +112,7 @@ def test_task_must_be_learned(folders: dict[str, Path], method: str) -> None:
 
 
 def test_same_tensors_and_notes_give_the_same_bytes(tmp_path: Path) -> None:
-    """Safetensors itself writes its metadata in a random order, and an unchanged export would be uploaded again."""
+    """Safetensors itself writes metadata in a random order, so an unchanged export would be uploaded again."""
     notes = {"kind": "classification", "pooling": "mean", "labels": '["né", "yes"]'}
     written = set()
     for number in range(20):

@@ -1,7 +1,7 @@
-"""What vLLM requires of a LoRA adapter, checked on exported ones by a reader that follows vLLM's source; vLLM is not run.
+"""Exported LoRA adapters meet vLLM's requirements; vLLM is not run, but a reader that follows its source checks them.
 
-The oracle is vllm-project/vllm: ``PEFTHelper`` of ``vllm/lora/peft_helper.py`` (required fields, refused features, one factor
-``lora_alpha / r`` for all modules), ``parse_fine_tuned_lora_name`` of ``vllm/lora/utils.py`` (names of tensors),
+The source is vllm-project/vllm: ``PEFTHelper`` of ``vllm/lora/peft_helper.py`` (required fields, refused features, one
+factor ``lora_alpha / r`` for all modules), ``parse_fine_tuned_lora_name`` of ``vllm/lora/utils.py`` (names of tensors),
 ``LoRAModel.from_local_checkpoint`` of ``vllm/lora/lora_model.py`` (the file, and the modules that may be in it), and
 ``MaxLoRARanks`` of ``vllm/config/lora.py`` (ranks up to 512).
 """
@@ -23,19 +23,19 @@ from tests.export.subjects import Folder, answers_of, inputs_of, masked, subject
 from tests.small import small
 
 MODULES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"}
-"""Modules of Llama, Qwen2 and Qwen3 that vLLM expects in an adapter; packed ones (qkv_proj, gate_up_proj) by their parts."""
+"""Modules of Llama, Qwen2 and Qwen3 that vLLM accepts in an adapter; for qkv_proj and gate_up_proj, these are their parts."""
 MAX_RANK = 512
 SITES = ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
 
 
 def lora(*changes: tuple[str, int, float]) -> dict[str, Any]:
-    """Return a bank of low-rank changes: site, rank and factor of each."""
+    """Return a bank of low-rank modifications, each given by its site, rank and scale."""
     row = {"form": "lowrank", "insertion": "parallel", "composition": "scaled"}
     return {"modifications": [row | {"modifies": s, "rank": r, "scale": f} for s, r, f in changes]}
 
 
 def read_as_vllm(folder: Path) -> dict[str, Tensor]:
-    """Return by module what vLLM would add to its weight; raise ValueError where vLLM refuses the adapter."""
+    """Return what vLLM would add to the weight of each module; raise ValueError if vLLM would refuse the adapter."""
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
     if missing := {"r", "lora_alpha", "target_modules"} - config.keys():
         raise ValueError(f"missing fields {missing}")
@@ -59,7 +59,7 @@ def read_as_vllm(folder: Path) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def difference(folder: Path, choice: Any, to: Path) -> float:
-    """Export a bank, and return how far the model is from the bank with what vLLM reads added to its weights."""
+    """Export a bank, add what vLLM reads to the model's weights, and return the largest difference from the bank's logits."""
     subject = subject_of(folder, "causal-lm", choice)
     to.mkdir(exist_ok=True)
     write_peft(subject, to)
@@ -82,7 +82,7 @@ def difference(folder: Path, choice: Any, to: Path) -> float:
     ids=["q and v", "every layer, two ranks"],
 )
 def test_vllm_reads_the_bank_from_an_adapter(backbone_folder: Folder, tmp_path: Path, family: str, choice: Any) -> None:
-    """Ranks may differ between modules: the rank of a module is that of its tensors, and the factor is the same for all."""
+    """Ranks may differ between modules, since vLLM takes them from the tensors; the scale is the same for all."""
     assert difference(backbone_folder(family), choice, tmp_path) < 1e-5
     text = (tmp_path / "README.md").read_text("utf-8")
     assert "vLLM" not in text

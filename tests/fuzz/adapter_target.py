@@ -1,4 +1,4 @@
-"""The folder of an adapter as a fuzz target: adapter_config.json, a line end of zeros, then adapter_model.safetensors."""
+"""An adapter's folder as a fuzz target; an input is adapter_config.json, a separator, and adapter_model.safetensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONFIG: dict[str, Any] = {"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 2, 
 _CONFIG |= {"target_modules": ["query"], "modules_to_save": ["classifier"], "rank_pattern": {}, "use_dora": False}
 
 
-# LoRA that is beside a head of adapters.
+# The LoRA to which heads in the format of `adapters` belong.
 _HUB: dict[str, Any] = {"model_type": "bert", "name": "x", "model_name": "b"}
 _HUB |= {"config": {"architecture": "lora", "r": 1, "alpha": 1, "attn_matrices": ["q"], "leave_out": [1]}}
 _LORA = {
@@ -50,7 +50,7 @@ def _backbone() -> Backbone:
 
 
 def _seeds() -> list[bytes]:
-    """Return LoRA, factors and a LayerNorm, each with a head."""
+    """Return adapters in the formats of peft (with a head) and of `adapters`, and a head of `adapters`."""
     head = {
         "base_model.model.classifier.weight": torch.zeros(2, 16),
         "base_model.model.classifier.bias": torch.zeros(2),
@@ -93,7 +93,7 @@ def _head() -> bytes:
 
 
 def _beside(folder: Path, config: bytes, tensors: bytes) -> None:
-    """Write the files as the head of an adapter."""
+    """Write the two files as the head of an adapter in the format of `adapters`."""
     (folder / HEAD).unlink()
     (folder / hub_files.PICKLE).unlink(missing_ok=True)
     (folder / CONFIG).write_text(json.dumps(_HUB), encoding="utf-8")
@@ -103,13 +103,13 @@ def _beside(folder: Path, config: bytes, tensors: bytes) -> None:
 
 
 def _check(data: bytes) -> None:
-    """Read the two files, and translate what is in them."""
+    """Read the two files, and translate them to a bank and a head."""
     config, _, tensors = data.partition(_BETWEEN)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / CONFIG).write_bytes(config)
         (Path(folder) / peft_files.TENSORS).write_bytes(tensors)
         for name in (hub_files.TENSORS, hub_files.PICKLE):
-            # Read as one of the two, as the first byte decides.
+            # The first bytes decide in which of the two formats it is read.
             if (name == hub_files.TENSORS) == (not tensors.startswith(b"PK")):
                 (Path(folder) / name).write_bytes(tensors)
         (Path(folder) / HEAD).write_bytes(_head())

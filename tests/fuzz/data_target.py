@@ -1,7 +1,7 @@
-"""Data files as a fuzz target: read for training and for `predict`, whatever their bytes are.
+"""Data files as a fuzz target: arbitrary bytes, read for training and for `predict`.
 
-The first line of an input is the name of the file, which says its format; what follows it is the file. Most mutations of a
-compressed file only damage it, so after a name that begins with ``packed-`` comes content that is compressed here.
+The first line of an input is the name of the file, which implies its format; the rest is its content. Most mutations of a
+compressed file only damage it, so if the name begins with ``packed-``, the content is compressed after the mutation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.com
 
 
 def check_data_file(data: bytes) -> None:
-    """Read a file both ways; what was read keeps to the limits."""
+    """Read a file both ways; rows are within the limits, and errors are short and name the file."""
     first, _, content = data.partition(b"\n")
     name = first.decode("latin-1")
     if name not in NAMES:
@@ -71,7 +71,7 @@ def _predict(path: Path) -> None:
 
 
 def data_files() -> list[bytes]:
-    """Return files of each format, sound ones and such as strangers send."""
+    """Return files of each format, some of them malformed."""
     few = ROWS[:4]
     text, lines = csv_text(few), json_lines(few)
     files = {
@@ -111,7 +111,7 @@ def data_files() -> list[bytes]:
 
 
 def data_tokens() -> list[bytes]:
-    """Return pieces that mean something in one of the formats."""
+    """Return fragments that have a meaning in one of the formats."""
     marks = [
         b'"',
         b'""',

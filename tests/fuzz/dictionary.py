@@ -1,4 +1,4 @@
-"""Pieces of YAML, JSON and of the stream's schema, and values that often break readers."""
+"""Fragments of YAML, of JSON and of the stream schema, and values that often break readers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ YAML = (
 
 
 def schema_words() -> list[str]:
-    """Return every key and every fixed value of the schema of streams."""
+    """Return every key and every fixed value in the stream schema."""
     words: dict[str, None] = dict.fromkeys(
         (*PRESETS, *METRICS, *(name for names in METRICS.values() for name in names))
     )
@@ -173,7 +173,7 @@ def _collect(node: object, words: dict[str, None]) -> None:
 
 
 def yaml_tokens() -> list[bytes]:
-    """Return pieces of stream files."""
+    """Return fragments of stream files."""
     words = schema_words()
     pairs = [f"\n{word}: " for word in words]
     texts = (*words, *pairs, *ODD_NUMBERS, *ODD_TEXTS)
@@ -181,7 +181,7 @@ def yaml_tokens() -> list[bytes]:
 
 
 def override_tokens() -> list[bytes]:
-    """Return pieces of overrides: dotted keys and their values."""
+    """Return fragments of overrides: dotted keys and their values."""
     keys = [f"{above}{word}" for word in schema_words() for above in ("", "--", "tasks.a.", "training.", ".")]
     more = [
         "--",
@@ -199,7 +199,7 @@ def override_tokens() -> list[bytes]:
 
 
 def json_tokens() -> list[bytes]:
-    """Return pieces of JSON files of labels."""
+    """Return fragments of JSON files."""
     signs = (
         "[",
         "]",

@@ -1,6 +1,6 @@
-"""Streams from a grammar: valid keys of the schema, sometimes with values of a wrong type.
+"""Streams generated from the schema: mostly valid keys, sometimes with values of a wrong type.
 
-Draws come from a `Random`, which may be Hypothesis's own: then it can shrink what it finds.
+Draws come from a `Random`, which may be Hypothesis's own, so that Hypothesis can shrink its findings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLAIN = ("a", "b", "text", "label", "x.csv", "data/train.jsonl", "minilm", "yes
 
 
 def document(draw: Random, name: str = "StreamSpec") -> bytes:
-    """Return a file of one stream, or of another definition of the schema, in one of the styles of YAML."""
+    """Return a file with a stream, or another definition of the schema, in one of YAML's styles or as JSON."""
     wrong = draw.choice((0.0, 0.0, 0.02, 0.2))
     many = draw.choice((0.05, 0.1, 0.3, 0.9))
     tree = value(node_of(name), draw, wrong, many)
@@ -89,7 +89,7 @@ def _mapping(option: Schema, draw: Random, wrong: float, many: float, depth: int
 
 
 def _special(key: str, draw: Random) -> Any:
-    """Return what random values would seldom hit: names that differ, banks and metrics that exist."""
+    """Return a value that random draws would seldom hit, such as an existing preset; None for most keys."""
     if draw.random() < 0.2:
         return None
     if key == "name":
@@ -100,7 +100,7 @@ def _special(key: str, draw: Random) -> Any:
 
 
 def odd(draw: Random, depth: int = 0) -> Any:
-    """Return a value that seldom fits: boundary numbers, texts with a twist, nested lists and mappings."""
+    """Return a value that is seldom valid: a boundary number, an unusual text, or nested lists and mappings."""
     match draw.randrange(10):
         case 0 | 1:
             return draw.choice(ODD_TEXTS)

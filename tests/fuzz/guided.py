@@ -1,7 +1,7 @@
 """``python -m tests.fuzz.guided TARGET FOLDER [options of libFuzzer]``: coverage-guided fuzzing.
 
-Needs Atheris (https://github.com/google/atheris, 3.0 has wheels for Python 3.11), which nothing else here does: ``pip
-install atheris``. Useful options: ``-max_total_time=600 -max_len=4096 -seed=1``. FOLDER gets a file for each finding and
+Needs Atheris (https://github.com/google/atheris, 3.0 has wheels for Python 3.11): ``pip install atheris``. Nothing
+else here uses it. Useful options: ``-max_total_time=600 -max_len=4096 -seed=1``. FOLDER gets a file for each finding and
 keeps the inputs that reached new lines; the fuzzer continues after a finding, and reports every error once.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 
 
 def _dictionary(tokens: list[bytes], path: Path) -> None:
-    """Write pieces of the language as libFuzzer reads them."""
+    """Write fragments of the language as a dictionary for libFuzzer."""
     lines = {'"' + "".join(f"\\x{byte:02x}" for byte in token) + '"' for token in tokens if 0 < len(token) <= 60}
     path.write_text("\n".join(sorted(lines)) + "\n", encoding="ascii")
 
 
 def main(argv: list[str]) -> None:
-    """Run until an option of libFuzzer ends it."""
+    """Fuzz a target until it is stopped, for instance by one of libFuzzer's limits."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["continual_petl.streams", "continual_petl.banks.config.layers", "yaml"]):
         importlib.import_module("continual_petl.streams.stream_file.yaml_file")

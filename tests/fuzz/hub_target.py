@@ -1,4 +1,4 @@
-"""What a repository on the Hub lists, and addresses, as a fuzz target: only files of a run get in, at places in the run."""
+"""Addresses, file lists and model cards of the Hub as a fuzz target: only a run's files are accepted, at paths inside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEED = {
 
 
 def _check(data: bytes) -> None:
-    """Read an address, a listing and a card; what is kept has a known name and no way out of the folder."""
+    """Read an address, a file list and a card; accepted paths have a known name and stay inside the folder."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Conversations as a fuzz target: a JSON value, as in the column of messages, becomes tokens and labels, or is refused."""
+"""Conversations as a fuzz target: a JSON value, as in a column of messages, becomes tokens and targets, or is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _setting() -> tuple[Any, tuple[ResolvedChat, ...]]:
 
 
 def check_messages(data: bytes) -> None:
-    """Read a value for training and for prediction; what is accepted is cut to the length, and its last answer is learned."""
+    """Read a value for training and for prediction; accepted conversations are truncated, and answers are learned."""
     try:
         value = from_cell(json.loads(data))
     except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ _CONTENTS: tuple[Any, ...] = (
 
 
 def _grammar(draw: Random) -> bytes:
-    """Return messages, most of them in a good order."""
+    """Return messages, most of them valid and in the right order."""
     form = draw.choice([("role", "content")] * 3 + [("from", "value"), ("role", "value")])
     messages = []
     for number in range(draw.randrange(8)):

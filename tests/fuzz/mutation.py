@@ -1,4 +1,4 @@
-"""Inputs derived from other inputs: bits, bytes, pieces of the language, splices; and random bytes."""
+"""Mutates inputs, by changing bits, bytes and lines, inserting fragments of the language, or splicing; and makes noise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 MAX_SIZE = 64 * 2**10
-"""Inputs stay this small, so that a bound on time says something about the reader and not about the input."""
+"""Maximum size of an input, so that if the time limit is exceeded, the reader is slow rather than the input large."""
 
 
 def mutate(data: bytes, others: Sequence[bytes], tokens: Sequence[bytes], draw: Random) -> bytes:
@@ -18,7 +18,7 @@ def mutate(data: bytes, others: Sequence[bytes], tokens: Sequence[bytes], draw: 
 
 
 def noise(draw: Random) -> bytes:
-    """Return up to 400 bytes without meaning, every second time all of them printable."""
+    """Return fewer than 400 random bytes, half of the time only characters that are common in YAML."""
     size = draw.randrange(400)
     if draw.random() < 0.5:
         return draw.randbytes(size)
@@ -50,7 +50,7 @@ def _change(data: bytearray, others: Sequence[bytes], tokens: Sequence[bytes], d
 
 
 def _change_line(data: bytearray, tokens: Sequence[bytes], draw: Random) -> None:
-    """Leave the key of a line, give it another value: most sound inputs are lines of ``key: value``."""
+    """Replace the value on a line and keep its key, since most valid inputs are lines of ``key: value``."""
     lines = bytes(data).split(b"\n")
     number = draw.randrange(len(lines))
     key, colon, _ = lines[number].partition(b":")

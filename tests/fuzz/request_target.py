@@ -1,4 +1,4 @@
-"""The body of a request to an endpoint as a fuzz target: it is refused with a reason, or every row has a checked form."""
+"""The body of a prediction request as a fuzz target: it is refused with a reason, or every row has a valid form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the router reads from a run folder, with the digests made to fit: sums of tasks, and their totals."""
+"""The router's files as fuzz targets, with digests that match: the routing statistics of a task, and their totals."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def _totals() -> Totals:
 
 
 def _sums_of(task: str) -> TaskSums:
-    raise AssertionError(f"scores do not need the sums of {task}")
+    raise AssertionError(f"scores must not need the routing statistics of {task}")
 
 
 def _check_totals(data: bytes) -> None:
-    """Read totals whose digest fits; what was accepted gives finite scores."""
+    """Read totals with a matching digest; accepted totals can be used to score rows."""
     count, content = data[:COUNT], data[COUNT:]
     totals = Totals.from_bytes(count + hashlib.sha256(count + content).digest() + content)
     if totals.means:
         width = next(iter(totals.means.values()))[1].shape[1]
         try:
             Router(totals, _sums_of).scores(np.zeros((1, width)))
-        except np.linalg.LinAlgError:  # covariances of no rows; certified sums are never like that
+        except np.linalg.LinAlgError:  # a covariance of no rows, which certified statistics never have
             return
 
 
 def _check_sums(data: bytes) -> None:
-    """Read the sums of one task, as its certificate would vouch for them."""
+    """Read the routing statistics of one task, as if its certificate matched them."""
     try:
         arrays: dict[str, Any] = load(data)
-    except Exception as error:  # other readers of these files have targets of their own
+    except Exception as error:  # the reader of safetensors files has a target of its own
         raise ValueError(str(error)) from error
     sums = TaskSums.from_arrays(arrays)
     sums.distances(np.zeros((1, sums.means_CF.shape[1])), np.eye(sums.means_CF.shape[1]))

@@ -1,7 +1,7 @@
-"""``python -m tests.fuzz.run TARGET --count 10000 --seed 0``: many inputs on one target; exit code 1 on a finding.
+"""``python -m tests.fuzz.run TARGET --count 10000 --seed 0``: try many inputs; the exit code is 1 if anything is found.
 
-Seven of ten inputs are mutations of the seeds and of the corpus, two are made by the target's grammar, one is noise.
-The same seed makes the same inputs.
+After the seeds and the corpus, one input in ten is noise and, if the target has a grammar, two in ten come from it; the rest
+are mutations. The same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.fuzz.target import Finding, Target, attempt
 from tests.fuzz.targets import TARGETS
 
 _MEMORY = 6 * 2**30
-"""Address space of the whole process: a guard for the machine, far above what makes a finding."""
+"""Limit on the address space of the process, to protect the machine; far above the limit for a finding."""
 
 
 def inputs(target: Target, count: int, draw: Random, extra: Sequence[bytes] = ()) -> Iterator[bytes]:
-    """Yield the seeds, then as many made inputs as make it ``count``."""
+    """Yield the seeds, then generated inputs, ``count`` in total."""
     pool = [*target.seeds, *extra]
     yield from pool[:count]
     for _ in range(count - len(pool)):
@@ -42,7 +42,7 @@ def inputs(target: Target, count: int, draw: Random, extra: Sequence[bytes] = ()
 
 
 def shrink(target: Target, finding: Finding, tries: int = 400) -> Finding:
-    """Cut pieces out of an input for as long as it shows the same fault."""
+    """Remove parts of an input as long as the rest still triggers the same error."""
     if finding.what.startswith(("took", "still")):
         return finding
     size = len(finding.data) // 2
@@ -59,13 +59,13 @@ def shrink(target: Target, finding: Finding, tries: int = 400) -> Finding:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one target and print what was counted and found as JSON; 1 if anything was found."""
+    """Run one target and print a summary as JSON; return 1 if anything was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.add_argument("target", choices=sorted(TARGETS | STORE_TARGETS))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--corpus", type=Path, help="a folder with more inputs to begin with")
-    parser.add_argument("--found", type=Path, help="a folder that gets one file a finding")
+    parser.add_argument("--corpus", type=Path, help="a folder with more inputs to start from")
+    parser.add_argument("--found", type=Path, help="a folder for the findings, one file each")
     arguments = parser.parse_args(argv)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     target = (TARGETS | STORE_TARGETS)[arguments.target]

@@ -61,7 +61,7 @@ def labels() -> list[bytes]:
 
 
 def overrides() -> list[bytes]:
-    """Return options of the command line, one a line."""
+    """Return command-line options, one word per line."""
     texts = (
         "--training.epochs\n1\n--tasks.a.bank\nlora",
         "--seed=3\n--tasks.0.training.learning_rate=1e-3",

@@ -1,4 +1,4 @@
-"""signature.json of a run as a fuzz target: raw bytes, and content whose seal is made to fit."""
+"""signature.json of a run as a fuzz target: raw bytes, and content with a matching seal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEED = {"format_version": 1, "index": 3, "entry": "0" * 64, "signature": "1" * 
 
 
 def _check(data: bytes) -> None:
-    """Read the bytes, and again with a seal that fits; nothing made up counts as signed."""
+    """Read the bytes as they are and with a matching seal; neither must count as signed."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The header of cached states as a fuzz target: whatever it says, the states read are those written, or none."""
+"""Cached hidden states and their card as fuzz targets: the states are read as they were written, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LENGTHS = np.array([2, 1])
 
 @cache
 def _sound() -> tuple[Path, bytes, bytes]:
-    """Return a folder, and what a sound card and a sound file are."""
+    """Return a folder, and the contents of a valid card and of a valid file."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-states-"))
     file = _file(folder)
     file.fill(lambda write: write(np.arange(2), torch.arange(12.0).view(2, 2, 3)))

@@ -1,7 +1,7 @@
 """A small run whose files are overwritten repeatedly, and edits of JSON, for the fuzz targets of the store.
 
-An edit is a line of JSON, ``[path, value]``: the entry at the path (keys and indices) is replaced by the value; with a third
-entry it is removed.
+An edit is a line of JSON, ``[path, value]``: the entry at the path (keys and indices) is replaced by the value; if
+there is a third element, the entry is removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.tiny import make_model, make_tokenizer
 
 
 class Place:
-    """A run whose files are written over again and again."""
+    """A run whose files are overwritten and restored repeatedly."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fuzz-store-"))
@@ -34,7 +34,7 @@ class Place:
         self.session: Session = forget(run, "gone").session
         self.run = run
         self.files = {name: (run / name).read_bytes() for name in (*FILES.values(), BANK, PROBE)}
-        # What costs most, once.
+        # Verifying the whole run is slow, so it is done only once.
         assert all(check.ok for check in Run(run, session=self.session).verify())
 
     def put(self, name: str, content: bytes) -> Path:
@@ -44,7 +44,7 @@ class Place:
         return path
 
     def restore(self, *names: str) -> None:
-        """Write back what was there."""
+        """Write the original content of files back."""
         for name in names:
             self.put(name, self.files[name])
 
@@ -60,7 +60,7 @@ BANK, PROBE = "banks/one/bank.safetensors", "banks/one/probe.safetensors"
 
 @cache
 def the_place() -> Place:
-    """Return this process's place."""
+    """Return the run of this process; it is learned on the first call."""
     return Place()
 
 

@@ -1,7 +1,7 @@
 """The readers of a run folder as fuzz targets: raw bytes instead of a file, and edits that are sealed again.
 
-Edits, see `tests.fuzz.store_place`, are followed by a new seal, as a skilled attacker would add it, so that they reach the
-schema and everything behind it: the loader, the chain and the backbone.
+Edits (see `tests.fuzz.store_place`) are followed by a new seal, as a skilled attacker would add, so that they reach the
+schema and everything after it: the loader, the chain and the backbone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.fuzz.target import Target
 
 
 def _raw(name: str) -> Callable[[bytes], None]:
-    """Return a check that puts bytes in a file's place and looks at the run as its users do."""
+    """Return a check that replaces a file by bytes, and then reads the run as users do."""
 
     def check(data: bytes) -> None:
         place = the_place()
@@ -92,7 +92,7 @@ def _index_seeds() -> list[bytes]:
 
 
 def _load(place: Place) -> None:
-    """Verify the one task, load its bank, and report it; verify may tell, and raises nothing."""
+    """Verify task one, report the run, and load the task's bank; verify may find problems, but must not raise."""
     run = Run(place.run, session=place.session)
     for check in run.verify("one"):
         assert check.ok or all(check.problems)
@@ -101,7 +101,7 @@ def _load(place: Place) -> None:
 
 
 def _sealed(name: str) -> Callable[[bytes], None]:
-    """Return a check that edits a file, seals it again and looks."""
+    """Return a check that edits a file, seals it again, and then reads the run."""
 
     def check(data: bytes) -> None:
         place = the_place()
@@ -131,9 +131,9 @@ def _sealed(name: str) -> Callable[[bytes], None]:
 
 
 def _bank(data: bytes) -> None:
-    """Edit tensors of a bank or of its probe, with manifest and digests of an attacker who knows them all.
+    """Edit the tensors of a bank and its probe, and update the manifest and all digests, as a skilled attacker would.
 
-    The edits are of a mapping from ``bank`` and ``probe`` to tensors, each as ``[dtype, shape, fill]``.
+    The edited value has the keys ``bank`` and ``probe``, with each tensor as ``[dtype, shape, fill]``, and ``manifest``.
     """
     place = the_place()
     whole = {

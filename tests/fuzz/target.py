@@ -1,4 +1,4 @@
-"""A fuzz target, and running one input on it within limits of time and memory."""
+"""What a fuzz target is, and how one input is tried on it within limits on time and memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from random import Random
 from types import FrameType
 
 MAX_SECONDS = 30.0
-"""Processor time that one input may take: far more than any reader needs on a slow machine, so that what is found has no
-bound at all. Not time on the clock: other processes must not make findings."""
+"""CPU time that one input may take: far more than any reader needs on a slow machine, so only unbounded work exceeds it. It
+is not wall-clock time, since other processes must not cause findings."""
 MAX_BYTES = 500 * 2**20
-"""Memory that one input may add to the highest use so far."""
+"""Memory by which one input may raise the peak use of the process."""
 CORPUS = Path(__file__).parent / "corpus"
 
 
@@ -27,12 +27,12 @@ class Target:
     """A reader under test.
 
     Args:
-        name: also of its folder in the corpus.
-        check: reads its argument; may raise only what is ``allowed``, for an input that is refused.
-        allowed: the errors that are an answer.
-        make_seeds: sound inputs to begin with.
-        make_tokens: pieces of the language, put in by mutations.
-        generate: an input by grammar, if the language has one here.
+        name: its name, and that of its folder in the corpus.
+        check: reads its argument; if it refuses an input, it may raise only ``allowed`` errors.
+        allowed: the errors with which an input may be refused.
+        make_seeds: returns valid inputs to start from.
+        make_tokens: returns fragments of the language, which mutations insert.
+        generate: returns an input generated from a grammar, if there is one for this target.
     """
 
     name: str
@@ -44,26 +44,26 @@ class Target:
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """Sound inputs, and what was found before."""
+        """Valid inputs, and past findings."""
         return [*self.make_seeds(), *(path.read_bytes() for path in corpus(self.name))]
 
     @cached_property
     def tokens(self) -> list[bytes]:
-        """Pieces of the language."""
+        """Fragments of the language."""
         return self.make_tokens()
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that got another answer than it may."""
+    """An input that was neither accepted nor properly refused."""
 
     data: bytes
     what: str
-    """The error and where it was raised, or the bound that was passed; two findings of one fault have the same."""
+    """The error and where it was raised, or the limit that was exceeded; the same error is reported only once."""
 
 
 def corpus(name: str) -> list[Path]:
-    """Return the files that were found once for a target."""
+    """Return the files with past findings of a target."""
     folder = CORPUS / name
     return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
 
@@ -71,7 +71,7 @@ def corpus(name: str) -> list[Path]:
 def attempt(
     target: Target, data: bytes, *, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES
 ) -> Finding | None:
-    """Try one input; return what is wrong with the answer, None if nothing is."""
+    """Try one input; return a finding if it is neither accepted nor properly refused."""
     before, begin = _peak(), time.process_time()
     try:
         with _alarm(3 * max_seconds):

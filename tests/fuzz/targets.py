@@ -1,6 +1,6 @@
-"""The fuzz targets, by name.
+"""Fuzz targets for files and options that users write, by name; those for run folders are in `tests.fuzz.store_targets`.
 
-A target for another reader is a function of bytes and an entry in `TARGETS`.
+To fuzz another reader, write a function that takes bytes, and add it to `TARGETS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ tasks:
   - {name: a, kind: classification, data: {train: [{text: x, label: y}]}}
   - {name: b, kind: regression, data: {path: json, data_files: {train: [a.jsonl]}}, bank: lora}
 """
-"""What overrides are applied to."""
+"""The stream to which overrides are applied."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -45,7 +45,7 @@ def _file(data: bytes, name: str = "input.yaml") -> Path:
 
 
 def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None:
-    """Read a stream file; what was read has safe names and can be written, and read again as the same."""
+    """Read a stream file; the stream must have safe names, and be the same after it is written and read again."""
     path = _file(data)
     spec = load_stream(path, overrides)
     safe_names(spec)
@@ -54,7 +54,7 @@ def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None
     except InputError as error:
         raise AssertionError(f"what was read cannot be written and read again: {error}") from error
     # repr, because NaN is not equal to itself.
-    assert again == spec or repr(again) == repr(spec), "another stream came back"
+    assert again == spec or repr(again) == repr(spec), "a different stream was read back"
     StreamSpec.anchored(spec)
     for task in spec.tasks:
         spec.resolved_training(task)
@@ -66,7 +66,7 @@ def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None
 
 
 def safe_names(spec: StreamSpec) -> None:
-    """Assert that every name that becomes a folder is one part of a path, plain and short."""
+    """Assert that every name that becomes a folder is a single short path component of plain characters."""
     for name in (spec.name, *(task.name for task in spec.tasks)):
         assert name.isascii()
         assert 0 < len(name) <= 64
@@ -89,12 +89,12 @@ def check_overrides(data: bytes) -> None:
 
 
 def check_command_line(data: bytes) -> None:
-    """Parse words of the command line, one a line, and apply them to a stream."""
+    """Parse command-line words, one per line, and apply them to a stream."""
     check_stream(BASE, parse_overrides(data.decode("utf-8", "surrogateescape").split("\n")))
 
 
 def check_labels(data: bytes) -> None:
-    """Read a file of labels; every name can be written."""
+    """Read a file of labels; every name can be encoded."""
     names = read_label_names(_file(data, "labels.json"))
     assert len(names) == len(set(names)) >= 2
     "".join(names).encode()

@@ -32,7 +32,7 @@ def test_past_findings_stay_fixed(name: str, path: Path) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_has_a_corpus_and_valid_seeds(name: str) -> None:
     assert corpus(name)
-    for seed in TARGETS[name].make_seeds()[::4]:  # all of them in the slow test below
+    for seed in TARGETS[name].make_seeds()[::4]:  # the slow test below tries all of them
         assert attempt(TARGETS[name], seed) is None
 
 
@@ -57,7 +57,7 @@ def test_any_input_is_accepted_or_refused(name: str, seed: int) -> None:
 @settings(max_examples=1500, deadline=None, derandomize=True, database=None, suppress_health_check=HEALTH)
 @given(st.sampled_from(sorted(TARGETS)), st.randoms(use_true_random=False))
 def test_any_grammar_input_is_accepted_or_refused(name: str, draw: Random) -> None:
-    check_one(name, draw)  # every draw is Hypothesis's own, so it looks for small examples
+    check_one(name, draw)  # Hypothesis makes every draw, so it can look for small examples
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_slow_input_is_found() -> None:
 
 def test_memory_hungry_input_is_found() -> None:
     def grow(data: bytes) -> None:
-        # The peak only grows, so add the difference between it and the current use.
+        # The peak never falls, so allocate up to it, and then 64 MiB more.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         now = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         held.append(bytearray(b"x") * (max(peak - now, 0) + 64 * 2**20))

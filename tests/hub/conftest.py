@@ -1,4 +1,4 @@
-"""A small run, and a Hub on this machine."""
+"""A small run, and a local Hub."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SETTINGS: dict[str, Any] = {"training": {"epochs": 1}, "bank": {"preset": "lora"
 
 
 def learn_tasks(backbone: Path, names: Sequence[str], folder: Path, name: str | None = None) -> Run:
-    """Learn tasks into a run folder, on a backbone that may have a name of its own."""
+    """Learn tasks into a run folder; ``name`` is the backbone's name in the stream, by default its folder."""
     named = {"name": name or str(backbone), "pooling": "first"}
     return learn(stream(backbone, [task(name) for name in names], backbone=named, **SETTINGS), folder)
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    """Return a Hub on this machine, which huggingface_hub uses, with a cache and a token of the test's own."""
+    """Return a local Hub that huggingface_hub uses, with the test's own cache and token."""
     with local_hub(tmp_path / "hf", monkeypatch) as server:
         yield server
 
@@ -41,5 +41,5 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def folder(learned: Path, tmp_path: Path) -> Path:
-    """Return a copy of it."""
+    """Return a copy of the learned run."""
     return shutil.copytree(learned, tmp_path / "run")

@@ -1,8 +1,8 @@
-"""A Hub on this machine: repositories in memory, and the part of its API that `huggingface_hub` uses for models.
+"""A local Hub: repositories in memory, and the part of the Hub's API that `huggingface_hub` uses for models.
 
-Written from the client's own requests: repositories, branches, the tree, preupload, LFS, commits, files with their ETag. What
-the Hub refuses is refused here too: writing without a token, private repositories, commits onto an old parent, LFS files that
-were never uploaded.
+It serves the requests that the client makes: repositories, branches, the tree, preupload, LFS, commits, and files with their
+ETag. It also refuses what the Hub refuses: writing without a token, reading private repositories without one, commits onto an
+old parent, and LFS files that were never uploaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class File:
 
 @dataclass
 class Repo:
-    """A repository: its branches, each a list of commits."""
+    """A repository: its branches, each a list of commit names, and the files of each commit."""
 
     private: bool
     branches: dict[str, list[str]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Repo:
 
 
 class LocalHub(ThreadingHTTPServer):
-    """The server; ``asked`` has every request since it was last cleared."""
+    """The server; ``asked`` lists the requests since it was last cleared."""
 
     daemon_threads = True
 
@@ -72,12 +72,12 @@ class LocalHub(ThreadingHTTPServer):
         self.lfs: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.break_after: int | None = None
-        """Number of LFS files that are accepted; all later uploads break off in the middle."""
+        """Number of LFS files to accept, after which uploads break off in the middle; None accepts all."""
         super().__init__(("127.0.0.1", 0), _Answer)
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
@@ -99,18 +99,18 @@ class LocalHub(ThreadingHTTPServer):
         found.commit("main", files)
 
     def sent(self, method: str, part: str = "") -> list[str]:
-        """Return the requests with a method whose path has a part."""
+        """Return the requests with this method whose path contains ``part``."""
         return [each for each in self.asked if each.startswith(f"{method} ") and part in each]
 
 
 @contextmanager
 def local_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    """Yield a Hub that huggingface_hub uses, with a token, and with its cache in a folder."""
+    """Yield a Hub that huggingface_hub uses, with a token and with its cache in ``home``."""
     with LocalHub() as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         for name, value in {
             "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,  # whose client is not Python, and has another server
+            "HF_HUB_DISABLE_XET": True,  # its client is not written in Python and uses another server
             "ENDPOINT": server.address,
             "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
             "HF_HOME": str(home),
@@ -126,7 +126,7 @@ class _Answer(BaseHTTPRequestHandler):
     server: LocalHub
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # headers and content at once
+    wbufsize = -1  # buffered, so that headers and content are sent at once
 
     def log_message(self, *_: Any) -> None:
         """Write nothing."""
@@ -138,7 +138,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _route(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if path.startswith("/api/agent"):  # which huggingface_hub asks on its own account
+        if path.startswith("/api/agent"):  # requested by huggingface_hub itself, not on behalf of a test
             self._send(404, {})
             return
         self.server.asked.append(f"{self.command} {path}")

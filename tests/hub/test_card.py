@@ -1,4 +1,4 @@
-"""Model cards: of a run, of an export, and edited by their author."""
+"""Model cards of runs and of exports, and cards that their author has edited."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_edited_card_keeps_what_its_author_wrote(hub: LocalHub, folder: Path) ->
     assert hub.files("user/run")["README.md"] == without
 
 
-def test_card_too_large_to_be_one_is_refused(hub: LocalHub, folder: Path) -> None:
+def test_too_large_card_is_refused(hub: LocalHub, folder: Path) -> None:
     run = Run(folder)
     run.push("user/run")
     hub.change("user/run", {"README.md": b"x" * (2**20 + 1)})

@@ -1,4 +1,4 @@
-"""``push``, and ``hf://`` wherever a command reads a run."""
+"""The ``push`` command, and ``hf://`` addresses in the commands that read a run."""
 
 from __future__ import annotations
 

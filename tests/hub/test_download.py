@@ -1,4 +1,4 @@
-"""Runs on the Hub: downloaded within limits, verified before they answer, and only read."""
+"""Runs on the Hub are downloaded within limits, verified before they predict, and never written to."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_changed_file_is_refused(hub: LocalHub, pushed: Run, name: str, says: st
         len(content) - 3 if name.endswith(".safetensors") else content.rindex(b"e") if name == "stream.yaml" else 100
     )
     hub.change("user/run", {name: content[:middle] + b"7" + content[middle + 1 :]})
-    for _ in range(2):  # nothing is left behind that would be believed the next time
+    for _ in range(2):  # the first attempt leaves nothing behind that the second would trust
         with pytest.raises(
             StoreError, match=rf"^hf://user/run: it does not match its certificates, so it is not used. .*{says}"
         ):
@@ -82,13 +82,13 @@ def test_missing_bank_is_refused(hub: LocalHub, pushed: Run) -> None:
 def test_probes_are_replayed_before_anything_is_predicted(
     hub: LocalHub, backbone_folder: Folder, tmp_path: Path
 ) -> None:
-    """Every digest matches, but the backbone has changed since: only its outputs tell."""
+    """Every digest matches, but the backbone has been deleted, which only a replay notices."""
     import shutil
 
     backbone = shutil.copytree(backbone_folder(), tmp_path / "backbone")
     learn(stream(backbone, [task("one")], training={"epochs": 1}), tmp_path / "own").push("user/own")
     shutil.rmtree(backbone)
-    run = Run("hf://user/own")  # digests need no backbone
+    run = Run("hf://user/own")  # checking digests needs no backbone
     assert run.results.tasks == ("one",)
     with pytest.raises(StoreError, match=r"^hf://user/own: it does not match its certificates.*cannot be loaded"):
         run.predict(ROW, task="one")
@@ -200,7 +200,7 @@ def test_revision_is_given_once() -> None:
 def test_downloaded_folder_can_be_learned_on_and_pushed(
     hub: LocalHub, pushed: Run, backbone_folder: Folder, tmp_path: Path
 ) -> None:
-    """As `hf download` leaves it: with README.md and a cache of its own."""
+    """The folder is as `hf download` leaves it: with README.md and .cache."""
     from huggingface_hub import snapshot_download
 
     folder = tmp_path / "again"

@@ -1,4 +1,4 @@
-"""What huggingface_hub raises becomes one sentence that says what to do; a bug stays one."""
+"""Errors of huggingface_hub become a message that says what to do; other errors are raised unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.hub.local_hub import LocalHub
 
 
 def with_status(kind: Any, code: int) -> Any:
-    """Return an error of huggingface_hub as the Hub's answer with this status makes it."""
+    """Return the error that huggingface_hub raises for a response with this status."""
     error = kind.__new__(kind)
     Exception.__init__(error, "what the Hub said\nand more")
     error.response = type("Response", (), {"status_code": code})()
@@ -48,13 +48,13 @@ def test_errors_of_the_hub_are_explained(error: Exception, says: str) -> None:
 
 
 @pytest.mark.parametrize("error", [TypeError("a bug"), KeyError("a bug"), StoreError("damaged"), InputError("wrong")])
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
+def test_other_errors_are_raised_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, explained(Address("user/run"), "pushed"):
         raise error
     assert raised.value is error
 
 
-def test_run_that_changes_while_it_is_downloaded_is_not_mixed(
+def test_run_that_changes_during_the_download_is_refused(
     hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Run(folder).push("user/run")
@@ -70,7 +70,7 @@ def test_run_that_changes_while_it_is_downloaded_is_not_mixed(
         Run("hf://user/run")
 
 
-def test_server_that_names_no_commit_is_refused(hub: LocalHub, folder: Path) -> None:
+def test_invalid_commit_from_the_server_is_refused(hub: LocalHub, folder: Path) -> None:
     Run(folder).push("user/run")
     repo = hub.repos["user/run"]
     repo.commits["../../x"] = repo.commits[repo.branches["main"][-1]]

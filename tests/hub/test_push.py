@@ -1,4 +1,4 @@
-"""Pushing a run: what is uploaded, what is not, and what a broken upload leaves."""
+"""Pushing a run: what is uploaded, what is not, and what a broken upload leaves behind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_only_new_and_changed_files_are_uploaded(
 
     monkeypatch.setattr(_commit_api, "_prepare_commit_payload", noted)
     Run(folder).push("user/run")
-    assert len(hub.sent("PUT")) == 3  # bank, probe and sums of the new task
+    assert len(hub.sent("PUT")) == 3  # bank, probe and routing statistics of the new task
     assert set(committed) == {
         "README.md",
         "results.jsonl",
@@ -74,7 +74,7 @@ def test_broken_upload_is_resumed(hub: LocalHub, folder: Path, monkeypatch: pyte
     monkeypatch.setattr("huggingface_hub._commit_api._upload_lfs_files", _one_by_one())
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     run = Run(folder)
-    hub.break_after = 2  # the third one breaks off, however often it is tried again
+    hub.break_after = 2  # the third upload breaks off, however often it is retried
     with pytest.raises(
         InputError, match=r"hf://user/run: it cannot be pushed: .*Run the same command again to continue"
     ):
@@ -91,7 +91,7 @@ def test_broken_upload_is_resumed(hub: LocalHub, folder: Path, monkeypatch: pyte
 
 
 def _one_by_one() -> Any:
-    """Return the upload of LFS files, one after the other, so that it is known which of them have arrived."""
+    """Return a function that uploads LFS files one after the other, so that the test knows which have arrived."""
     from huggingface_hub import _commit_api
 
     upload = _commit_api._upload_lfs_files
@@ -111,7 +111,7 @@ def test_forgotten_task_is_removed_and_leaves_a_tombstone(hub: LocalHub, folder:
     assert files == {"tombstones/000002.json", *(name for name in IN_RUN if not name.startswith("banks/one/"))}
 
 
-def test_dropped_task_does_not_come_back(hub: LocalHub, folder: Path, tmp_path: Path) -> None:
+def test_outdated_copy_does_not_bring_back_a_dropped_task(hub: LocalHub, folder: Path, tmp_path: Path) -> None:
     Run(folder).push("user/run")
     behind = shutil.copytree(folder, tmp_path / "behind")
     forget(folder, "one")
@@ -136,7 +136,7 @@ def test_repository_can_be_private_and_have_branches(
         Run("hf://user/run@v1")
 
 
-def test_public_repository_is_not_taken_for_a_private_one(hub: LocalHub, folder: Path) -> None:
+def test_private_push_to_a_public_repository_is_refused(hub: LocalHub, folder: Path) -> None:
     Run(folder).push("user/run")
     hub.asked.clear()
     with pytest.raises(
@@ -168,16 +168,14 @@ def test_long_results_are_compared_too(hub: LocalHub, folder: Path) -> None:
         Run(folder).push("user/run")
 
 
-def test_repository_of_something_else_is_refused(hub: LocalHub, folder: Path) -> None:
+def test_repository_with_another_model_is_refused(hub: LocalHub, folder: Path) -> None:
     Run(folder).push("user/run")
     hub.change("user/run", {"stream.yaml": None, "config.json": b"{}"})
     with pytest.raises(InputError, match=r"user/run: this repository holds another model \(config.json\)"):
         Run(folder).push("user/run")
 
 
-def test_commit_of_somebody_else_in_between_is_not_overwritten(
-    hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_commit_is_not_overwritten(hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from continual_petl.hub import push
 
     def meanwhile(*given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Adapters of the library `adapters` become banks, bit for bit, or are refused by the name of what is not expressible."""
+"""Adapters of the library `adapters` are imported bit for bit, or refused with the name of the unsupported option."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def adapter(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def copied(adapter: Path, to: Path, values: dict[str, Any], tensors: dict[str, Tensor | None] | None = None) -> Path:
-    """Return a copy of an adapter with other values in its files; None removes a tensor."""
+    """Return a copy of an adapter with some settings and tensors replaced; None removes a tensor."""
     to.mkdir()
     config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     config["config"] |= {key: value for key, value in values.items() if key not in config}
@@ -80,7 +80,7 @@ def test_what_a_bank_lacks_is_refused_by_name(
 
 
 class Executes:
-    """Would create a file when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.mkdir, ("executed",)
@@ -93,7 +93,7 @@ def test_pickles_are_read_without_executing_anything(
     subject = subject_of(backbone_folder("bert"), "classification", HOULSBY, "mean")
     out = copied(adapter, tmp_path / "out", {})
     path = out / "pytorch_adapter.bin"
-    save: Any = getattr(torch, "save")  # noqa: B009  # what the package itself never calls
+    save: Any = getattr(torch, "save")  # noqa: B009  # tests/house.py forbids torch.save
     save(load_file(out / "adapter.safetensors"), path)
     (out / "adapter.safetensors").unlink()
     same(subject, imported(subject, out))

@@ -1,4 +1,4 @@
-"""Heads that `adapters` stores come back bit for bit, or are refused by the name of what a bank's head does not have."""
+"""Heads in the format of `adapters` are imported bit for bit, or refused with the name of the unsupported option."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_a_head_lacks_is_refused_by_name(
         imported(subject, tmp_path, **asked)
 
 
-def test_other_states_than_those_of_the_head_are_noticed(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_head_that_would_read_other_states_is_detected(backbone_folder: Folder, tmp_path: Path) -> None:
     subject = subject_of(backbone_folder("bart"), "classification", "lora")
     write_adapters(subject, tmp_path)
     subject.probe["input_ids"][0, 1] = subject.backbone.model.config.eos_token_id
@@ -83,14 +83,14 @@ def test_other_states_than_those_of_the_head_are_noticed(backbone_folder: Folder
 
 
 def static(folder: Path, tensors: dict[str, Tensor], labels: dict[str, int]) -> None:
-    """Replace a head by one of a class of transformers."""
+    """Replace a head by that of a transformers class, as `adapters` stores it."""
     whole = {"config": None, "model_type": "bert", "label2id": labels}
     (folder / HEAD_CONFIG).write_text(json.dumps(whole))
     save_file(tensors, folder / HEAD_TENSORS)
     (folder / "head.safetensors").unlink(missing_ok=True)
 
 
-def test_heads_of_classes_of_transformers_are_read(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_heads_of_transformers_classes_are_read(backbone_folder: Folder, tmp_path: Path) -> None:
     subject = subject_of(backbone_folder("bert"), "classification", "lora", "pooler")
     write_adapters(subject, tmp_path)
     head = {name: tensor.contiguous() for name, tensor in subject.bank.head.state_dict().items()}
@@ -105,7 +105,7 @@ def test_heads_of_classes_of_transformers_are_read(backbone_folder: Folder, tmp_
         imported(subject, tmp_path, kind="classification")
 
 
-def test_language_modelling_head_is_that_of_the_backbone_or_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_language_modelling_head_must_be_that_of_the_backbone(backbone_folder: Folder, tmp_path: Path) -> None:
     subject = subject_of(backbone_folder("gpt2"), "causal-lm", "lora")
     write_adapters(subject, tmp_path)
     head = subject.backbone.model.state_dict()["lm_head.weight"].clone()

@@ -1,4 +1,4 @@
-"""What `adapters` 1.3 itself saves, in an environment of its own, becomes a bank that computes the same."""
+"""An adapter that `adapters` 1.3 itself saved, in a separate environment, becomes a bank with the same outputs."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ KINDS = {"none": "token-classification", "tagging": "token-classification", "mul
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with adapters 1.3.0")
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} is not set to an interpreter with adapters 1.3.0")
 def test_what_adapters_itself_saves_gives_its_outputs(backbone_folder: Folder, tmp_path: Path) -> None:
-    """All cases in one process of that environment."""
+    """Save the adapters of all cases in one process of the environment with adapters."""
     made: list[tuple[Any, Any, Path]] = []
     for number, (family, _, head) in enumerate(CASES):
         subject = subject_of(backbone_folder(family), KINDS.get(head, "classification"), SCALED)
@@ -104,7 +104,7 @@ def test_what_adapters_itself_saves_gives_its_outputs(backbone_folder: Folder, t
         found = load_file(out / "found.safetensors")["found"]
         asked = {}
         if case[2] == "none":
-            # A head that copies some states, so that the bank's outputs are these.
+            # This head copies three features of the states, so that they are the bank's outputs.
             save_file({"weight": torch.eye(16)[:3].contiguous(), "bias": torch.zeros(3)}, out / "head.safetensors")
             asked, found = {"kind": "token-classification"}, found[..., :3]
         elif case[2] == "class":

@@ -1,4 +1,4 @@
-"""What a bank cannot express of prefixes, LoRA, IA3 and unions of `adapters` is refused by name."""
+"""Options of the prefixes, LoRA, IA3 and unions of `adapters` that a bank cannot express are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FUSED = "h.0.attn.c_attn.loras.classification"
 
 
 def changed(folder: Path, edit: Edit) -> None:
-    """Edit the configuration of the method and the tensors of an adapter in place."""
+    """Edit the method's configuration and the tensors of an adapter in place."""
     path = folder / "adapter_config.json"
     whole, tensors = json.loads(path.read_text("utf-8")), load_file(folder / "adapter.safetensors")
     edit(whole["config"], tensors)

@@ -1,4 +1,4 @@
-"""Adapters that peft itself made, with options that an export never writes, give peft's logits."""
+"""Adapters saved by peft itself, with options that an export never uses, give peft's logits after the import."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [
 
 @torch.no_grad()
 def made(base: Path, auto: str, config: Any, to: Path, **more: Any) -> Any:
-    """Return a model that peft wrapped, with random values, after saving its adapter."""
+    """Wrap a model with peft, add noise to its trainable parameters, save its adapter, and return it."""
     model: Any = getattr(transformers, auto).from_pretrained(base, **more)
     torch.manual_seed(5)
     wrapped = peft.get_peft_model(model, config).eval()
@@ -45,7 +45,7 @@ def made(base: Path, auto: str, config: Any, to: Path, **more: Any) -> Any:
 
 @torch.no_grad()
 def compare(subject: Subject, wrapped: Any, folder: Path, **asked: Any) -> Subject:
-    """Compare the bank that an adapter becomes with the model of peft; return the task."""
+    """Import an adapter, and compare its outputs with those of peft's model; return the imported task."""
     back = imported(subject, folder, **asked)
     inputs: dict[str, Tensor] = inputs_of(subject)
     given = dict(inputs)
@@ -163,7 +163,7 @@ def adapter(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def copied(adapter: Path, to: Path, values: dict[str, Any], tensors: dict[str, Tensor | None] | None = None) -> Path:
-    """Return a copy of an adapter with other values in its files; None removes a tensor."""
+    """Return a copy of an adapter with some settings and tensors replaced; None removes a tensor."""
     to.mkdir()
     config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     (to / "adapter_config.json").write_text(json.dumps(config | values))

@@ -1,4 +1,4 @@
-"""A bank that was exported for peft and imported again is the same, bit for bit, where the format holds all of it."""
+"""A bank that is exported for peft and imported again is the same bit for bit, unless the format cannot store all of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = [(f, p) for f in (*SIX, "llama", "modernbert", "deberta", "vit") for p i
 
 @torch.no_grad()
 def again(subject: Subject, folder: Path, **asked: Any) -> Subject:
-    """Export a task, and return what comes back."""
+    """Export a task for peft and import it again; return the imported task."""
     folder.mkdir(exist_ok=True)
     write_peft(subject, folder)
     return imported(subject, folder, **asked)
@@ -38,7 +38,7 @@ def again(subject: Subject, folder: Path, **asked: Any) -> Subject:
 
 @torch.no_grad()
 def imported(subject: Subject, folder: Path, kind: str | None = None, pooling: str | None = None) -> Subject:
-    """Return the task that an adapter's folder becomes on the backbone of another one."""
+    """Import the adapter in a folder onto the backbone of ``subject``, and return the imported task."""
     made = translate(read_adapter(folder), subject.backbone, kind=kind, pooling=pooling)
     head = made.head
     changes: dict[str, Any] = {"bank": made.draft.spec, "kind": head.kind, "labels": resolve_labels(head, None)}
@@ -78,7 +78,7 @@ def same(one: Subject, other: Subject) -> None:
 
 
 def marked(cases: list[tuple[str, Any]]) -> list[Any]:
-    """Return the cases: all for BERT, LoRA for all six families; the others are slow."""
+    """Return the cases, and mark as slow all but those of BERT and those of LoRA on the six families."""
     return [
         c if c[0] == "bert" or (c[0] in SIX and c[1] == "lora") else pytest.param(*c, marks=pytest.mark.slow)
         for c in cases
@@ -111,7 +111,7 @@ def test_prefix_comes_back_up_to_the_rounding_of_its_rotation(
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         if name.endswith(".key"):
-            # A rotation and its inverse: cos^2 + sin^2 is one up to rounding.
+            # Rotated and rotated back: cos^2 + sin^2 is one only up to rounding.
             torch.testing.assert_close(theirs[name], tensor, atol=1e-6, rtol=1e-6)
         else:
             assert torch.equal(theirs[name], tensor)
@@ -143,5 +143,5 @@ def test_what_the_format_joins_comes_back_with_the_same_outputs(
     subject = subject_of(backbone_folder(family), "classification", choice)
     back = again(subject, tmp_path / "out")
     assert isinstance(back.plan.bank, BankSpec)
-    # Matrices were joined, and factors multiplied into them.
+    # Not exact, since matrices were joined and factors multiplied into them.
     torch.testing.assert_close(outputs_of(back), outputs_of(subject), atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""An imported task is a task of the run: certified, measured if there are rows, and never touched again."""
+"""An imported task is like any other task of the run: certified, evaluated if there are rows, and never changed again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tasks_stream(folder: Path, *names: str) -> TaskStream:
 
 @pytest.fixture(scope="module")
 def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Return a backbone, a run with one task, and that task of another run as an adapter for peft."""
+    """Return a backbone, a run with one task, and an adapter for peft that was exported from another run."""
     place = tmp_path_factory.mktemp("imports")
     backbone = backbone_folder("bert")
     learn(tasks_stream(backbone, "first"), place / "run")
@@ -51,7 +51,7 @@ def rows_in(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_without_rows_it_is_certified_and_not_measured(
+def test_task_imported_without_rows_is_certified_but_not_measured(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:
     backbone, _, adapter = learned
@@ -70,7 +70,7 @@ def test_without_rows_it_is_certified_and_not_measured(
     assert np.isnan(results.scores[1, 1])
     assert [check.problems for check in run.verify(data=True)] == [(), ()]
     assert run.to_frame().loc["foreign"].isna()["score"]
-    # The run goes on: learning, reports, re-evaluation, forgetting.
+    # The run still supports everything else: learning, re-evaluation, reports, forgetting.
     spec = tasks_stream(backbone, "first", "third")
     after = learn(spec, run_folder)
     assert after.results.status[2] == ("measured", "not measured", "measured")
@@ -83,7 +83,7 @@ def test_without_rows_it_is_certified_and_not_measured(
 
 
 @pytest.mark.slow
-def test_with_rows_it_is_measured_as_where_it_was_learned(
+def test_task_imported_with_rows_has_the_scores_of_its_original_run(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:
     backbone, _, adapter = learned
@@ -97,7 +97,7 @@ def test_with_rows_it_is_measured_as_where_it_was_learned(
     assert all(check.ok for check in Run(run_folder).verify(data=True))
     assert [entry.name for entry in Run(run_folder).spec.tasks] == ["first", "foreign"]
     assert (run.store.bank_folder("foreign") / "router.safetensors").is_file()
-    # Learning the stored stream again finds nothing to learn; another task is measured after it.
+    # In the stored stream, nothing is left to learn; after another task, the imported one is evaluated again.
     assert learn(TaskStream(Run(run_folder).spec), run_folder).store.tasks == ["first", "foreign"]
     spec = Run(run_folder).spec
     more = tasks_stream(backbone, "third").spec.tasks
@@ -148,14 +148,14 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
 
 
 def changed(adapter: Path, to: Path, **values: Any) -> Path:
-    """Return a copy of an adapter with other values in its configuration."""
+    """Return a copy of an adapter with some settings replaced."""
     shutil.copytree(adapter, to)
     config = json.loads((to / "adapter_config.json").read_text("utf-8"))
     (to / "adapter_config.json").write_text(json.dumps(config | values))
     return to
 
 
-def test_other_base_model_is_refused_unless_it_has_another_name(
+def test_other_base_model_is_refused_unless_it_is_given_as_base(
     learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
 ) -> None:
     adapter = changed(learned[2], tmp_path / "adapter", base_model_name_or_path="someone/bert")
@@ -167,7 +167,7 @@ def test_other_base_model_is_refused_unless_it_has_another_name(
 def test_labels_are_needed_to_score_rows(learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path) -> None:
     adapter, data = changed(learned[2], tmp_path / "adapter"), rows_in(tmp_path / "rows")
     path = adapter / "adapter_model.safetensors"
-    save_file(load_file(path), path)  # as peft writes it: no labels
+    save_file(load_file(path), path)  # as peft writes it, without the labels
     with pytest.raises(InputError, match="labels: the adapter does not say which label each of its 2 outputs"):
         import_adapter(run_folder, adapter, "foreign", data=str(data))
     run = import_adapter(run_folder, adapter, "foreign", data=str(data), labels=["yes", "no"])

@@ -17,7 +17,7 @@ GRID = [{"bank.bottleneck": size, "training.learning_rate": rate} for size in (2
 
 
 def small_sweep(**more: Any) -> SweepSpec:
-    """Return a grid of four settings, without pruning and other seeds."""
+    """Return a grid of four settings, without pruning and with a single seed."""
     return SweepSpec.model_validate({"space": SPACE, "prune": "none", "seeds": 1} | more)
 
 
@@ -33,7 +33,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def ended(folder: Path, task: str = "one", role: str = "search") -> list[dict[str, Any]]:
-    """Return the lines of the trials that ended, in that order."""
+    """Return the lines of a task's trials that have ended, in the order in which they ended."""
     return [
         line
         for line in lines_of(folder)
@@ -42,5 +42,5 @@ def ended(folder: Path, task: str = "one", role: str = "search") -> list[dict[st
 
 
 def without_time(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return lines without what depends on the clock."""
+    """Return the lines without the time that each trial took."""
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]

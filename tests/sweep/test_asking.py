@@ -1,4 +1,4 @@
-"""Optuna: settings depend only on finished trials, and which trials are pruned."""
+"""Settings suggested by Optuna depend only on finished trials, and pruning follows its rules."""
 
 from __future__ import annotations
 
@@ -69,11 +69,13 @@ def test_median_prunes_trials_below_the_median_of_the_epoch() -> None:
     others = [record(number, [0.5, 0.6, 0.7, 0.8]) for number in range(5)]
     assert should_prune("median", [0.4], 4, 0.1, others)
     assert not should_prune("median", [0.5], 4, 0.1, others)
-    assert not should_prune("median", [0.4], 4, 0.1, others[:4]), "five have to come to their end first"
-    assert not should_prune("median", [0.6, 0.1], 4, 0.1, others), "its best so far counts"
-    assert should_prune("median", [None], 4, 0.1, others), "a score that is not defined is worse than any"
-    assert not should_prune("median", [0.6, 0.6, 0.7, 0.1], 4, 0.1, others), "after the last epoch all is paid for"
-    assert not should_prune("median", [0.4], 4, 0.5, others), "the learning rate still rises"
+    assert not should_prune("median", [0.4], 4, 0.1, others[:4]), "five others must be complete first"
+    assert not should_prune("median", [0.6, 0.1], 4, 0.1, others), "the best score so far counts"
+    assert should_prune("median", [None], 4, 0.1, others), "an undefined score is worse than any other"
+    assert not should_prune("median", [0.6, 0.6, 0.7, 0.1], 4, 0.1, others), (
+        "pruning after the last epoch would save nothing"
+    )
+    assert not should_prune("median", [0.4], 4, 0.5, others), "the learning rate is still rising"
     assert should_prune("median", [0.4, 0.4], 4, 0.5, others)
 
 
@@ -81,7 +83,7 @@ def test_halving_keeps_the_best_third_of_each_stage() -> None:
     others = [record(number, [0.1 * number], "pruned") for number in range(5)]
     assert not should_prune("halving", [0.6], 9, 0.0, others)
     assert should_prune("halving", [0.25], 9, 0.0, others)
-    assert not should_prune("halving", [0.6, 0.0], 9, 0.0, others), "there is no stage at epoch 2"
+    assert not should_prune("halving", [0.6, 0.0], 9, 0.0, others), "no stage ends at epoch 2"
     reached = [record(5 + number, [0.6, 0.6, 0.8], "pruned") for number in range(3)]
     assert should_prune("halving", [0.7, 0.7, 0.7], 9, 0.0, others + reached)
     assert not should_prune("halving", [0.7, 0.7, 0.9], 9, 0.0, others + reached)
@@ -135,7 +137,9 @@ def test_trials_with_other_epochs_are_not_compared(
     sweep(small_stream(backbone_folder()), small_sweep(space=space, prune="halving"), folder=tmp_path)
     assert asked == [(1, 1, []), (3, 1, []), (3, 2, []), (1, 1, [1]), (3, 1, [3]), (3, 2, [3])]
     assert [line["state"] for line in ended(tmp_path)] == ["complete", "pruned", "complete", "pruned"]
-    assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], "with the epoch"
+    assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], (
+        "the last epoch before pruning is included"
+    )
 
 
 @pytest.mark.slow
@@ -177,4 +181,4 @@ def test_missing_optuna_error_says_what_to_install(
     with pytest.raises(InputError, match=r"not installed here: pip install 'continual-petl\[sweep\]'"):
         sweep(tasks, small_sweep(prune="median"), folder=tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
-    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)  # a grid without pruning needs nothing more
+    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)  # a grid without pruning does not need Optuna

@@ -50,7 +50,7 @@ def test_unreadable_test_rows_do_not_change_the_choice(
         assert found == without_time(ended(tmp_path / "good", role=role))
     assert all(set(line["data"]) == {"train", "validation"} for line in ended(tmp_path / "bad"))
     with pytest.raises(InputError):
-        learn(TaskStream(second.chosen), tmp_path / "run")  # which does read them
+        learn(TaskStream(second.chosen), tmp_path / "run")  # learning does read them
 
 
 def test_run_without_test_splits_scores_validation_rows(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``continual-petl sweep``, from a stream file to one that ``run`` takes; and trials that fail."""
+"""The ``continual-petl sweep`` command, up to running the stream that it chose; and trials that fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pyt
     assert "Chosen on validation; no test row was read" in shown.out
     assert "2 complete" in shown.out
     assert "never swept, so the stream's own settings apply: two." in shown.out
-    assert shown.out.count("two") == 1, "it has no row in the table"
+    assert shown.out.count("two") == 1, "task two has no row in the table"
     assert "continual-petl run sweeps/tiny/chosen.yaml" in shown.out
     assert main(["run", "sweeps/tiny/chosen.yaml", "--dry-run"]) == 0
     assert [line["task"] for line in ended(bench / "sweeps" / "tiny")] == ["one", "one"]
@@ -107,5 +107,5 @@ def test_task_with_only_failed_trials_is_reported_at_the_end(backbone_folder: Fo
         InputError, match=r"no trial was completed: 2 of 2 failed\. The first: task 'one': learning dive"
     ):
         sweep(tasks, small_sweep(space=space), folder=tmp_path)
-    assert len(ended(tmp_path, "two")) == 2, "the other task had its turn"
+    assert len(ended(tmp_path, "two")) == 2, "the other task was still swept"
     assert json.loads((tmp_path / "summary.json").read_text())["tasks"][0]["settings"] is None

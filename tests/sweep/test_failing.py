@@ -1,4 +1,4 @@
-"""A trial fails only because of its settings, and is counted; other problems stop the sweep with their own message."""
+"""Errors caused by a trial's settings fail only that trial; all others stop the sweep with their own message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_failed_seed_is_reported(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, before: Callable[[], None] = lambda: None) -> None:
-    """Let learning end with an error."""
+    """Make learning call ``before`` and raise an error."""
 
     def learn(*_: Any, **__: Any) -> None:
         before()

@@ -1,4 +1,4 @@
-"""A grid: every combination once per task, the best by validation is chosen, and the chosen stream runs."""
+"""A grid tries every combination once per task, chooses the best on validation, and writes a stream that can be learned."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SCRIPT = """
 
 
 class Stop(Exception):
-    """What strikes in a test."""
+    """Raised to stop a sweep."""
 
 
 def stop_at(number: int, state: str) -> Callable[[Any], None]:
@@ -71,7 +71,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(
             with pytest.raises(Stop):
                 sweep(tasks, spec, folder=tmp_path / "torn", on_trial=stop_at(number, state))
             with (tmp_path / "torn" / TRIALS).open("ab") as handle:
-                handle.write(b'{"task": "one", "ro')  # a kill in the middle of a line
+                handle.write(b'{"task": "one", "ro')  # as if killed in the middle of a line
     result = sweep(tasks, spec, folder=tmp_path / "torn")
     assert learned == once, "no trial was learned twice"
     assert ended(tmp_path / "torn") == ended(tmp_path / "whole")

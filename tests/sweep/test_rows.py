@@ -22,11 +22,11 @@ Folder = Callable[..., Path]
 
 
 class Stop(Exception):
-    """What strikes in a test."""
+    """Raised to stop a sweep."""
 
 
 def as_if(brief: Any, record: Any) -> Outcome:
-    """Stand in for learning."""
+    """Return an outcome without learning."""
     return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10)
 
 
@@ -37,7 +37,7 @@ def on_disk(backbone: Path, folder: Path, **more: Any) -> TaskStream:
 
 
 def cut(folder: Path, split: str) -> str:
-    """Take the first row away; return what the file was."""
+    """Remove the first row of a split's file; return its previous content."""
     file = folder / f"{split}.jsonl"
     text = file.read_text()
     file.write_text("".join(text.splitlines(keepends=True)[1:]))

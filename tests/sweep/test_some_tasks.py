@@ -20,7 +20,7 @@ Folder = Callable[..., Path]
 
 
 class Stop(Exception):
-    """What strikes in a test."""
+    """Raised to stop a sweep."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A sweep file is fully checked: all mistakes at once, with line, value and what is allowed."""
+"""All mistakes in a sweep file are reported at once, each with its line, the value, and what is allowed."""
 
 from __future__ import annotations
 
