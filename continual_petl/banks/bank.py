@@ -99,7 +99,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def read(self, banks: Sequence[Mapping[str, Tensor]]) -> None:
-        """Copy the tensors of the adapters that a fused bank combines into it; a fused bank cannot run without them.
+        """Copy into a fused bank the tensors of the adapters that it combines; it cannot run without them.
 
         Args:
             banks: the tensors of each bank, in the order of ``spec.fuse``; their heads are not read.
