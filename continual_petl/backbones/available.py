@@ -20,7 +20,7 @@ ALLOWED = (
     "Give 'minilm' (which generates no text), a folder with config.json and weights, or the id of a model on the Hub that "
     "this machine can reach or has in its cache."
 )
-"""What a name can be, for messages."""
+"""Describes the names that are allowed, for error messages."""
 _LOOKED_AT = 1_000
 """Maximum number of entries of the working directory to inspect."""
 

@@ -1,7 +1,7 @@
 """Reads from a model's configuration how many tokens it accepts, without its weights and usually without `transformers`.
 
-A misspelt key in a stream file and a length that the model does not support are reported together, and reporting them
-should not take seconds.
+A length that the model does not support is reported together with misspelt keys of a stream file, which should not take
+seconds.
 """
 
 from __future__ import annotations

@@ -40,5 +40,5 @@ def minilm_path() -> Path:
 
 @lru_cache(maxsize=1)
 def _digest(weights: Path, size: int, modified: int) -> str:
-    """Return the digest of the weights, read once per process: the folder is looked up several times while it is loaded."""
+    """Return the digest of the weights, read once per process: loading a backbone looks up the folder several times."""
     return file_digest(weights)

@@ -20,7 +20,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms.base import Placement, PrefixPlacement
 
 _NAMED = 3
-"""Maximum number of parameters outside the layers that are named; the remaining ones are counted."""
+"""Maximum number of parameters outside the layers that a description names; further ones are only counted."""
 
 
 class AblatedView(Bank):
@@ -95,14 +95,14 @@ def remaining_parts(bank: Bank) -> tuple[str, ...]:
 
 
 def _modified(bank: Bank) -> dict[str, int | None]:
-    """Return, for each parameter that a modification changes, the number of its layer, or None outside all layers."""
+    """Map each parameter that a modification changes to the number of its layer, or to None if it is in no layer."""
     norms = _norms(bank)
     names = [name for name in bank.covered() if name.rpartition(".")[0] not in norms]
     return {name: _layer_around(bank.sites, name) for name in names}
 
 
 def _norms(bank: Bank) -> frozenset[str]:
-    """Return the paths of the norms that the bank has copies of, the same ones as in `own_names`."""
+    """Return the paths of the norms that the bank has its own copies of, selected as in `own_names`."""
     if bank.spec.layernorms != "own":
         return frozenset()
     return frozenset(path for layer in bank.layers for path in bank.sites.norms(layer))

@@ -45,7 +45,7 @@ def run(
     Args:
         model: the backbone.
         bank: built for this backbone.
-        inputs: arguments of the backbone's ``forward``; rows are right-padded, or ``position_ids`` are included.
+        inputs: arguments of the backbone's ``forward``; rows must be right-padded, unless ``position_ids`` are included.
         base: run the model without its language-modelling head.
         checkpointing: recompute the layers in the backward pass instead of keeping their activations; see
             `continual_petl.banks.recompute`. The gradients are the same, bit for bit.
@@ -153,7 +153,10 @@ def turn_of(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def turn(model: nn.Module) -> Iterator[None]:
-    """Wait until no other thread has a bank on the backbone; raises the same errors as `attached`."""
+    """Reserve the backbone for one bank inside the ``with`` block; wait while another thread has one on it.
+
+    Raises the same errors as `attached`.
+    """
     _check_ready(model)
     with turn_of(model):
         if model in _at_work:

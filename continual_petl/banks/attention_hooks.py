@@ -4,7 +4,7 @@ Both act in a function of the attention registry of `transformers`, which gets q
 cache update and rotation. So caches never hold a prefix, positions never shift, and masks still cover only the text.
 
 * concat (Li and Liang 2021): learned keys and values precede the text's; every query may attend to them.
-* gated (He et al. 2022, equations 7 to 10), the same function: ``(1 - g) head + g Attn(q, P_k, P_v)`` with
+* gated (He et al. 2022, equations 7 to 10), mathematically the same as concat: ``(1 - g) head + g Attn(q, P_k, P_v)`` with
   ``g = sigmoid(logsumexp(s q P_k) - logsumexp(s q K + mask))``, which never overflows.
 * multi-head parallel (section 4.4): ``head + ReLU(s q P_k) P_v``.
 

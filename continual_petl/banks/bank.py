@@ -20,11 +20,11 @@ from continual_petl.seeding import derive_seed
 
 
 class Bank(nn.Module):
-    """The parameters of one task on one backbone. The constructor draws and copies nothing; `initialise` does.
+    """The parameters of one task on one backbone. The constructor only allocates them; `initialise` sets their values.
 
     Args:
         spec: the specification of the bank.
-        model: the backbone, which is only read (sizes, and later values); may be on the meta device.
+        model: the backbone; only its modules and the shapes of its parameters are read, so it may be on the meta device.
         sites: the sites of the model.
         head: the task's head; any module.
         reads: the backbone output that the task uses; a full copy includes the pooler or output head if it is used.
@@ -99,7 +99,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def read(self, banks: Sequence[Mapping[str, Tensor]]) -> None:
-        """Copy the values of the banks that a fused bank reads; it cannot run without them.
+        """Copy into a fused bank the tensors of the adapters that it combines; it cannot run without them.
 
         Args:
             banks: the tensors of each bank, in the order of ``spec.fuse``; their heads are not read.
@@ -146,7 +146,10 @@ class Bank(nn.Module):
         return next((prompt for prompt in found if prompt is not None), None)
 
     def is_folded(self) -> bool:
-        """Return whether no prefix or prompt is (still) trained through a network; see `fold`."""
+        """Return whether every prefix and prompt consists of plain vectors, not of a network that computes them.
+
+        See `fold`.
+        """
         return all(form.is_folded(group) for _, form, group in self._groups())
 
     def penalty(self) -> Tensor | None:

@@ -69,7 +69,7 @@ def _what_unknown_means(count: int) -> str:
 
 
 def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[Given], Types]:
-    """Return the rows, and the types of the columns of their file; the complete file is checked first."""
+    """Return the rows, and the types of the input file's columns; the complete file is checked first."""
     if not arguments.input:
         return ((row, None) for row in unnamed_rows(arguments.texts, limits)), {"text": {"text"}, "text_pair": {"text"}}
     path = Path(arguments.input)

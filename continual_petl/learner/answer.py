@@ -36,7 +36,7 @@ def answer(
 
     Shape:
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
-        labels, for causal-lm each one position before its label.
+        labels; for causal-lm, the logits of a label are read one position before it.
     """
     if STATES in batch:
         given = {name: tensor for name, tensor in batch.items() if name != STATES}

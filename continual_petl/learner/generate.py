@@ -78,7 +78,7 @@ def generate(
         batch: sources; left-padded for causal-lm.
         tokenizer: provides the end token; a full tokenizer is needed if there are stop strings.
         seed: seed of the task, for sampling.
-        chat: the chat template of a task of conversations.
+        chat: the chat template of a task on conversations.
         streamer: gets every token as soon as it is generated; for one row, without beams.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
@@ -128,8 +128,8 @@ def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], st
 class _OfGenerated(LogitsProcessor):
     """Apply a processor to the generated tokens only.
 
-    On its own, transformers applies it to the decoder's input too: a causal-lm could then not repeat words of its source, and
-    a start or padding token that is also the end token would keep the generated text from ending.
+    Without this wrapper, transformers applies it to the decoder's input too: a causal-lm could then not repeat words of its
+    source, and a start or padding token that is also the end token would keep the generated text from ending.
     """
 
     def __init__(self, processor: LogitsProcessor, given: int) -> None:

@@ -1,6 +1,6 @@
 """Guards a fit with any Trainer: only the active bank learns, the backbone does not change, and the loss is finite.
 
-The checks in every step compare identities and modes, never tensor contents.
+The checks in every step compare the identities of tensors and the modes of modules, never the contents of tensors.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def plan_task(
         chat: the chat template of a task on conversations; see `streams.encoding.chat_template.chat_of`.
 
     Raises:
-        InputError: if the backbone does not support this kind of task, class weights cannot be resolved, or the task's own
-            metric cannot be imported or is not allowed to be.
+        InputError: if the backbone does not support this kind of task, class weights cannot be resolved, or the module of
+            the task's own metric cannot be imported or needs your permission (``remote_code: true``).
     """
     check_kind(task, backbone)
     bank = bank or spec.resolved_bank(task)

@@ -27,7 +27,8 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Tokens decoded per character of the longest stop string, plus one character: each may take four byte-level tokens."""
+"""Number of tokens to decode for each character of the longest stop string, and for one more: a character may take four
+byte-level tokens."""
 
 
 class Sampler(LogitsProcessor):

@@ -22,7 +22,7 @@ def number(value: float | None) -> str:
 
 
 def megabytes(num_bytes: int) -> str:
-    """Format a number of bytes for people."""
+    """Format a number of bytes with a unit."""
     value, units = float(num_bytes), ("bytes", "kB", "MB", "GB", "TB")
     for unit in units[:-1]:
         if value < 1000:

@@ -70,7 +70,7 @@ class Results:
 
     @cached_property
     def routed(self) -> RoutedResults | None:
-        """R-routed: the scores of rows without a task name; None if no task can be found without its name."""
+        """R-routed: the scores of rows without a task name; None if no rows were routed."""
         return routed_results(self.tasks, self.routed_rows) if self.routed_rows else None
 
     @cached_property

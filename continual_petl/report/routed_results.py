@@ -1,7 +1,7 @@
 """R-routed: how the rows of each task were predicted, after each task, without a task name.
 
 Predictions for rows with a named task cannot change. Without a named task they can, if a new task resembles an earlier one.
-This loss is caused by the router, and is reported separately from forgetting.
+The accuracy lost in this way is reported separately from forgetting, since the router causes it, not the banks.
 
 Shape suffixes: T tasks that stored routing statistics.
 """

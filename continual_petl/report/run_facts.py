@@ -44,7 +44,7 @@ class TaskFacts:
     split: str
     """The reported split: test if there is one."""
     score: float | None
-    """Just after it was learned; None if undefined."""
+    """The score just after it was learned; None if undefined."""
     bank: str
     """Description of the changes that its bank makes."""
     training: str
@@ -187,7 +187,7 @@ class RunFacts:
     others: tuple[TaskCheck, ...]
     """Other problems: unreadable or missing tasks, and files of the run that belong to no task."""
     forgotten: tuple[str, ...]
-    """Tasks that were dropped on purpose, and have a tombstone."""
+    """Tasks that were removed with `continual-petl forget`, which leaves a tombstone."""
     newest_shared: str | None
     """The newest task with the shared bank, whose version all of them now use; None if no task shares a bank."""
     half_learned: Mapping[str, Position | None]

@@ -113,7 +113,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 
 
 def _routed(results: Results) -> list[str]:
-    """Return the lines about rows without a task name; nothing if no task can be found without its name."""
+    """Return the lines about rows without a task name; nothing if fewer than two tasks were routed."""
     routed = results.routed
     if routed is None or len(routed.tasks) < 2:
         return []
@@ -132,7 +132,7 @@ def _routed(results: Results) -> list[str]:
 
 
 def routing_tables(results: Results) -> list[RenderableType]:
-    """Return which tasks the rows of each task are routed to; nothing if fewer than two can be found, or too many."""
+    """Return which tasks the rows of each task are routed to; nothing for fewer than two routed tasks, or for too many."""
     routed = results.routed
     if routed is None or not 2 <= len(routed.tasks) <= WHOLE_UP_TO:
         return []

@@ -91,7 +91,7 @@ def _sources(folder: Traversable) -> list[Traversable]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove half-written files of killed processes; live processes may be writing to the folder right now."""
+    """Remove half-written files of killed processes, but not of live ones, which may be writing to the folder right now."""
     for path in folder.iterdir():
         found = _UNFINISHED.fullmatch(path.name)
         if found is not None and not is_alive(int(found[1])):

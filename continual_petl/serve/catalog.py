@@ -1,4 +1,4 @@
-"""The learned tasks of a run folder, as of the last look at it. A look costs two system calls if nothing has changed."""
+"""The learned tasks of a run folder, as of the last call of `look`, which costs two system calls if nothing has changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Catalog:
         self._manifests: dict[str, Manifest] = {}
         self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
         self.store = self._live
-        """The run folder as it was at the last look."""
+        """The run folder as it was at the last call of `look`."""
         self.seals: dict[str, str] = {}
         """The seal of each learned task's certificate."""
         self.forgotten: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class Catalog:
             return True
 
     def changed(self) -> bool:
-        """Return whether banks were added, replaced or removed since the last look."""
+        """Return whether banks were added, replaced or removed since the last call of `look`."""
         return self._live.stamp() != self._stamp
 
     def manifest(self, task: str) -> Manifest:
@@ -74,7 +74,7 @@ class Catalog:
 
         Raises:
             Problem: if the task was forgotten (410), or has not been learned (404).
-            Unreadable: if it cannot be read; it may have been forgotten since the last look.
+            Unreadable: if it cannot be read; it may have been forgotten since the last call of `look`.
         """
         seal, found = self.seals.get(task), self._manifests.get(task)
         if found is not None and found.seal == seal:

@@ -1,4 +1,4 @@
-"""A client for an endpoint, based on httpx2."""
+"""A client for the endpoint that `continual-petl serve` starts, based on httpx2."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class Lane(Generic[_J, _T]):
         """Return the outcomes; a job that fails stops neither the lane nor the other jobs of its batch."""
         try:
             return self._compute(jobs)
-        except BaseException as error:  # the tokenizer's library raises some that are not an Exception
+        except BaseException as error:  # a panic in the Rust code of tokenizers is not an Exception
             if len(jobs) > 1:
                 return [outcome for job in jobs for outcome in self._computed([job])]
             return [error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")]

@@ -55,7 +55,7 @@ class NeverWaits(logging.Handler):
         """Number of lines that were dropped."""
         self._closed = False
         self._changed = threading.Condition()
-        # A daemon, since the process must be able to end while nobody reads.
+        # A daemon, so that the process can end even if nobody reads its standard error.
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
         self._thread.start()
 

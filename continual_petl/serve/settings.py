@@ -52,7 +52,7 @@ class ServeSettings:
     unknown: Unknown = "reject"
     """What happens to rows that resemble no task's rows, unless a request says otherwise. See `Run.predict`."""
     watch_s: float = 1.0
-    """Seconds between two looks at the run folder, for tasks that other processes have learned or forgotten."""
+    """Seconds between two checks of the run folder for tasks that other processes have learned or forgotten."""
     log_texts: bool = False
     """Whether the log contains the texts of rows and predictions."""
     remote_code: bool = False

@@ -28,7 +28,8 @@ from continual_petl.banks.config.spec import (
 )
 
 _SIZES = ("rank", "length")
-"""Other names of the size, for one form each, which tell the forms of a preset apart."""
+"""Other names for the size of certain forms (rank of low-rank forms, length of prefixes and prompts): in a preset with
+several forms, they say which size is meant."""
 
 
 class BankChoice(FrozenModel):

@@ -30,8 +30,7 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         learned: looks up the banks of tasks that have already been learned.
 
     Raises:
-        InputError: if one of the tasks that are followed in this way is unknown or appears twice, or the banks that a fused
-            bank reads cannot be fused.
+        InputError: if a task in this chain is unknown or appears twice, or the banks that a fused bank reads cannot be fused.
     """
     if choices[task].fuse is not None:
         return _fused(task, choices, learned)

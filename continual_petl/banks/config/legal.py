@@ -20,8 +20,8 @@ LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
-    """Return the legal combinations closest to a choice: those of any form, and of its own form, that agree with it in the
-    most dimensions.
+    """Return the legal combinations that agree with a choice in the most dimensions, among all forms and among those of its
+    own form.
     """
     choice = (form, modifies, insertion, composition)
     best = max(row.agrees(*choice) for row in LEGAL)

@@ -65,7 +65,7 @@ _ROWS: dict[str, Preset] = {
     "scaled_parallel": _preset(2e-3, _SCALED),
     # He et al. 2022, section 4.4: prefix tuning with ReLU instead of softmax, added instead of gated.
     "multihead_parallel": _preset(5e-3, _MULTIHEAD),
-    # Li and Liang 2021, trained through their MLP (800 wide in the code of He et al.), which is folded away.
+    # Li and Liang 2021, trained through their MLP (800 wide in the code of He et al.), which is dropped after training.
     "prefix": _preset(1e-3, _PREFIX_MLP),
     "prefix_flat": _preset(5e-3, _PREFIX),
     # Lester et al. 2021; with an encoder, Liu et al. 2021 (P-tuning).

@@ -14,8 +14,8 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     """Return how a bank is trained by default.
 
     A bank is trained like the preset with the same forms at the same sites, regardless of sizes and options. A bank that
-    matches no preset gets the smallest of its forms' learning rates: with too high a rate it would learn nothing, with
-    too low a rate it still learns.
+    matches no preset gets the smallest of its forms' learning rates, since a bank still learns at a rate that is too
+    low, but learns nothing at one that is too high.
 
     Args:
         bank: its full specification.

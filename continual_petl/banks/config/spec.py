@@ -1,9 +1,9 @@
 """The four dimensions of a modification (He et al. 2022, https://arxiv.org/abs/2110.04366, section 3.2 and Table 1).
 
 A bank is a set of modifications. Each is one choice per dimension: functional form, modified representation, insertion,
-composition. `legal`, next to this file, lists which choices and options go together; anything else is refused with that
-list. This file contains only data and validation and never imports torch, so that a stream file is checked before anything
-heavy loads.
+composition. `legal`, next to this file, lists which choices and options go together; anything else is refused with an
+error that lists the alternatives. This file contains only data and validation and never imports torch, so that a stream file
+is checked before anything heavy loads.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class BankSpec(FrozenModel):
     """Everything that a task adds to the backbone, except its head."""
 
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] = ()
-    """Empty with frozen LayerNorms: a linear probe on frozen features."""
+    """The modifications; none at all, with frozen LayerNorms, is a linear probe on frozen features."""
     layernorms: Literal["frozen", "own"] = "frozen"
     """own: a copy per task of every LayerNorm in the layer range (including those of the embeddings and after the last layer
     if the first or last layer is in it)."""

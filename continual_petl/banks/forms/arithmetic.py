@@ -43,7 +43,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
-    """Apply a float32 linear layer in the dtype of its input; its replacement (`stacked`) casts by itself."""
+    """Apply a float32 linear layer in the dtype of its input; a `StackedLinear` casts by itself."""
     if not isinstance(layer, nn.Linear):
         changed: Tensor = layer(x_I)
         return changed
@@ -52,7 +52,7 @@ def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
 
 
 def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Apply a float32 LayerNorm, or its replacement (`stacked`), in float32; the result has the dtype of the input."""
+    """Apply a float32 LayerNorm, or a `StackedNorm`, in float32; the result has the dtype of the input."""
     normed: Tensor = norm(x_I.to(norm.weight.dtype))
     return normed.to(x_I.dtype)
 
@@ -72,7 +72,7 @@ def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
 
 
 def own_precision(table: Tensor) -> AbstractContextManager[None]:
-    """Turn autocast off: folding must repeat the computation of training, and some machines have no bfloat16 LSTMs."""
+    """Turn autocast off, so that folding computes the same vectors as training; besides, some devices lack bfloat16 LSTMs."""
     return torch.autocast(table.device.type, enabled=False)
 
 

@@ -1,7 +1,7 @@
 """Prefixes: learned keys and values in attention heads (Li and Liang 2021; He et al. 2022, sections 3.1 and 4.4).
 
-They may be trained through a small network, which is folded away afterwards: only the vectors are stored, and the papers
-count only these. `continual_petl.banks.attention_hooks` applies them.
+They may be trained through a small network, which is dropped afterwards: only the vectors are stored, and only these are
+in the parameter counts of the papers. `continual_petl.banks.attention_hooks` applies them.
 
 Shape suffixes: L number of vectors, K width of all keys of an attention module, V width of all values.
 """
@@ -21,7 +21,7 @@ from continual_petl.banks.forms.init import Generators, draw, draw_as_torch
 from continual_petl.errors import InputError
 
 TRAINED = "trained"
-"""Key of the parts that are folded away after training."""
+"""Key of the networks in a group; they are dropped after training."""
 
 
 class Prefix(Part):

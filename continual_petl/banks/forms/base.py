@@ -1,7 +1,7 @@
 """The interface of forms: building, attaching, batching rows of several banks, folding and merging.
 
-There is one object per form; its description without torch is in `continual_petl.banks.config`. A bank holds the
-modules of each modification in a `ModuleDict`, the group of that modification. A form changes the forward pass in one of
+There is one object per form; the form's options are described in `continual_petl.banks.config`, without torch. A bank holds
+the modules of each modification in a `ModuleDict`, the group of that modification. A form changes the forward pass in one of
 four ways: by deltas of token states (`placements`), keys and values inside attention (`prefixes`), vectors before the input
 (`prompt`), or differences added to parameters (`differences`).
 """
@@ -128,7 +128,7 @@ class Form:
         return made
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether the vectors of a group are not (or no longer) trained through a network."""
+        """Return whether a group holds its vectors themselves, not a network that computes them."""
         return True
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:

@@ -116,7 +116,7 @@ def _sequential(model: nn.Module, placement: Placement) -> list[RemovableHandle]
 
 
 def _before_norm(model: nn.Module, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-    """``y = LN(A(LN(u)) + u)`` with one LayerNorm used twice (Pfeiffer et al. 2021), u the sum with the residual."""
+    """``y = LN(A(LN(u)) + u)`` with one LayerNorm used twice, where u includes the residual (Pfeiffer et al. 2021)."""
     norm = model.get_submodule(placement.layer.full(placement.layer.stack.ffn.norm))
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -140,7 +140,7 @@ def _record_input(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
 
 
 def _parallel(model: nn.Module, sites: Sites, placement: Placement) -> list[RemovableHandle]:
-    """``h <- h + s delta(x)``, x the sub-layer's input (He et al. 2022, section 3.2); normalised in pre-norm models."""
+    """``h <- h + s delta(x)``, x the sub-layer's input, after the norm in pre-norm models (He et al. 2022, section 3.2)."""
     layer = placement.layer
     first = sites.into(layer)[0] if placement.name == "ffn" else attention_of(layer, placement.name).query
     read, handle = _record_input(model.get_submodule(layer.full(first.path)))

@@ -6,11 +6,11 @@ At every site of the adapters, on the same input x:
 
 The reference is `BertFusion` with its default ``dynamic`` configuration in `adapters` (``methods/modeling.py``): normal Q
 and K with sigma 0.02, V close to the identity and pulled towards it by ``0.01 |V - I|^2`` in the loss. Three things differ. A
-learned gate g per site starts at zero, so a fresh bank leaves the backbone unchanged, as other fresh banks do; theirs starts
-with about the mean of the adapters. Adam moves a parameter by about the learning rate per step, so without the factor the
-gate would hardly open in a short run. K has no bias: it would add the same number to all scores, which softmax ignores. And
-since the maps are linear, scores are computed as ``K^T Q x . z_n`` and V is applied to the sum, so neither is computed once
-per adapter.
+learned gate g per site starts at zero, so a fresh bank leaves the backbone unchanged, as other fresh banks do; `BertFusion`
+starts with about the mean of the adapters. Adam moves a parameter by about the learning rate per step, so without the factor
+of 100 the gate would hardly open in a short run. K has no bias: it would add the same number to all scores, which softmax
+ignores. And since K and V are linear, scores are computed as ``K^T Q x . z_n`` and V is applied to the sum, so neither is
+computed once per adapter.
 
 Shape suffixes: N adapters, P positions (all leading axes of the input), I width of the input, O width of the output.
 """
@@ -34,7 +34,7 @@ _OPENING = 100.0
 
 
 class _Read(nn.Module):
-    """A layer of N adapters side by side, read from their banks: not trained, not stored, None until `Bank.read`."""
+    """One layer of N adapters, stacked; its tensors are not trained, not stored, and None until `Bank.read` copies them."""
 
     weight: Tensor
     bias: Tensor
@@ -61,7 +61,7 @@ class Fusion(Bottleneck):
     """The change of one site: 2O^2 + IO + O + 1 parameters, in addition to the adapters that are only read.
 
     Args:
-        adapter: the adapter of this site as its own bank would build it.
+        adapter: the adapter that a bank which is not fused would have at this site.
         tasks: names of the tasks whose adapters are read.
     """
 
@@ -75,7 +75,7 @@ class Fusion(Bottleneck):
         self.dropout = nn.Dropout(0.0)  # the adapters run as they do at inference
         self._scaled = modification.composition == "learned"
         if self._scaled:
-            # Every adapter has its own scale, so the sum is added as it is.
+            # Every adapter has its own scale, applied before its change is fused; the fused change is not scaled again.
             del self.scale
             self.register_buffer("scale", None, persistent=False)
             self.modification = modification.model_copy(update={"composition": "add"})
@@ -121,7 +121,7 @@ class Fusion(Bottleneck):
 
 
 def fuse(groups: nn.Module, tasks: Sequence[str]) -> None:
-    """Replace every adapter in the modules of a bank with the fusion of the adapters of several banks."""
+    """Replace every adapter in the modules of a bank with a fusion of the adapters that several banks have at its site."""
     for path, part in list(groups.named_modules()):
         if isinstance(part, Bottleneck):
             groups.set_submodule(path, Fusion(part, tasks))

@@ -1,6 +1,6 @@
-"""Prompts: learned vectors in front of the token embeddings, plain or trained through an encoder, which is folded away.
+"""Prompts: learned vectors in front of the token embeddings, either plain or trained through an encoder.
 
-`continual_petl.banks.prompt_hooks` inserts them.
+The encoder is dropped after training. `continual_petl.banks.prompt_hooks` inserts the vectors.
 
 Shape suffixes: L number of vectors, W width of the embeddings.
 """
@@ -102,7 +102,7 @@ class PromptForm(Form):
         return part.vectors()
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether the encoder has been folded away; see `Form.is_folded`."""
+        """Return whether the prompt has no encoder, or no longer has one; see `Form.is_folded`."""
         return not isinstance(group[INPUT], PromptEncoder)
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
@@ -124,7 +124,7 @@ def _width(sites: Sites) -> int:
             "insert them (Anatomy.prompt is None): choose another form."
         )
     if prompt.norm is not None:
-        # A family that does not normalise its embeddings has a dropout there.
+        # In a family that does not normalise its embeddings, the module at this path is a dropout, which has no width.
         return sites.norm_width(sites.base + prompt.norm) or sites.hidden_width(sites.layers[0])
     return sites.embedding_width
 

@@ -37,7 +37,7 @@ class Rescale(Delta):
         return self.vector.to(x_I.dtype) - 1
 
     def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
-        """Return ``h l``, computed directly, since ``h (1 + delta)`` would round."""
+        """Return ``h l``, computed directly, since ``h (1 + delta)`` would add a rounding error."""
         return h_O * self.vector.to(h_O.dtype)
 
 

@@ -1,7 +1,7 @@
 """The parameters of several banks of one kind, stacked: one row of a matrix for each bank.
 
 A row holds all parameters of a bank except its head, vectors in one matrix and all other tensors in another. So stacking
-takes one copy per bank and matrix, and each parameter of all banks is a view ``(T, ...)``.
+takes one copy per bank and matrix, and a view ``(T, ...)`` holds the values of one parameter in all banks.
 
 Shape suffixes: T banks, N rows of a batch.
 """
@@ -23,7 +23,7 @@ class BankState(NamedTuple):
     """For each tensor: the parameters of its module, its name there, and the tensor itself."""
     version: tuple[int, torch.device]
     serial: int
-    """Unique to this state of this bank."""
+    """A number that no other bank has, nor this bank with other parameter values."""
     kind: Hashable
 
 
@@ -38,7 +38,7 @@ class Stack:
     def __init__(self, first: Mapping[str, Tensor], capacity: int) -> None:
         self.capacity = capacity
         self.key: tuple[int, ...] = ()
-        """Serials of the banks in the stack."""
+        """The serial number of the bank in each row; see `BankState`."""
         self.num_users = 0
         self._names: dict[bool, list[str]] = {True: [], False: []}
         self._places: dict[str, tuple[int, int]] = {}
@@ -84,12 +84,12 @@ class Stack:
         return self._vectors[: len(self.key)]
 
     def vector(self, name: str, vectors_NV: Tensor) -> Tensor:
-        """Return one vector ``(N, ...)`` from rows of `vectors`."""
+        """Return one parameter ``(N, ...)`` from rows of `vectors`."""
         start, stop = self._places[name]
         return vectors_NV[:, start:stop]
 
     def matrix(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Return one matrix of all banks ``(T, ...)``; all matrices are cast together, once per dtype."""
+        """Return one parameter of all banks ``(T, ...)``; all of them are cast together, once per dtype."""
         if not self._matrices:
             return self._only[name].detach().to(dtype).unsqueeze(0)
         if dtype not in self._matrices:

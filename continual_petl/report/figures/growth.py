@@ -104,7 +104,7 @@ def _so_far(
                 hovertemplate=f"after %{{x}} tasks<br>{words}: %{{y:,}} {unit}<extra></extra>",
             )
         )
-    # Without a pin the size of copies is unknown.
+    # Without backbone.json, the size of a copy is unknown.
     known = [step for step in steps if step <= len(copies)] if copies else []
     full = scatter(
         x=known,

@@ -56,8 +56,9 @@ def _words(facts: RunFacts) -> str:
 def figure(facts: RunFacts) -> Drawing:
     """Return one line per task, or for many tasks the spread of the changes from their first scores.
 
-    A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value still holds.
-    A cross is a changed score. A mark after a task's name shows the current state of its certificate; see `MARKS`.
+    A filled mark is a measured score. An open one is a certified score: digests and probe are unchanged, bit for bit, so the
+    value still holds. A cross is a changed score. A mark after a task's name shows the current state of its certificate;
+    see `MARKS`.
     """
     return _lines(facts) if len(facts.results.tasks) <= MAX_LINES else _spread(facts)
 

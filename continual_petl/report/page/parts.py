@@ -16,7 +16,7 @@ MAX_ROWS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One number."""
+    """One number with its name and a note."""
 
     name: str
     value: str

@@ -78,13 +78,13 @@ def forgotten(facts: RunFacts) -> Section:
 
 
 def routed(facts: RunFacts) -> list[Section]:
-    """Return the section about rows without a task name; nothing if fewer than two tasks can be found without a name."""
+    """Return the section about rows without a task name; nothing if fewer than two tasks were routed."""
     figures = _figures(facts, "routing")
     return [Section(id="routing", title="Routing", template="figures.html.j2", figures=figures)] if figures else []
 
 
 def cost(facts: RunFacts) -> Section:
-    """Return the growth of the run."""
+    """Return the parameters and bytes that each task added."""
     figures = _figures(facts, "growth")
     return Section(id="growth", title="Growth", template="figures.html.j2", figures=figures, tables=[_costs(facts)])
 
@@ -124,7 +124,7 @@ def learning(facts: RunFacts) -> Section:
 
 
 def times(facts: RunFacts) -> Section:
-    """Return the time spent."""
+    """Return the time that each task took."""
     return Section(id="time", title="Time", template="figures.html.j2", figures=_figures(facts, "time"))
 
 

@@ -1,4 +1,4 @@
-"""The description of a form of modification: legal choices, options that have an effect, and the preset it is trained like.
+"""The description of a form of modification: legal choices, options that have an effect, and the preset whose recipe it uses.
 
 Each file of this package describes one form and never imports torch, so that a stream file is checked before anything
 heavy loads; the file of the same name in `continual_petl.banks.forms` implements it. The table of legal combinations and the
