@@ -67,7 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, help="a folder with more inputs to start from")
     parser.add_argument("--found", type=Path, help="a folder for the findings, one file each")
     arguments = parser.parse_args(argv)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, before[1]))
+    try:
+        return _run(arguments)
+    finally:
+        # A test that calls this function must not limit the tests after it in the same process.
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run one target with parsed arguments; see `main`."""
     target = (TARGETS | STORE_TARGETS)[arguments.target]
     extra = [path.read_bytes() for path in sorted(arguments.corpus.iterdir())] if arguments.corpus else []
     found: dict[str, Finding] = {}
