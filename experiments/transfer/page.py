@@ -43,8 +43,8 @@ starts were tried with {SHARE:.1%} of the steps (`results/short_fits.ndjson`). C
 but a few steps show an earlier bank's head start and not its final score: auto chooses an earlier bank in four of six cases,
 and its mean score is below that of a fresh bank. So the limit stays at {WHOLE_UP_TO:,} rows."""
 
-_ONE_BANK = """Sequential LoRA: one bank is trained on one task of a stream after the other, on all rows, in one draw. Each task
-starts from what the earlier ones left, and changes it. Test scores:"""
+_ONE_BANK = """Sequential LoRA: one bank is trained on one task of a stream after the other, on all rows, in one draw.
+Each task starts from what the earlier ones left, and changes it. Test scores:"""
 
 
 def page(lines: Sequence[Line], shorter: Sequence[Line] = ()) -> str:
