@@ -1,9 +1,10 @@
 """Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
 
-Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by
-more than `MARGIN` standard errors (`HEAD_START` after a share of the task's steps), so that the fresh bank wins if there is a
-tie or a difference that a few rows make by chance. What was learned in these fits is discarded: the bank is then trained
-exactly as if the stream had named the starting point. The choice is saved before training begins, so a resumed task keeps it.
+Each starting point is trained for a few steps and scored on validation rows. The best score wins if it exceeds the score of
+the fresh bank by more than `MARGIN` standard errors (`HEAD_START` if only a share of the task's steps was trained), so that
+the fresh bank wins if there is a tie, or a difference that a few rows could make by chance. These fits are discarded: the
+bank is then trained exactly as if the stream had named the starting point. The choice is saved before training begins, so a
+resumed task keeps it.
 
 With ``auto``, a bank depends on earlier tasks, so the order of the stream may change it.
 """
@@ -44,11 +45,11 @@ MAX_PARENTS = 3
 _SHORTLIST = 10
 """Maximum number of nearest tasks whose banks are examined to find the ones to try."""
 MARGIN = 0.5
-"""Number of standard errors (of the difference of two independent shares) by which a starting point has to beat a fresh
+"""Number of standard errors (of the difference of two independent proportions) by which a starting point has to beat a fresh
 bank, if it is tried with all steps of the task."""
 HEAD_START = 8.0
-"""The same after fewer steps, which show a head start rather than where a bank ends: in `experiments/transfer`, leads of 4 to
-6 standard errors were lost by the end of training."""
+"""The same if it is tried with fewer steps, which show its head start rather than its final score: in `experiments/transfer`,
+leads of 4 to 6 standard errors were lost by the end of training."""
 _VERSION = {"format_version": 1}
 
 
@@ -59,7 +60,7 @@ def decide_start(run: TaskRun) -> Start | None:
         None if the task does not ask for ``auto`` or an average.
 
     Raises:
-        InputError: if the weights of a named average diverge.
+        InputError: if the average that the stream names diverges while its weights are learned.
         StoreError: if a bank that it starts from, or the saved choice, is damaged.
     """
     named = run.plan.bank.start_from
@@ -145,7 +146,7 @@ def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCa
 
 
 def _fitting(run: TaskRun) -> list[Parent]:
-    """Return the banks nearest to the task's rows, among those that its own bank could start as a copy of."""
+    """Return the banks nearest to the task's rows, leaving out banks that its own bank cannot start as a copy of."""
     store = run.store
     found: list[Parent] = []
     try:
@@ -168,9 +169,9 @@ def _fitting(run: TaskRun) -> list[Parent]:
 
 
 def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
-    """Return the sums of a task's rows from the layers that earlier tasks stored.
+    """Return the routing statistics of a task's rows, from the same layers as those that earlier tasks stored.
 
-    The commit of the task stores these sums, unless its `routing` is off or differs from that of earlier tasks.
+    The commit of the task stores them, unless its `routing` is off or differs from that of earlier tasks.
     """
     return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 
