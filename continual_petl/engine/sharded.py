@@ -7,7 +7,7 @@ gradients, so checkpoints, resuming and the learned bank are the same as with ``
 
 Lightning's ``ModelParallelStrategy`` is not used, because it divides the trained parameters as well and writes a checkpoint
 as a folder of shards. Besides, a bank's modules run in hooks, outside the forward pass of any module for which FSDP2 could
-gather their parameters.
+gather parameters.
 """
 
 from __future__ import annotations

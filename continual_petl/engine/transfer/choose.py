@@ -169,9 +169,9 @@ def _fitting(run: TaskRun) -> list[Parent]:
 
 
 def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
-    """Return the routing statistics of a task's rows, from the same layers as those that earlier tasks stored.
+    """Return the routing statistics of a task's rows, from the layers for which earlier tasks stored theirs.
 
-    The commit of the task stores them, unless its `routing` is off or differs from that of earlier tasks.
+    When the task is committed, they are stored, unless its `routing` is off or differs from that of earlier tasks.
     """
     return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 
