@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def tensor_digest(tensor: Tensor) -> str:
     """Return the hex digest of one tensor: dtype, shape and contents, whatever its device and strides.
 
-    The digest of a quantised tensor combines those of its codes and scales. The digest of a sharded tensor (a DTensor) is
-    that of the whole tensor, which all processes gather together.
+    The digest of a quantised tensor combines the digests of its codes and scales. A sharded tensor (a DTensor) is gathered
+    and hashed as a whole, so all processes have to call this function together.
     """
     import torch  # importing it takes seconds, and any caller with a tensor has already done so
 

@@ -1,6 +1,7 @@
 """The exceptions, grouped by who has to act.
 
-Every message is one paragraph: where, the value given, what is allowed, what to do. Helpers for shared phrases are below.
+Every message is one paragraph that says where the problem is, which value was given, what is allowed, and what to do.
+Helpers for phrases that messages share are below.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def about(*key: str | int) -> Iterator[None]:
 
 
 class StoreError(RuntimeError):
-    """A folder is a damaged run or no run at all (exit code 1), or another process uses it (`RunInUseError`)."""
+    """A folder is a damaged run or no run at all (exit code 1), or another process writes to it (`RunInUseError`)."""
 
 
 class RunInUseError(StoreError):
@@ -189,7 +190,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 
 def named_tasks(tasks: Sequence[str]) -> str:
-    """Return tasks by name, as in "task 'a'" or "tasks 'a', 'b'".
+    """Return text that names the given tasks, such as "task 'a'" or "tasks 'a', 'b'".
 
     Example:
         >>> named_tasks(["a"]), named_tasks(["a", "b"])

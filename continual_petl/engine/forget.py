@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from continual_petl.engine.checks.replaced import check_not_read, check_not_shared
 from continual_petl.engine.run import Run
@@ -16,9 +15,6 @@ from continual_petl.store.forget import forget_entry, forget_task
 from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.dump import dump_stream, settled
-
-if TYPE_CHECKING:
-    pass  # imports torch, which forgetting does not need
 
 _log = logging.getLogger(__name__)
 
@@ -32,14 +28,14 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     Args:
         run_dir: the run folder.
         task: a learned task, a half-learned one (its progress is deleted), or one whose bank is missing.
-        entry: instead of a task, the position of a missing entry of the chain, or of a tombstone on one side of a fork;
-            `Run.verify` reports them.
+        entry: instead of a task, the position in the chain of a missing entry, or of a tombstone that ends one side of a
+            fork; `Run.verify` reports such entries.
 
     Returns:
         The run after the change.
 
     Raises:
-        InputError: if the task is not learned, the entry is not missing, or other tasks use this bank.
+        InputError: if the task is not learned, the entry cannot be dropped, or other tasks use the task's bank.
         StoreError: if the run folder is damaged.
         RunInUseError: if another process writes to it.
     """

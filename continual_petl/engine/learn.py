@@ -77,7 +77,7 @@ def learn(
     Raises:
         InputError: if the stream, its data or the callbacks cannot be used; learned tasks are not touched.
         ForgettingError: if anything learned before has changed.
-        StoreError: if the run folder is damaged, or belongs to another backbone.
+        StoreError: if the run folder is damaged, or its tasks were learned on another backbone.
         RunInUseError: if another process writes to it.
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
@@ -131,7 +131,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
 def _learn_all(
     session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
 ) -> None:
-    """Finish tasks whose process was killed, then learn those that the store does not have."""
+    """Finish tasks whose process was killed, then learn the tasks that the store does not have."""
     fresh = _Fresh(watching)
     learned = set(session.store.tasks) - set(replace)
     tasks = [task for task in session.spec.tasks if task.name not in learned]

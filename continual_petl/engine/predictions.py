@@ -23,11 +23,11 @@ class Predictions(ABC):
     @property
     @abstractmethod
     def session(self) -> Session:
-        """The open stream, with backbones and banks in memory."""
+        """The session: the stream and its run folder, with backbones and banks in memory."""
 
     @abstractmethod
     def check_learned(self, task: str) -> None:
-        """Raise `InputError` unless a task is learned."""
+        """Raise `InputError` unless the task is learned."""
 
     @overload
     def predict(
@@ -108,7 +108,7 @@ class Predictions(ABC):
         """Return the distance of each learned task from the given task or rows, nearest first.
 
         Args:
-            target: a learned task, which is left out of the result, or rows of one type.
+            target: a learned task, which is left out of the result, or a list of rows, all of one type.
 
         Example::
 

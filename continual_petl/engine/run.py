@@ -39,12 +39,13 @@ _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
 
 
 class Run(Sharing):
-    """A run folder, opened for reading. Nothing here changes the folder.
+    """A run folder, opened for reading. None of the methods changes the folder.
 
     Args:
         folder: the run folder, or the address of a run on the Hub: ``hf://USER/RUN``, ``hf://USER/RUN@REVISION``. Such a run
             is downloaded, and verified before it predicts; see `from_hub`.
-        session: the session that learned it, still in memory; without one, everything is read from the folder.
+        session: the session that learned the run, if it is still in memory; None means that everything is read from the
+            folder.
         remote_code: whether Python code that comes with the backbone, or computes a metric, may be executed if the folder's
             stream asks for it. A folder may come from anyone; without your permission, everything that needs this code is
             refused.
@@ -135,7 +136,7 @@ class Run(Sharing):
 
     @property
     def session(self) -> Session:
-        """The open stream, with backbones and banks in memory."""
+        """The session: the stream and its run folder, with backbones and banks in memory."""
         self._check_unverified()
         return self._opened()
 
@@ -162,7 +163,7 @@ class Run(Sharing):
 
     @property
     def growth(self) -> list[GrowthRow]:
-        """The cost of each task."""
+        """The cost of each task, in parameters and in bytes on disk."""
         return self.store.consistently(lambda: growth(self.store.snapshot()))
 
     def figures(self, task: str | None = None) -> Figures:
@@ -236,7 +237,7 @@ class Run(Sharing):
         }
 
     def check_learned(self, task: str) -> None:
-        """Raise `InputError`, naming the learned tasks, if this is not one of them."""
+        """Raise `InputError`, naming the learned tasks, unless ``task`` is one of them."""
         check_learned(self.store, task)
 
     def verify(
@@ -289,7 +290,7 @@ class Run(Sharing):
         return [self._with_metric(check) for check in found]
 
     def _with_metric(self, check: TaskCheck) -> TaskCheck:
-        """Add the finding that the code of a task's own metric is missing or differs; predictions do not need this code."""
+        """Add a finding if the code of the task's own metric is missing or differs; predictions do not need this code."""
         with suppress(StoreError):
             if self.store.has(check.task) and (code := (manifest := self.store.manifest(check.task)).metric_code):
                 problem = code_problem(manifest.metric, code)

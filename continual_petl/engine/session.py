@@ -117,7 +117,7 @@ class Session:
     def check_backbone(self) -> None:
         """Raise `StoreError` if the run folder's banks were learned on a backbone other than the stream's.
 
-        Called before anything is written: a stream.yaml with the other backbone would make the banks unusable.
+        Called before anything is written: a stream.yaml that names the other backbone would make the banks unusable.
         """
         tasks = self.store.tasks
         if tasks:
@@ -179,7 +179,7 @@ class Session:
         return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat)
 
     def bank(self, task: TaskSpec) -> BankSpec:
-        """Return a task's complete bank configuration; a task without one inherits that of its parent's bank."""
+        """Return a task's complete bank configuration, with the settings inherited from the banks it starts from or reads."""
         choice = task.bank or self.spec.bank
         if choice.inherits and choice.fuse is None and self.store.has(task.name):
             # A learned task keeps its configuration, even if the parent task has changed since.
@@ -233,7 +233,7 @@ class Session:
         return check_again(self.spec, learned, split=name, labels=manifest.labels)
 
     def new_notices(self) -> list[str]:
-        """Return the notices about preparing splits since the last call."""
+        """Return the notices that preparing splits has produced since the last call."""
         notices, self._pending_notices = self._pending_notices, []
         return notices
 
@@ -322,7 +322,7 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
 
 
 def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
-    """Return the chat settings of a task; a template that is not in the stream is the one it was learned with."""
+    """Return the chat settings of a task; without a template in the stream, the one it was learned with is kept."""
     if spec is None or manifest.chat is None or (spec.template is not None and is_template(spec.template)):
         return spec
     template = manifest.chat.template

@@ -1,13 +1,13 @@
 """Divides the frozen backbone among the processes that share a fit, with FSDP2 (``torch.distributed.fsdp.fully_shard``).
 
 Only the layers' matrices are divided: each process holds a part of every matrix, and gathers whole ones only for the layer
-that it is computing. The bank, which is small compared with the backbone, is whole in each process, as are the embeddings,
-output head and vectors (norms and biases, of which a bank may have its own). Gradients of the bank are averaged by DDP, so
-that checkpoints, resuming and the bank are those of ``strategy: ddp``.
+that it is computing. Each process has a complete copy of the bank, which is small compared with the backbone, and of the
+embeddings, the output head and the vectors (norms and biases, of which a bank may have its own). DDP averages the bank's
+gradients, so checkpoints, resuming and the learned bank are the same as with ``strategy: ddp``.
 
 Lightning's ``ModelParallelStrategy`` is not used, because it divides the trained parameters as well and writes a checkpoint
-as a folder of shards. Besides, a bank's modules act through hooks, outside the forward pass of any module that FSDP2 could
-gather them for.
+as a folder of shards. Besides, a bank's modules run in hooks, outside the forward pass of any module for which FSDP2 could
+gather parameters.
 """
 
 from __future__ import annotations

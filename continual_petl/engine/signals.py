@@ -78,7 +78,7 @@ class KeepSignals(L.Callback):
 
 @contextmanager
 def fitting(request: StopRequest, what: str) -> Iterator[None]:
-    """Replace the exceptions by which Lightning ends a process during a fit with this package's own.
+    """Replace the exceptions with which Lightning would end the process during a fit by this package's own.
 
     Args:
         request: the run's stop request.

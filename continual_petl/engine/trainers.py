@@ -117,7 +117,7 @@ def answers_here(arguments: Mapping[str, Any]) -> bool:
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
-    """Return a Trainer that only runs a split through the learner, in one process, on the same kind of device."""
+    """Return a Trainer that only predicts, in one process, on the kind of device that the stream's Trainer uses."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
 
     def make(devices: Any) -> L.Trainer:
@@ -182,7 +182,7 @@ def quiet() -> Iterator[None]:
     """Suppress, inside the block, Lightning's messages that do not apply to a run."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
-    # Each Trainer logs the available accelerators and advertisements, and a run creates hundreds of Trainers.
+    # Each Trainer logs the available accelerators and some advertising, and a run creates hundreds of Trainers.
     log.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         # The rows are in memory already; workers would only copy them.

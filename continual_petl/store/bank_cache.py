@@ -33,7 +33,7 @@ class CachedBank:
     preparation: str
     """Digest of the tokenizer or image processing that the task was learned with."""
     seals: tuple[str, ...]
-    """Seals of the certificates of the bank and, if it uses another bank's shared body, of that bank."""
+    """The seal of the bank's certificate and, if it uses another bank's shared body, the seal of that bank's certificate."""
     num_bytes: int
 
     @contextmanager

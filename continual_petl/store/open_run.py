@@ -61,7 +61,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def check_learned(store: Store, task: str) -> None:
-    """Raise `InputError`, listing the learned tasks, if this is not one of them; `StoreError` if its bank is missing."""
+    """Raise `InputError`, listing the learned tasks, unless ``task`` is one; `StoreError` if its bank is missing."""
     if not store.has(task):
         for entry in store.missing():
             if entry.task == task:

@@ -61,7 +61,7 @@ class _View:
 class Store(BankFolders):
     """A run folder. Reading never blocks; writing needs the `lock`.
 
-    Readers check every manifest's path each time all tasks are listed. The holder of the lock does so once, and again
+    A reader that lists all tasks checks every manifest for changes each time. The holder of the lock does so once, and again
     only if another process has added, removed or replaced a bank or tombstone, so the cost of a task does not grow with
     the number of tasks before it.
 
@@ -135,7 +135,7 @@ class Store(BankFolders):
         return missing(self.chain(), self.tombstones(), lines)
 
     def problems(self) -> list[str]:
-        """Describe what is wrong with the chain and what is missing from it, one paragraph each."""
+        """Describe what is wrong with the chain and what is missing from it, in one paragraph per problem."""
         return [*self.broken().values(), *(entry.message(self.folder) for entry in self.missing())]
 
     def check_complete(self) -> None:
@@ -195,7 +195,7 @@ class Store(BankFolders):
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
-        """Lock the run folder for writing; if another process holds the lock, wait or raise `StoreError`."""
+        """Lock the run folder for writing; if another process holds the lock, wait or raise `RunInUseError`."""
         make_folder(self.folder)
         with RunLock(self.folder, wait=wait):
             self._num_holds, self._view = self._num_holds + 1, None

@@ -1,4 +1,4 @@
-"""Build a bank from stored tensors after checking them against its specification, before anything is read or allocated."""
+"""Build a bank from stored tensors, which are checked against its specification before anything is read or allocated."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _MAX_KNOWN = 64
 
 
 def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:
-    """Return the manifest entries of some tensors."""
+    """Return the manifest entries of the given tensors."""
     return {
         name: TensorEntry(dtype=_dtype(tensor), shape=tuple(tensor.shape), digest=digests[name])
         for name, tensor in tensors.items()

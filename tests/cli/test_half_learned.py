@@ -117,7 +117,7 @@ def test_previously_forgotten_unfinished_task_can_be_dropped(
 def test_commands_on_an_unfinished_task_say_how_to_resume(half: Path, command: list[str], capsys: Any) -> None:
     assert main([word.replace("RUN", str(half)) for word in command]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    says = "the next run of a stream with this task resumes there; learned tasks: one"
+    says = "the next run of a stream with this task resumes it; learned tasks: one"
     assert f"task 'two' is only half learned in {half}: {says}" in said
     assert main([word.replace("RUN", str(half)).replace("two", "three") for word in command]) == 2
     assert "task 'three' is not learned in " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Ablation (Houlsby et al. 2019, figure 6): scores a bank without some layers; shows the result as text, figure and page."""
+"""Ablation (Houlsby et al. 2019, figure 6): a bank's scores without some layers' modifications, as text, figure and page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Heat map of a bank's scores without its modifications in each span of layers (Houlsby et al. 2019, figure 6).
 
-Rows are the first removed layer, columns the last. Below the diagonal there are no spans, so nothing is drawn (the paper
-draws zeros). On the diagonal, which is framed, a single layer is removed; in the top right corner, all layers are.
+Rows stand for the first removed layer, columns for the last. Below the diagonal there are no spans, so nothing is drawn (the
+paper draws zeros). On the diagonal, which is framed, a single layer is removed; in the top right corner, all layers are.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 Span = tuple[int, int]
 """First and last layer, both inclusive."""
 Spans = Literal["all", "single"] | Sequence[Span | str]
-"""All spans, single layers, or selected ones: pairs, or strings such as ``2-4`` and ``3``."""
+"""All spans, all single layers, or a list of spans: pairs, or strings such as ``2-4`` and ``3``."""
 OnProgress = Callable[[int, int], None]
 """Called after each measurement with the number done and the total."""
 

@@ -38,7 +38,7 @@ class SplitFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFacts:
-    """One task, resolved."""
+    """One task with all its settings resolved."""
 
     task: str
     kind: str
@@ -49,9 +49,9 @@ class TaskFacts:
     splits: dict[str, SplitFacts]
     """Empty for a learned task whose data is missing."""
     modifications: int
-    """Parameters of the bank's modifications."""
+    """Number of parameters of the bank's modifications."""
     own: int
-    """Parameters of the backbone that the bank has copies of."""
+    """Number of the backbone's parameters that the bank has its own copies of."""
     head: int
     share: float
     """Parameters of the modifications, the copies and the head together, as a share of the backbone's parameters."""

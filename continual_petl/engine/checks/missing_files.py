@@ -76,7 +76,7 @@ def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
 
 
 def _width(config: Mapping[str, Any]) -> int:
-    """Return the minimum width of all projections; 0 if config.json does not give it."""
+    """Return the width of the narrowest projection; 0 if config.json does not give it."""
     hidden: int = config[find_anatomy(config["model_type"]).hidden_size_key]
     found = [hidden, *(config[key] for key in _FFN_WIDTHS if key in config)]
     return 0 if len(found) == 1 or any(key in config for key in _NARROWER) else min(found)

@@ -29,7 +29,7 @@ CHECKED_TASKS = 20
 
 
 def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
-    """Return the mistakes of a stream file and of everything it refers to: data, columns, labels, lengths, backbone.
+    """Return the mistakes in a stream file and in everything it refers to: data, columns, labels, lengths, backbone.
 
     Args:
         error: the error raised while reading the file.
@@ -48,10 +48,10 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
 
 
 def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> StreamFileError:
-    """Return the mistakes of one task's file and of its data.
+    """Return the mistakes in one task's file and in its data.
 
     Args:
-        places: the places of the keys in the file, with the mistakes found in it.
+        places: the lines of the keys in the file, with the mistakes found in it.
         task: the task, without the keys that have mistakes.
         spec: the stream of the run that will learn it.
     """

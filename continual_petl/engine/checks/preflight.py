@@ -118,7 +118,7 @@ def _check_folder(session: Session) -> None:
 
 
 def _check_same_stream(session: Session) -> None:
-    """Reject a run folder whose tasks were learned from another stream, which has another name or seed."""
+    """Reject a run folder whose tasks were learned from another stream: one with another name or seed."""
     store, spec = session.store, session.spec
     tasks = store.tasks
     if not tasks:

@@ -50,7 +50,7 @@ def with_lines(error: InputError, places: Places | None, top: Key = ()) -> Input
     Args:
         error: an error from `Problems.raise_all`; any other is returned unchanged.
         places: where the keys of the stream, or of one of its tasks, are in their file; None if there is no file.
-        top: the key of the task whose file it is; empty for the file of a stream.
+        top: the task's key in its stream, if the file describes one task; empty if it describes a stream.
     """
     if places is None or not error.from_top:
         return error

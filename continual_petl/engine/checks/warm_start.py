@@ -20,7 +20,7 @@ def check_parent(session: Session, task: TaskSpec) -> None:
     Raises:
         InputError: if one is unknown or comes later in the stream.
     """
-    # Never the task itself: such a stream is rejected when it is read.
+    # A stream in which a task starts from itself is rejected when it is read.
     names = [each.name for each in session.spec.tasks]
     for parent in named_parents((task.bank or session.spec.bank).start_from):
         if session.store.has(parent):
@@ -44,7 +44,7 @@ def check_copies(session: Session, plan: TaskPlan, backbone: Backbone) -> None:
 
 
 def parent_bank(session: Session, plan: TaskPlan, backbone: Backbone) -> tuple[TaskPlan, Bank] | None:
-    """Return the task whose bank is copied, with that bank as it was committed; None unless one task is named.
+    """Return the task whose bank is copied, with that bank as it was committed; None unless exactly one task is named.
 
     Raises:
         InputError: if that bank cannot be copied for this task.

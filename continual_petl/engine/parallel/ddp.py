@@ -2,9 +2,9 @@
 
 Lightning's launchers do not suit a run: ``ddp`` executes the whole command again in each process, lock and commits included,
 and ``ddp_spawn`` has to pickle the backbone with its hooks. So the run starts the processes, as Lightning documents for
-externally launched processes (``LOCAL_RANK`` and the like; `LightningEnvironment`). Each process holds the whole bank and is
-reused for all tasks. These processes only run the fit: the first one writes the checkpoint and the best bank into the
-progress folder. Prediction, scoring and committing stay in the run's own process.
+externally launched processes (`LightningEnvironment`: ``LOCAL_RANK`` and similar variables). Each process holds the whole
+bank and is reused for all tasks. These processes only run the fit: the first one writes the checkpoint and the best bank into
+the progress folder. Prediction, scoring and committing stay in the run's own process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LocalRanks:
     """Processes that share the fit of each task, one task after another; implements `Ranks`.
 
     Args:
-        brief: the run's description for workers.
+        brief: describes the run to the workers.
         world_size: number of processes.
     """
 

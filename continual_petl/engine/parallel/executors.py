@@ -29,10 +29,10 @@ class Pool:
 
     Args:
         jobs: number of tasks to learn at once; None means the executor's default.
-        executor: where they are learned.
+        executor: where the tasks are learned.
 
     Raises:
-        InputError: if either is out of range, or Ray is not installed.
+        InputError: if either is not allowed, or Ray is requested but not installed.
     """
 
     def __init__(self, jobs: int | None, executor: str) -> None:
@@ -107,7 +107,7 @@ def _world_size(session: Session) -> int:
 
 
 def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
-    """Return the description for workers, or raise `InputError` naming the object that cannot be sent to them."""
+    """Return what workers need to know, or raise `InputError` naming the object that cannot be sent to them."""
     brief = brief_of(session, tuple(callbacks))
     given = [(f"callback {type(each).__name__}", each) for each in brief.callbacks]
     given += [(f"trainer.{key}", value) for key, value in brief.spec.trainer.items()]

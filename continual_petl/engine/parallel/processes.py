@@ -31,7 +31,7 @@ _What = TypeVar("_What")
 _Found = TypeVar("_Found")
 _OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
 _worker: Worker | None = None
-"""State of a worker process."""
+"""The worker, if this is a worker process."""
 
 
 class WorkerDied(RuntimeError):
@@ -50,7 +50,7 @@ class Slot:
     """A place for one worker process, which is started when needed, and restarted if it was killed.
 
     Args:
-        brief: the run's description for workers.
+        brief: describes the run to the process.
         environment: environment variables of the process.
         opening: opens the run in the process; returns an error message or an empty string. Default: opens a stream's run.
     """
@@ -144,7 +144,7 @@ class Processes:
     """Learns tasks in worker processes; implements `Workers`.
 
     Args:
-        brief: the run's description for workers.
+        brief: describes the run to the workers.
         jobs: number of processes.
         opening: opens the run in a process; see `Slot`.
         act: called in a process with a task's name. Default: learns that task.
@@ -213,7 +213,7 @@ def fit_here(task: str) -> Report:
 
 def is_being_started() -> bool:
     """Return whether this process is being started by another one, whose script it is importing."""
-    # Python itself uses this test to refuse to start processes here.
+    # Python uses the same test to refuse to start processes during such an import.
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 

@@ -21,7 +21,7 @@ from continual_petl.errors import InputError
 
 _MAX_RETRIES = 2
 _worker: Worker | None = None
-"""State of a worker process."""
+"""The worker, if this is a worker process."""
 _run: str | None = None
 """Unique name of the run that the worker belongs to."""
 
@@ -41,7 +41,7 @@ def start_ray(ray: Any) -> None:
     ``ray.init`` installs its own, which ends the process with `SystemExit` whether or not the progress has been saved.
 
     Args:
-        ray: the module.
+        ray: the imported ``ray`` module.
     """
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -55,9 +55,9 @@ class RayWorkers:
     """Learns tasks on a Ray cluster; implements `Workers`.
 
     Args:
-        brief: the run's description for workers.
+        brief: describes the run to the workers.
         jobs: number of tasks at once; None: as many as the cluster has CPUs for, each with as many threads as this process.
-        max_jobs: number of tasks to learn; more would never run at once.
+        max_jobs: number of tasks to learn, which is an upper limit for ``jobs``.
         act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """
 

@@ -40,7 +40,7 @@ class Workers(Protocol):
     """Whether `stop` or `kill` was called."""
 
     def learn(self, task: str) -> Report:
-        """Learn a task, and return when it is staged, stopped or failed; called in threads.
+        """Learn a task, and return once it is staged, was stopped or has failed; called from several threads.
 
         Raises:
             WorkerDied: if its worker was killed.

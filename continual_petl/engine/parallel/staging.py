@@ -1,6 +1,6 @@
 """Staging between a worker and the run: a learned bank waits in a small separate store until it can be committed.
 
-That store is the task's progress folder; it is read as strictly as any other store, and is removed when the task is finished.
+That store is in the task's progress folder. It is read as strictly as any other store, and removed when the task is finished.
 The run commits the bank again through the usual code: with its place in the chain, and with the probe's outputs as computed
 by this process.
 """

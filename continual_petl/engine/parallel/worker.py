@@ -58,7 +58,7 @@ class Place:
     arithmetic: tuple[str, bool, bool]
     """Torch settings that change the arithmetic; see `arithmetic`."""
     fastest: Fastest
-    """The attention and precision that ``auto`` selects, which may differ on the worker's machine."""
+    """The attention and precision that ``auto`` selects for the run; on the worker's machine it might select others."""
     working_directory: str
     """Base folder for paths in the stream."""
 
@@ -67,10 +67,10 @@ class Place:
 
         Args:
             what: kind of folder, for the message.
-            file: a file that it contains; "." for any.
+            file: a file that the folder has to contain; "." if any folder will do.
 
         Raises:
-            InputError: if it is not visible.
+            InputError: if the folder is not visible.
         """
         os.chdir(self.working_directory)
         if not Path(self.folder, file).exists():
@@ -84,7 +84,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Brief(Place):
-    """The description of the run that a worker needs."""
+    """Everything that a worker needs to know about the run."""
 
     callbacks: tuple[L.Callback, ...]
     """Callbacks of the fit, in the initial state that every task starts with."""
@@ -115,7 +115,7 @@ class Report:
 
 
 def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
-    """Return the description that lets workers learn as this process would.
+    """Return everything that workers need to know to learn as this process would.
 
     Args:
         session: the run.
@@ -138,7 +138,7 @@ class Worker:
     """A worker's open run; the backbone stays loaded from task to task.
 
     Args:
-        brief: the run's description for workers.
+        brief: describes the run to the workers.
         signals: the signals that ask the worker to stop.
     """
 

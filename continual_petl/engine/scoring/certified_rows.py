@@ -37,7 +37,7 @@ class RowsCheck:
 def certified_rows(
     session: Session, task: str, read: Callable[[TaskSpec, SplitName], _Rows], name: SplitName | None = None
 ) -> _Rows | str:
-    """Return a split of a task as it was certified, or why it is not available.
+    """Return the rows of a task's split if they are the certified ones, otherwise why they are not available.
 
     Args:
         session: the run.
@@ -82,7 +82,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     try:
         session.load_metric(task)
     except InputError as error:
-        # All predictions and the other scores are compared even so.
+        # All predictions and the other scores are compared nevertheless.
         unscored = (Finding(message=f"task {task!r}: {error}", unchecked="score"),)
         others = {key: value for key, value in certified.scores.items() if key != manifest.metric}
         certified = certified.model_copy(update={"scores": others})

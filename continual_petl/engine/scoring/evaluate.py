@@ -1,4 +1,4 @@
-"""Score one bank on one split: every row is predicted once, and scores and digest use the same predictions.
+"""Score one bank on one split: every row is predicted once, and both scores and digest come from these predictions.
 
 Shape suffixes: N rows, W words of the longest row, C outputs.
 """

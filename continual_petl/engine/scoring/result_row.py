@@ -1,4 +1,4 @@
-"""One row of the result matrix: the scores of all learned tasks after a new one was learned, measured or certified."""
+"""One row of the result matrix: the scores, measured or certified, of all learned tasks after a new one was learned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from continual_petl.store.folder.results_file import Cell, RowLine, Status
 from continual_petl.store.verify.certificate import check_task, rotating
 
 MEASURE_ALL_UP_TO = 20
-"""``evaluate: auto`` measures every earlier task up to this many; beyond that, certified scores are used."""
+"""If there are fewer earlier tasks than this, ``evaluate: auto`` measures all of them; otherwise it uses certified scores."""
 _MEASURED: Status = "measured"
 _CERTIFIED: Status = "certified"
 _NOT_MEASURED: Status = "not measured"
@@ -46,8 +46,8 @@ class Row(NamedTuple):
 def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
     """Return the row of R after learning a task.
 
-    The cost is bounded under every policy: beyond `MEASURE_ALL_UP_TO` tasks, only samples are measured and certified, and
-    only the last row of a stream is complete, provided that this command learned enough tasks to justify the cost (see
+    The cost is bounded under every policy: beyond `MEASURE_ALL_UP_TO` tasks, only a sample of them is measured or certified,
+    and only the last row of a stream is complete, provided that this command learned enough tasks to justify the cost (see
     `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
     available, its certificate is checked and its certified score carried over, unless the stream asks for
     ``evaluate: all``. Measured tasks that stored routing statistics are also measured without naming the task.

@@ -157,7 +157,7 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
 
 
 def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
-    """Return the scores and the predictions of the bank, by split."""
+    """Return the bank's scores and the summaries of its predictions, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     scores, answers = {}, {}
@@ -187,7 +187,7 @@ def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
 
 
 class _Patience(EarlyStopping):
-    """A class of its own, so that its state has another key than that of a user's EarlyStopping on the same score."""
+    """A separate class, so that its state has a different key from that of a user's EarlyStopping on the same score."""
 
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:
@@ -204,7 +204,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
         callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         callbacks.append(ValidationAttention(run))
         if training.patience is not None:
-            # An undefined score (one class predicted, say) counts as no better one; a diverged loss is found elsewhere.
+            # An undefined score (one class predicted, say) counts as no improvement; a diverged loss is detected elsewhere.
             stop = _Patience(f"val/{plan.metric}", patience=training.patience, mode="max", check_finite=False)
             callbacks.append(stop)
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)

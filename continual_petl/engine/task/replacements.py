@@ -1,7 +1,7 @@
 """``.replace.json``: the tasks that a command with ``--replace`` has begun to replace, so that the command can resume.
 
-If the command was stopped, running it again continues where it stopped. Without this file, it would replace tasks once more
-that it had already replaced and committed. The file is removed when a learning command ends successfully.
+If the command was stopped, running it again continues where it stopped. Without this file, it would again replace
+tasks that it had already replaced and committed. The file is removed when a learning command ends successfully.
 """
 
 from __future__ import annotations

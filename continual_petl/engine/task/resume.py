@@ -137,7 +137,7 @@ def _resumes(task: str, folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Report errors that Lightning raises while restoring an unchecked part of a checkpoint as a damaged file.
+    """Report a damaged file if Lightning fails to restore a checkpoint; the checks before that do not cover all of it.
 
     Args:
         path: the checkpoint that a fit inside the block resumes from; it may be missing.

@@ -1,4 +1,4 @@
-"""The state cache of a task: hidden states below its bank are computed once, kept on disk, and read in every epoch.
+"""The state cache of a task: the hidden states below its bank are computed once, kept on disk, and read in every epoch.
 
 This module decides from settings and data alone which states are cached, and adds them to batches; `state_cache_files`
 computes them. Validation batches have the same rows in every epoch, so their outputs are the same bit for bit. Final scores
@@ -32,7 +32,8 @@ from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 _LEAST_USES = 2
-"""Computing the states costs about as much as one epoch of these layers."""
+"""Minimum number of times that training reads a row, on average, for the cache to pay: filling it costs about as much as one
+epoch of the layers below the bank."""
 _PAYS_ON = ("cpu",)
 """Devices on which reading states is known to be faster than computing them. Measured on a CPU (AVX2, MiniLM in fp32,
 batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes about as fast as

@@ -32,7 +32,7 @@ _KEPT = ("accelerator", "deterministic")
 
 
 def is_whole(run: TaskRun) -> bool:
-    """Return whether short fits of a task have all its steps."""
+    """Return whether short fits of a task run for all of the task's steps."""
     return len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO
 
 
@@ -63,7 +63,7 @@ def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = 
 
 
 def score_after_fit(run: TaskRun, num_steps: int) -> float | None:
-    """Train the active bank briefly and return the task's metric on validation rows; None if it diverged.
+    """Train the active bank briefly and return the task's metric on validation rows; None if the fit diverged.
 
     The validation rows are the same in every short fit of a task.
     """

@@ -55,7 +55,7 @@ class Order(Protocol):
 
 
 _checker: Checks | None = None
-"""State of a worker process."""
+"""The checker of a worker process; None in the process that verifies."""
 
 
 def check_together(

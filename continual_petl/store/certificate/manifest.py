@@ -42,7 +42,7 @@ class Manifest(PlanFields):
     format_version: Literal[2] = 2
     task: Name
     index: Index
-    """0-based position in the chain, whose order is that in which tasks were learned."""
+    """0-based position in the chain, which is in the order in which tasks were learned."""
     predecessor: Digest | None
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
@@ -72,7 +72,7 @@ class Manifest(PlanFields):
     """Digest of each split's content."""
     notices: tuple[str, ...]
     parameters: dict[str, Index]
-    """Number of parameters: modifications, own, head."""
+    """Number of parameters of each part: modifications, own, head."""
     environment: Environment
     """Where the probe and the scores were computed; a bank predicts with the attention named here."""
     training_attention: str | None = None

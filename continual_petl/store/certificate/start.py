@@ -1,4 +1,4 @@
-"""The part of a certificate that says where a bank started, if it was chosen or averaged from earlier banks."""
+"""The part of a certificate that says where a bank started, if that was chosen automatically or is an average."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Parent(FrozenModel):
 
 
 class SplitScores(FrozenModel):
-    """Scores on one split, with the predictions they are based on."""
+    """Scores on one split, with a digest of the predictions they are based on."""
 
     num_examples: Index
     scores: dict[str, float]

@@ -75,7 +75,8 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
 
     Args:
         path: the folder.
-        room: entered right before the folder appears; moves an existing folder out of the way, and back after a failure.
+        room: entered right before the folder appears; it moves an existing folder out of the way, and back if the block
+            fails.
 
     Raises:
         StoreError: if the folder already exists and is not moved out of the way, or if any step fails; nothing is then left
@@ -151,7 +152,7 @@ def make_folder(path: Path) -> None:
                 os.mkdir(path)
             except FileExistsError:
                 if not path.is_dir():
-                    raise  # otherwise another process was faster
+                    raise  # if it is a folder, another process has just created it
             sync_folder(path.parent)
 
 

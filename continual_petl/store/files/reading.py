@@ -17,7 +17,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.files.atomic import json_bytes
 
 Signature = tuple[int, int, int, int]
-"""Inode, modification time, size, and change time, which cannot be forged; times in nanoseconds."""
+"""Inode, modification time, size and change time, with times in nanoseconds; the change time cannot be forged."""
 
 MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file: enough for more tensors and labels than any bank has."""

@@ -1,9 +1,9 @@
 """Hidden states of a split's rows in one memory-mapped file: row after row, without padding, in the backbone's dtype.
 
-Next to the file is its card, written last: the digest of everything the states depend on (rows, backbone, layer and
-batches), their size in bytes, and their digest. If there is no card, or it does not match, the file is written again, so an
-interrupted write or a foreign file does no harm. Row positions are computed from the rows' lengths, which the reader knows,
-never read from the file.
+Next to it is a small JSON file, its card, written last: the digest of everything the states depend on (rows, backbone, layer
+and batches), their size in bytes, and their digest. If there is no card, or it does not match, the file is written again, so
+an interrupted write or a foreign file does no harm. Row positions are computed from the rows' lengths, which the reader
+knows, never read from the file.
 
 Shape suffixes: N rows of the split, B rows of a batch, T tokens, D width of the states.
 """

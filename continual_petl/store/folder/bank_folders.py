@@ -89,7 +89,7 @@ class BankFolders:
             self._indexed = read_index(index_file(self.folder))
 
     def counts(self, task: str) -> bool:
-        """Return whether there is a bank of this name without a tombstone; no other bank is read.
+        """Return whether a task has a live bank; other banks are read only if a tombstone names this one.
 
         Raises:
             StoreError: if its certificate, or a tombstone, cannot be read.

@@ -40,7 +40,7 @@ _KEYS = {"version", "release", "task", "index", "certificate", "predecessor", "s
 
 
 class Summary(FrozenModel, strict=True):
-    """The often-needed part of a task's manifest; much smaller than the manifest."""
+    """The part of a task's manifest that is needed often; much smaller than the manifest."""
 
     kind: str
     metric: str

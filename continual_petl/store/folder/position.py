@@ -108,7 +108,9 @@ def half_learned(store: BankFolders) -> Mapping[str, Position | None]:
 def not_learned(store: BankFolders, task: object) -> str:
     """Return a message that a task is not learned, or only half learned."""
     if isinstance(task, str) and task in half_learned(store):
-        return f"task {task!r} is only half learned in {store.folder}: the next run of a stream with this task resumes there"
+        return (
+            f"task {task!r} is only half learned in {store.folder}: the next run of a stream with this task resumes it"
+        )
     return f"task {task!r} is not learned in {store.folder}"
 
 

@@ -25,7 +25,7 @@ def clean(store: BankFolders) -> None:
         stone = interrupted_replacement(store)
         if stone is not None:
             _put_back(store, stone)
-        # Only the newest tombstone matters: the folders of older ones are gone, and any of that name were put there later.
+        # Only the newest tombstone matters: the folders that older ones name are gone, or were created again later.
         forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
         for stone in forgotten:
             if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:

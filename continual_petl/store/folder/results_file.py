@@ -56,7 +56,8 @@ class RoutedCell(FrozenModel):
     unknown: Index
     """Number of rows that did not resemble the rows of any task."""
     correct: Index | None
-    """Number of correct predictions if the most probable task always predicts; None for kinds that have none."""
+    """Number of correct predictions if the most probable task always predicts; None for kinds whose predictions are not
+    simply right or wrong."""
     correct_own: Index | None
     """Number of these correct predictions that came from the rows' own task."""
     correct_known: Index | None
@@ -72,7 +73,7 @@ class RowLine(FrozenModel):
     """Position of ``after`` in the chain."""
     cells: tuple[Cell, ...]
     routed: tuple[RoutedCell, ...] = ()
-    """The measured tasks' results for rows without a task name."""
+    """How the rows of the measured tasks were predicted without a task name."""
 
 
 class TaskLine(FrozenModel):

@@ -38,7 +38,7 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
 def _fresh_difference(backbone: Backbone, name: str) -> Difference | None:
     """Return the first value of a tensor in memory that differs from a freshly loaded backbone; None if loading fails."""
     if is_quantised(module_tensors(backbone.model)[name]):
-        return None  # its codes and scales are several tensors
+        return None  # a quantised tensor consists of several tensors: codes and scales
     try:
         fresh = load_backbone(
             backbone.name,

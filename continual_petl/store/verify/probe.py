@@ -1,9 +1,8 @@
 """The probe: one fixed batch whose outputs must never change, bit for bit in the same environment.
 
 Its rows are token ids drawn from the tokenizer's vocabulary with the task's seed, or random pixels, so a certificate
-contains no training data. The targets of a generative task are random tokens as well, or its options in turn. ``probe:
-validation`` uses rows of the validation split instead, which the certificate then
-contains.
+contains no training data. The targets of a generative task are random tokens as well or, if it has options, its options in
+turn. ``probe: validation`` uses rows of the validation split instead, which the certificate then contains.
 """
 
 from __future__ import annotations
@@ -139,6 +138,6 @@ def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]
     ordinary = [number for number, special in enumerate(mask) if not special]
-    # An unknown word is not marked as special; if every token is special, all of them count as preceding the text.
+    # The token of an unknown word is not marked as special. If every token is, all of them count as preceding the text.
     start, stop = (ordinary[0], ordinary[-1] + 1) if ordinary else (len(ids), len(ids))
     return ids[:start], ids[stop:]

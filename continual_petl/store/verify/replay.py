@@ -1,7 +1,7 @@
 """Compute a bank's outputs for its probe, and the tolerance for comparing them in another environment.
 
 A generative task is certified by the log-probability of given target tokens (a few numbers per row, however large the
-vocabulary), and by the tokens that its search finds for the same sources.
+vocabulary), and by the tokens that it generates for the same sources.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def decode_probe(
 ) -> dict[str, Tensor]:
     """Return the token ids that a generative task generates for a probe, at most eight per row; empty for other tasks.
 
-    A task that samples is searched without sampling here, since random draws would prove nothing about the bank. Stop strings
-    are ignored: they need a tokenizer, which a certificate does not have.
+    A task that generates by sampling is decoded without sampling here, since random draws would prove nothing about the bank.
+    Stop strings are ignored: they need a tokenizer, which a certificate does not have.
 
     Shape:
         ``(8, 8)`` int64, padded with -1.
