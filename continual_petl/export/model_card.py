@@ -44,8 +44,8 @@ def new_card(base: str | None, library: str, tags: Sequence[str], title: str, te
 
 ## Licence and data
 
-*To be filled in by the author: the licence (also as `license:` at the top of this file), the data it was learned from and the
-licence of that data (also as `datasets:`), and what it should not be used for.*
+*To be filled in by the author: the licence (also as `license:` at the top of this file), the data that the model was
+trained on and the licence of that data (also as `datasets:`), and what the model should not be used for.*
 """
 
 

@@ -1,4 +1,4 @@
-"""Find the learned tasks whose rows are most similar to those of a task, or to given rows, using stored sums alone."""
+"""Find the learned tasks whose rows are most similar to those of a task, or to given rows, using stored statistics alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
         target: a learned task, which is left out of the result, or rows of one type.
 
     Raises:
-        InputError: if no task stored sums, the target is a task that did not, or no task takes rows of this type.
+        InputError: if no task has routing statistics, the target is a task without them, or no task takes rows of this type.
     """
     finder = task_finder(models)
     if isinstance(target, str):

@@ -204,7 +204,7 @@ def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -
         if given in (("tokens",), ("messages",)):
             names = given
         elif given != ("text", "text_pair") and not isinstance(value, str):
-            raise bad_row(number, f"{given[0]}: it is not a text; each row must be {form}")
+            raise bad_row(number, f"key {given[0]!r} must hold a text; each row must be {form}")
     elif names == ("image",):
         # A text would be read as a path on the server.
         raise bad_row(number, f"each row must be {form}")

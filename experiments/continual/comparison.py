@@ -114,8 +114,8 @@ def _sizes(measures: Measures) -> str:
         ]
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
     return "\n".join(rows) + (
-        "\n\nHeads are counted, but not the backbone, which banks need and full copies do not. The MB of replay include its "
-        "memory (four bytes per token). Only the newest shared body is needed for prediction; the store keeps every "
+        "\n\nHeads are counted, but not the backbone, which banks need and full copies do not. Replay's size includes its "
+        "stored rows (four bytes per token). Only the newest shared body is needed for prediction; the store keeps every "
         "committed one. Seconds are upper bounds, since other trials ran at the same time."
     )
 

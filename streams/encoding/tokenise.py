@@ -69,7 +69,7 @@ def tokenise_words(
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
-    """Tokenise a split of words, each with a tag.
+    """Tokenise a split whose rows are lists of words, with or without a tag per word.
 
     Args:
         rows: a list of words per row.

@@ -98,7 +98,9 @@ def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str,
     if beams == 1:
         assert decode(tokenizer, rows, spec.stop) == [text.split(stop)[0].strip() for text in texts]
         alone = {name: tensor[:1, 2:] for name, tensor in batch.items()}
-        assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], "it depends on longer answers"
+        assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], (
+            "a row's answer depends on longer ones in its batch"
+        )
 
 
 def test_sampling_keys_do_not_change_older_certificates() -> None:
