@@ -28,11 +28,9 @@ from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName,
 if TYPE_CHECKING:
     from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.preparation.checked import Checked
-    from continual_petl.streams.preparation.prepare import ReadTask, SplitData, TaskData
+    from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _KEPT_SPLITS = 20
-_KEPT_ROWS = 20_000
-"""Maximum number of rows that are kept from the checks until their tasks are learned."""
 _NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens", "gradient_checkpointing"}
 """Training settings that do not affect the resulting bank."""
 
@@ -66,7 +64,6 @@ class Session:
         """Number of tasks that the command learns, or finishes."""
         self.models = ModelCache(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
         self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
-        self._read: dict[str, ReadTask] = {}
         self._pending_notices: list[str] = []
 
     @property
@@ -128,29 +125,13 @@ class Session:
         for key in [key for key in self._splits if key[0] == task]:
             del self._splits[key]
 
-    def check_data(self, task: TaskSpec) -> tuple[str, ...] | None:
-        """Read and check the data of one of the stream's tasks, and return its labels; `prepare` does not read it again."""
-        from continual_petl.streams.preparation.prepare import read_task  # data libraries take seconds to import
-
-        read = read_task(self.spec, task, test=self.reads_test)
-        kept = sum(len(split) for each in (read, *self._read.values()) for split in each.splits.values())
-        if kept <= _KEPT_ROWS and task.kind != "image-classification":
-            self._read[task.name] = read
-        return read.labels
-
     def prepare(self, task: TaskSpec) -> TaskData:
-        """Read, check and tokenise the splits that a task is learned from; rows kept by `check_data` are released."""
-        from continual_petl.streams.preparation.prepare import prepare_task
+        """Read, check and tokenise the splits that a task is learned from."""
+        from continual_petl.streams.preparation.prepare import prepare_task  # data libraries take seconds to import
 
-        read, models, backbone = self._read.pop(task.name, None), self.models, self.backbone(task)
+        models, backbone = self.models, self.backbone(task)
         return prepare_task(
-            self.spec,
-            task,
-            models.tokenizer,
-            backbone.max_length,
-            images=models.images,
-            test=self.reads_test,
-            read=read,
+            self.spec, task, models.tokenizer, backbone.max_length, images=models.images, test=self.reads_test
         )
 
     def loaders(self, data: TaskData, training: TrainingSpec) -> TaskDataModule:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
@@ -77,19 +77,6 @@ class SplitData:
     """As in :attr:`TaskData.cache_notices`."""
 
 
-class ReadTask(NamedTuple):
-    """The data of a task, read and checked, before it is tokenised."""
-
-    labels: tuple[str, ...] | None
-    """As :attr:`TaskData.labels`."""
-    splits: dict[str, Checked]
-    """The splits, divided and limited."""
-    notices: list[str]
-    """Notices about the splits."""
-    remarks: list[str]
-    """Notices about the columns."""
-
-
 def prepare_task(
     spec: StreamSpec,
     task: TaskSpec,
@@ -98,7 +85,6 @@ def prepare_task(
     *,
     images: ImageProcessing | None = None,
     test: bool = True,
-    read: ReadTask | None = None,
 ) -> TaskData:
     """Read, check and tokenise all splits of a task.
 
@@ -109,21 +95,20 @@ def prepare_task(
         max_length: maximum tokens per row.
         images: the preprocessing of the backbone, for images.
         test: whether the test split is read, if there is one.
-        read: the task's data if `read_task` has already read it for this stream, with the same ``test``.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
     from continual_petl.streams.encoding.token_cache import usual_cache
 
-    labels, splits, notices, remarks = read or read_task(spec, task, test=test)
+    labels, splits, notices, remarks = _read(spec, task, test)
     cache = usual_cache()
     tokenised = {
         name: split.encode(tokenizer, max_length, images, cache, scored=name != "train")
         for name, split in splits.items()
     }
-    notices = [*notices, *_cuts(task, tokenised, max_length)]
-    remarks = [*remarks, *_first_conversation(task, splits["train"], tokenizer)]
+    notices += _cuts(task, tokenised, max_length)
+    remarks += _first_conversation(task, splits["train"], tokenizer)
     return TaskData(
         task=task,
         labels=labels,
@@ -215,7 +200,7 @@ def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: bo
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    return read_task(spec, task, test=test, light=light).labels
+    return _read(spec, task, test, light)[0]
 
 
 def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenizerBase | None = None) -> list[str]:
@@ -229,12 +214,14 @@ def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokeni
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    _, splits, _, remarks = read_task(spec, task)
+    _, splits, _, remarks = _read(spec, task, test=True)
     return remarks + _first_conversation(task, splits["train"], tokenizer)
 
 
-def read_task(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: bool = False) -> ReadTask:
-    """Read and check all splits of a task; the arguments and errors are those of `check_data`."""
+def _read(
+    spec: StreamSpec, task: TaskSpec, test: bool, light: bool = False
+) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str]]:
+    """Return the labels, the splits (checked, divided and limited), the notices about them, and remarks on their columns."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     splits: dict[str, Checked]
@@ -261,7 +248,7 @@ def read_task(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: boo
             if task.kind in GENERATIVE and task.resolved_metric.startswith("rouge"):
                 notices.append(_without_words(task, name, splits[name].answers))
             notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
-    return ReadTask(labels, splits, [notice for notice in notices if notice is not None], remarks)
+    return labels, splits, [notice for notice in notices if notice is not None], remarks
 
 
 def check_again(

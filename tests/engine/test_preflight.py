@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from continual_petl import learn
-from continual_petl.engine import session
 from continual_petl.engine.checks import preflight
 from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError, StreamFileError
 from continual_petl.store.store import Store
-from continual_petl.streams.preparation import prepare
-from continual_petl.streams.sources.read import read_splits
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 Folder = Callable[..., Path]
@@ -40,22 +37,6 @@ def test_number_of_tasks_checked_ahead_is_limited(
     monkeypatch.setattr(preflight, "CHECKED_TASKS", 20)
     with pytest.raises(InputError, match="'score'"):
         learn(tasks, tmp_path / "1")
-
-
-@pytest.mark.parametrize(("kept", "times"), [(100, 1), (20, 2)])
-def test_data_that_was_checked_is_read_again_only_if_it_is_large(
-    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, times: int
-) -> None:
-    monkeypatch.setattr(session, "_KEPT_ROWS", kept)
-    trained: list[str] = []
-
-    def reading(name: str, data: Any, columns: Any, splits: Any, **more: Any) -> Any:
-        trained.extend([name] if "train" in splits else [])
-        return read_splits(name, data, columns, splits, **more)
-
-    monkeypatch.setattr(prepare, "read_splits", reading)
-    learn(stream(backbone_folder(), [task("first", num_rows=16)], training=QUICK), tmp_path / "run")
-    assert trained == ["first"] * times
 
 
 def test_all_problems_are_reported_at_once(backbone_folder: Folder, tmp_path: Path) -> None:

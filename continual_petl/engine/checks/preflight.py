@@ -27,6 +27,7 @@ from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
+from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.data_spec import is_near
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -81,7 +82,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
         if number >= CHECKED_TASKS and not needs_labels(spec, task):
             continue
         with problems.collected(key_of(spec, task)):
-            found[task.name] = session.check_data(task)
+            found[task.name] = check_data(spec, task, test=session.reads_test)
             if task.name in planned:
                 session.plan(task, found[task.name])
     problems.found += protocol_problems(session, found, [task.name for task in tasks])
