@@ -1,7 +1,8 @@
 """The command: ``python -m experiments.transfer --data FOLDER [--size SIZE ...] [--draw N ...] [--runs FOLDER]``.
 
 Learns later tasks from every starting point and adds a line to the ledger for each; cases already in the ledger are not
-learned again. ``pages`` regenerates the page.
+learned again. ``--choose-again`` only lets auto choose again, where it has not at this commit. ``pages`` regenerates the
+page.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _measure(given: argparse.Namespace, ledger: Ledger, runs: Path) -> None:
             for stream in given.stream:
                 for number in (1, 2):
                     key = Line.key_of(stream, STREAMS[stream][number], size, draw, given.bank)
-                    if ledger.has(key) == given.choose_again:
+                    if ledger.has(key) == given.choose_again and not ledger.has_chosen(key):
                         measure = choice if given.choose_again else case
                         found = measure(stream, number, size, draw, given.data, BANKS[given.bank], runs, print)
                         ledger.add(stream, STREAMS[stream][number], size, draw, given.bank, found)

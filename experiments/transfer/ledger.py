@@ -64,6 +64,11 @@ class Ledger:
         """Return whether a case has been measured."""
         return any(line.key == key for line in self.lines())
 
+    def has_chosen(self, key: Key) -> bool:
+        """Return whether auto has chosen again at this commit, in a case that was measured before."""
+        own = (line for line in self.lines() if line.key == key and line.commit == self._at[0])
+        return any(list(line.found) == ["auto"] for line in own)
+
     def add(self, stream: str, task: str, size: Size, draw: int, bank: str, found: dict[str, Any]) -> None:
         """Add a line."""
         line = Line(

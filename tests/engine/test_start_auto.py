@@ -132,7 +132,8 @@ def test_average_is_tried_if_two_banks_alone_would_be_chosen(
 
 
 @pytest.mark.parametrize(
-    ("metric", "fresh", "leads"), [("accuracy", 0.5, 0.0707), ("spearman", -0.1, 0.1400), ("matthews", 0.5, 0.1061)]
+    ("metric", "fresh", "leads"),
+    [("accuracy", 0.5, 0.0707), ("entity_f1", 0.0, 0.0139), ("spearman", -0.1, 0.1400), ("matthews", 0.5, 0.1061)],
 )
 def test_margin_is_the_standard_error_of_the_metric(metric: str, fresh: float, leads: float) -> None:
     for lead, chosen in ((leads - 0.001, 0), (leads + 0.001, 1)):

@@ -114,7 +114,7 @@ def _chosen(run: TaskRun) -> Start:
 
     margin = MARGIN if is_whole(run) else HEAD_START
     bar = _bar(scored(StartCandidate()), run.plan.metric, num_rows, margin)
-    # An average has not been the best start unless two of its banks alone would be chosen.
+    # An average costs two more fits, one of them for its weights, and seldom helps if its banks do not.
     num_better = sum(scored(StartCandidate(parents=(parent,))) > bar for parent in parents)
     if num_better > 1 and run.plan.bank.why_not_averaged() is None:
         with suppress(DivergedError):  # the other starting points remain
@@ -150,11 +150,12 @@ def _bar(fresh: float, metric: str, num_rows: int, margin: float) -> float:
     """Return the score that another start has to exceed: that of the fresh bank, plus a number of standard errors.
 
     The standard error is that of the difference of two independent scores, both about as large as the fresh bank's.
-    Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows.
+    Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows; one row more on each
+    side gives a fresh bank that gets every row wrong a margin too.
     """
     if metric in CORRELATIONS:
         return fresh + margin * math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, fresh)) ** 2)
-    share = min(1.0, max(0.0, fresh))
+    share = (min(1.0, max(0.0, fresh)) * num_rows + 1) / (num_rows + 2)
     return fresh + margin * math.sqrt(2 * share * (1 - share) / num_rows)
 
 
