@@ -112,7 +112,7 @@ class PromptSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
-    """The sites of one family."""
+    """One family of models: its stacks and their sites, pooling, output head and position limits."""
 
     family: str
     """Name of the family in messages and on disk."""

@@ -140,7 +140,7 @@ class ChatEncoder:
                 raise UnusableChat(_ELSEWHERE)
         if self.chat.end not in target:
             raise UnusableChat(
-                "the {% generation %} of the chat template ends before the token that ends an answer, so a bank would "
+                "the {% generation %} block of the chat template ends before the token that ends an answer, so a bank would "
                 f"never learn where an answer ends. {WRITE_MARKS}"
             )
         return target, mask

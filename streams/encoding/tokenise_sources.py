@@ -127,7 +127,7 @@ def option_tokens(
     Args:
         options: the texts.
         tokenizer: a fast tokenizer.
-        special: whether the tokenizer adds its special tokens, as for the targets of a seq2seq.
+        special: whether the tokenizer adds its special tokens, as for the targets of a seq2seq task.
     """
     found = _targets(options, tokenizer, _NO_LIMIT, None, special=special)
     return [found.ids[start:end] for start, end in pairwise(found.offsets.tolist())]

@@ -35,7 +35,7 @@ def _options(options: tuple[str, ...]) -> tuple[str, ...]:
         raise ValueError(f"a choice needs at least two options, got {len(options)}")
     for option in options:
         if not option.strip():
-            raise ValueError(f"the option {option!r} is blank; every option is a text")
+            raise ValueError(f"the option {option!r} is blank; every option must contain text")
         if options.count(option) > 1:
             raise ValueError(f"the option {option!r} is listed more than once")
     return options

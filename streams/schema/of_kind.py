@@ -75,7 +75,7 @@ class ColumnsSpec(FrozenModel):
 def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
     """Return the message saying that an option has no effect on a task of ``kind``; it names the kinds that use it."""
     listed = ", ".join(other for other in METRICS if other in set(kinds))
-    return f"has no effect on a {kind} (it is for {listed}): remove it"
+    return f"has no effect on a {kind} task (it is for {listed}): remove it"
 
 
 def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:

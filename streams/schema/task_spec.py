@@ -180,7 +180,7 @@ class TaskSpec(FrozenModel):
     ) -> tuple[str, ...] | str | None:
         kind = info.data.get("kind")
         if value is not None and kind is not None and kind not in LABELLED:
-            raise ValueError(f"labels are for classification and have no effect on a {kind}: remove them")
+            raise ValueError(f"labels are for classification and have no effect on a {kind} task: remove them")
         return value
 
     @field_validator("all_labels", "split")

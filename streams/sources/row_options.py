@@ -44,7 +44,7 @@ def options_fault(value: Any, options: list[Any] | None) -> str | None:
     for number, option in enumerate(options, 1):
         if not isinstance(option, str) or not option.strip():
             return f"option {number} is {show(option)}"
-    return next((f"{show(text)} is among the options twice" for text, n in Counter(options).items() if n > 1), None)
+    return next((f"{show(text)} is listed more than once" for text, n in Counter(options).items() if n > 1), None)
 
 
 def options_of(value: Any) -> list[Any] | None:

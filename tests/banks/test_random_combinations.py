@@ -1,4 +1,4 @@
-"""Any legal bank on any family is counted, initialised, trained, stored and loaded correctly, or refused."""
+"""For any legal bank on any family, counting, initialising, training, storing and loading are correct, or it is refused."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_rows_of_several_tasks_and_single_rows(learned: Path) -> None:
     [
         ("w1 w2", r"row 1 is 'w1 w2'; each row of this task is a pair of a source and a list of options"),
         (("w1", ["w2"]), "row 1, options: it has 1 option; a row needs 2 to 1,000 different texts"),
-        (("w1", ["w2", "w2"]), "row 1, options: 'w2' is among the options twice"),
+        (("w1", ["w2", "w2"]), "row 1, options: 'w2' is listed more than once"),
         (("w1", ["w2", " "]), "row 1, options: option 2 is ' '"),
         (("w1", ["w2", "w3 " * 9]), r"row 1, options: 'w3 .* has 10 tokens with its end token"),
     ],
@@ -161,7 +161,7 @@ def test_endpoint_takes_options_beside_the_source(learned: Path) -> None:
             ({"source": "w1"}, "it has no options; each row must be an object with the keys source and options"),
             ({"source": "w1", "options": "w2"}, "options: it is not a list of texts"),
             ({"source": "w1", "options": ["w2", 3]}, "options: one of them is not a text"),
-            ({"source": "w1", "options": ["w2", "w2"]}, "'w2' is among the options twice"),
+            ({"source": "w1", "options": ["w2", "w2"]}, "'w2' is listed more than once"),
         ):
             refused = client.post("/v1/predict", json={"inputs": [row], "task": "choice"})
             assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.json()
@@ -180,7 +180,7 @@ def test_endpoint_takes_options_beside_the_source(learned: Path) -> None:
         ([f"w{n}" for n in range(1001)], "row 5: it has 1,001 options"),
         (["w1", 2], "row 5: option 2 is 2"),
         (["w1", " "], "row 5: option 2 is ' '"),
-        (["w1", "w1"], "row 5: 'w1' is among the options twice"),
+        (["w1", "w1"], "row 5: 'w1' is listed more than once"),
         (["w1", "w2"], "column 'target': 1 row cannot be used: row 5: 'w.*' is not among 'w1', 'w2'"),
     ],
 )

@@ -132,7 +132,7 @@ def test_a_model_that_mixes_rows_is_refused(backbone_folder: Folder, tmp_path: P
 
 def test_packing_has_no_effect_on_other_kinds() -> None:
     tasks = [task_of_kind("classification", "one", training={"packing": True})]
-    with pytest.raises(ValueError, match=r"packing\s+.*has no effect on a classification \(it is for causal-lm\)"):
+    with pytest.raises(ValueError, match=r"packing\s+.*has no effect on a classification task \(it is for causal-lm\)"):
         stream(Path("x"), tasks)
 
 

@@ -109,7 +109,7 @@ def test_labels_may_be_in_a_file_that_each_task_names(tmp_path: Path) -> None:
         (
             SIX.replace("classification", "multilabel"),
             "split",
-            "has no effect on a multilabel (it is for classification,",
+            "has no effect on a multilabel task (it is for classification,",
         ),
         (SIX.replace("[a, b, c, d, e, f]", "none.json"), "labels", "cannot read "),
         (SIX.replace("name: s", f"name: {'s' * 62}"), "name", "is longer than 64 characters: choose a shorter name"),

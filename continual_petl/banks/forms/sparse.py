@@ -33,7 +33,7 @@ def num_kept(modification: Modification, shapes: Shapes) -> int:
 
 
 class DenseDifference(nn.Module):
-    """The trained form: a difference and a gate logit for every entry, and a gate logit for every tensor.
+    """The parameters during training: a difference and a gate logit for every entry, and a gate logit for every tensor.
 
     Args:
         modification: density and penalty.
