@@ -142,13 +142,14 @@ def test_margin_is_the_standard_error_of_the_metric(metric: str, fresh: float, l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("most", "chosen"), [(10**6, 1), (0, 0)])
+@pytest.mark.parametrize(("most", "fewest", "chosen"), [(10**6, 20, 1), (0, 2, 0), (0, 20, 1)])
 def test_short_fits_of_fewer_steps_need_a_larger_lead(
-    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, chosen: int
+    backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, fewest: int, chosen: int
 ) -> None:
     scores = itertools.cycle([0.5, 0.9, 0.5, 0.5, 0.5])
     monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores))
     monkeypatch.setattr(short_fit, "WHOLE_UP_TO", most)
+    monkeypatch.setattr(short_fit, "MIN_STEPS", fewest)  # the task has 6
     start = start_of(learned(backbone_folder(), folder, new()))
     assert [each.score for each in start.candidates] == [0.5, 0.9, 0.5, 0.5, 0.5][: len(start.candidates)]
     assert start.chosen == chosen
