@@ -35,7 +35,7 @@ _FORMS = {
     (
         "messages",
         "options",
-    ): "an object with the keys messages (a text, or a list of {role, content}) and options (a list of texts)",
+    ): "an object with the keys messages (a text or a list of {role, content}) and options (texts)",
 }
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only what browsers and cameras write: Pillow starts other programs to read some of the other formats."""

@@ -41,9 +41,10 @@ NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of eac
 
 
 _SHORTER = f"""The two domains with all their rows, measured while the limit was 1,500 rows instead of {WHOLE_UP_TO:,}, so
-starts were tried with {SHARE:.1%} of the steps (`results/short_fits.ndjson`). Choosing takes a fraction of the time above,
-but a few steps show an earlier bank's head start and not its final score: auto chooses an earlier bank in four of six cases,
-and its mean score is below that of a fresh bank. So the limit stays at {WHOLE_UP_TO:,} rows."""
+starts were tried with {SHARE:.1%} of the steps, with a margin of half a standard error
+(`results/short_fits.ndjson`). Choosing takes a fraction of the time above, but a few steps show an earlier
+bank's head start and not its final score: auto chooses an earlier bank in four of six cases, and its mean
+score is below that of a fresh bank. So the limit stays at {WHOLE_UP_TO:,} rows."""
 
 _AGAIN = """. Where auto chose again after its rule had changed, there was more other work than during learning, so the share
 of choosing is overestimated"""

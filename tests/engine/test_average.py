@@ -1,4 +1,4 @@
-"""Averages of banks: the gradients of their weights equal those of autograd, and tensors are combined exactly."""
+"""Averages of banks: the gradients of their weights equal those of autograd, tensors are combined exactly, or refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call
 
+from continual_petl import learn
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.engine.transfer.average import LearnWeights, combine
+from continual_petl.errors import InputError
+from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 NO_TRAINER = cast(L.Trainer, None)
@@ -100,3 +103,12 @@ def test_forms_that_can_be_averaged(preset: str, allowed: bool) -> None:
     why = BankChoice(preset=preset).resolve().why_not_averaged()
     assert (why is None) == allowed
     assert allowed or "averaged" in str(why)
+
+
+def test_forms_that_cannot_be_averaged_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task(name, num_rows=16, bank="ia3") for name in ("one", "two")]
+    child = task("new", num_rows=16, bank={"preset": "ia3", "start_from": ["one", "two"]})
+    with pytest.raises(
+        InputError, match="only bottleneck and low-rank forms can be averaged, and this bank has the form"
+    ):
+        learn(stream(backbone_folder(), [*tasks, child], training={"epochs": 2}), tmp_path / "run")

@@ -299,15 +299,6 @@ def test_unusable_list_is_refused(backbone_folder: Folder, folder: Path, start_f
     assert not (folder / "banks" / "new").exists()
 
 
-def test_forms_that_cannot_be_averaged_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
-    tasks = [task(name, num_rows=16, bank="ia3") for name in ("one", "two")]
-    child = task("new", num_rows=16, bank={"preset": "ia3", "start_from": ["one", "two"]})
-    with pytest.raises(
-        InputError, match="only bottleneck and low-rank forms can be averaged, and this bank has the form"
-    ):
-        learn(stream(backbone_folder(), [*tasks, child], training=QUICK), tmp_path / "run")
-
-
 @pytest.mark.slow
 def test_edited_choice_of_a_half_learned_task_is_reported(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
