@@ -8,6 +8,7 @@ page.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from pathlib import Path
 from experiments.transfer.ledger import HERE, Ledger, Line
 from experiments.transfer.measure import case, choice, sequential
 from experiments.transfer.page import page
-from experiments.transfer.streams import BANKS, DRAWS, SIZES, STREAMS
+from experiments.transfer.streams import BANKS, DRAWS, FEWER_THAN_200, SIZES, STREAMS
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -60,14 +61,16 @@ def _measure(given: argparse.Namespace, ledger: Ledger, runs: Path) -> None:
         for draw in given.draw:
             for stream in given.stream:
                 for number in (1, 2):
+                    if size == "200" and STREAMS[stream][number] in FEWER_THAN_200:
+                        continue
                     key = Line.key_of(stream, STREAMS[stream][number], size, draw, given.bank)
                     if ledger.has(key) == given.choose_again and not ledger.has_chosen(key):
                         measure = choice if given.choose_again else case
                         found = measure(stream, number, size, draw, given.data, BANKS[given.bank], runs, print)
                         ledger.add(stream, STREAMS[stream][number], size, draw, given.bank, found)
-    for stream in given.stream if given.sequential else ():
-        if not ledger.has(Line.key_of(stream, "all tasks", "all", 1, "sequential")):
-            ledger.add(stream, "all tasks", "all", 1, "sequential", sequential(stream, given.data, runs))
+    for draw, stream in itertools.product(given.draw, given.stream) if given.sequential else ():
+        if not ledger.has(Line.key_of(stream, "all tasks", "all", draw, "sequential")):
+            ledger.add(stream, "all tasks", "all", draw, "sequential", sequential(stream, draw, given.data, runs))
 
 
 if __name__ == "__main__":

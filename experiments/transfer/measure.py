@@ -98,12 +98,16 @@ def _with_start(
     return TaskStream(spec_of(stream_of(stream, data, bank), [*(entry_of(name, data) for name in parents), entry]))
 
 
-def sequential(stream: str, data: Path, folder: Path) -> dict[str, Any]:
-    """Learn a stream with one LoRA bank for all tasks; return the scores right after each task was learned and at the end."""
+def sequential(stream: str, draw: int, data: Path, folder: Path) -> dict[str, Any]:
+    """Learn a stream with one LoRA bank for all tasks; return the scores right after each task was learned and at the end.
+
+    In the first draw, tasks are named as in the runs with the earlier tasks, so they have the same rows in the same order.
+    """
     bank = {"preset": "lora", "scope": "shared"}
     tree = stream_of(stream, data, bank) | {"evaluate": "all"}
     names = STREAMS[stream]
-    run = _learned(TaskStream(spec_of(tree, [entry_of(name, data) for name in names])), folder / f"{stream}-sequential")
+    entries = [entry_of(name, data, draw=draw if draw > 1 else 0) for name in names]
+    run = _learned(TaskStream(spec_of(tree, entries)), folder / f"{stream}-sequential-{draw}")
     rows = run.results.R
     return {
         "learned": {name: float(rows[number, number]) for number, name in enumerate(names)},

@@ -37,6 +37,8 @@ MOST = {"train": 1500, "validation": 300, "test": 500}
 """Maximum rows of each split."""
 FEW_VALIDATION = 100
 """Validation rows of a task with 20 rows per label."""
+FEWER_THAN_200 = ("yahoo", "dbpedia", "cards", "travel")
+"""Tasks with at most 200 rows of each label among all their rows, so their 200 rows of each label are all rows."""
 BANKS: dict[str, dict[str, Any]] = {"pfeiffer": {"preset": "pfeiffer"}, "lora": {"preset": "lora"}}
 
 

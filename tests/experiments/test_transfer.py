@@ -45,6 +45,29 @@ def test_command_without_data_is_an_error(capsys: pytest.CaptureFixture[str]) ->
     assert "--data is missing: give the folder that has one subfolder of rows per task" in capsys.readouterr().err
 
 
+def test_tasks_with_fewer_rows_are_not_learned_again_and_every_draw_has_a_bank_for_all_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores: dict[str, object] = {"learned": {"task": 0.5}, "at the end": {"task": 0.25}}
+    measured: list[tuple[object, ...]] = []
+
+    def case(stream: str, number: int, size: str, draw: int, *rest: object) -> dict[str, object]:
+        measured.append((stream, number, size, draw))
+        return {"starts": {"fresh": {"test": 0.5, "seconds": 1.0}}, "auto": {"taken": "fresh", "seconds": 1.0}}
+
+    def sequential(stream: str, draw: int, *rest: object) -> dict[str, object]:
+        measured.append((stream, draw))
+        return scores
+
+    monkeypatch.setattr(command, "case", case)
+    monkeypatch.setattr(command, "sequential", sequential)
+    monkeypatch.setattr(command, "page", lambda lines, shorter: "page")
+    words = ["--data", str(tmp_path), "--runs", str(tmp_path), "--out", str(tmp_path), "--stream", "topics", "reviews"]
+    assert command.main([*words, "--size", "200", "--draw", "2", "3", "--sequential"]) == 0
+    cases = [("reviews", number, "200", draw) for draw in (2, 3) for number in (1, 2)]
+    assert measured == [*cases, ("topics", 2), ("reviews", 2), ("topics", 3), ("reviews", 3)]
+
+
 @pytest.mark.slow
 def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
