@@ -29,6 +29,8 @@ from experiments.benchmarks.task import RealTask, real_task
 TARGET_FACTOR, TARGET_POINTS = 4.0, 0.5
 TARGET_TIME = 1.0
 """Seconds with all layers, as a share of the fastest peer's."""
+AT_THE_END = ("validation", "test")
+"""Splits that all candidates predict after the last epoch."""
 TIMED = ("train", "evaluate", "commit")
 """Phases of a learned task that are counted."""
 WARMUP, CLIP = 0.1, 1.0
@@ -70,7 +72,14 @@ def measure(bench: Bench) -> Measured:
     return Measured(
         "seconds of a task",
         samples,
-        {"candidates": facts, "tried": tried, "accuracy": kept, "phases": phases, "rows": task.facts()},
+        {
+            "candidates": facts,
+            "tried": tried,
+            "accuracy": kept,
+            "phases": phases,
+            "rows": task.facts(),
+            "at the end": AT_THE_END,
+        },
     )
 
 
@@ -134,7 +143,7 @@ def _their_course(
             batches = [batch.tolist() for batch in order.epoch(epoch)]
             total += peer.ask("epoch", name="course", rows="train", order=batches, clip=CLIP)["seconds"]
             total += peer.ask("accuracy", name="course", rows="validation", batch=options.batch)["seconds"]
-        for split in ("validation", "test"):
+        for split in AT_THE_END:
             answered = peer.ask("accuracy", name="course", rows=split, batch=options.batch)
             total += answered["seconds"]
         peer.ask("drop", name="course")
@@ -158,10 +167,9 @@ def body(result: Result) -> str:
         for name, seconds in sorted(result.medians.items(), key=lambda item: item[1])
     ]
     counts = ", ".join(f"{split} {count}" for split, count in result.facts["rows"].items())
-    intro = (
-        f"{result.settings['epochs']} epochs over these rows: {counts}. Validation rows are answered after every epoch and "
-        "once more at the end, with the test rows. Accuracy is the mean over repetitions."
-    )
+    intro = f"{result.settings['epochs']} epochs over these rows: {counts}. Accuracy is the mean over repetitions."
+    if "at the end" in result.facts:
+        intro += f" After the last epoch, all candidates predict these rows: {', '.join(result.facts['at the end'])}."
     table = grid(["", "seconds", "test accuracy", "spread"], rows)
     return "\n".join([intro, "", table, "", *_phases(result), *_verdicts(result, facts, accuracy)])
 
@@ -173,14 +181,16 @@ def _phases(result: Result) -> list[str]:
     for name, repetitions in phases.items():
         kept = repetitions[-result.settings["repetitions"] :]
         parts = {phase: median(each[phase] for each in kept) for phase in (*TIMED, "data")}
-        shown.append(f"* {name}: " + ", ".join(f"{phase} {number(seconds)} s" for phase, seconds in parts.items()) + ".")
+        shown.append(
+            f"* {name}: " + ", ".join(f"{phase} {number(seconds)} s" for phase, seconds in parts.items()) + "."
+        )
     return shown
 
 
 def _verdicts(result: Result, facts: Facts, accuracy: dict[str, float]) -> list[str]:
     peers = [name for name in facts if facts[name]["who"] != "ours" and not name.endswith("upper half")]
     lines = []
-    if peers:
+    if peers and "at the end" in result.facts:
         best, mine = min(peers, key=lambda name: result.medians[name]), "ours, all layers"
         share = result.medians[mine] / result.medians[best]
         lines.append(
