@@ -1,6 +1,6 @@
 """Reads from a model's configuration how many tokens it accepts, without its weights and usually without `transformers`.
 
-The length is checked together with the keys of a stream file, whose mistakes should not take seconds to be reported.
+The length is checked together with the keys of a stream file, so that all mistakes are reported together, within moments.
 """
 
 from __future__ import annotations

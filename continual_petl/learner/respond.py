@@ -86,7 +86,7 @@ def texts_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> Texts:
         index_B: indices of the rows.
 
     Raises:
-        TypeError: if they do not.
+        TypeError: if the loader has no such texts.
     """
     texts = getattr(getattr(loader, "rows", None), "texts", None)
     if texts is None:
