@@ -45,7 +45,7 @@ def source_of(name: str) -> str:
 
 
 def config_facts(source: str, revision: str | None) -> dict[str, Any]:
-    """Return config.json as in the file, without the keys that do not affect predictions."""
+    """Return the content of config.json as in the file, without the keys that do not affect predictions."""
     from transformers import PreTrainedConfig  # takes seconds to import
 
     written: dict[str, Any] = PreTrainedConfig.get_config_dict(source, revision=revision)[0]

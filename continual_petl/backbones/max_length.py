@@ -1,7 +1,6 @@
 """Reads from a model's configuration how many tokens it accepts, without its weights and usually without `transformers`.
 
-A length that the model does not support is reported together with misspelt keys of a stream file, which should not take
-seconds.
+The length is checked together with the keys of a stream file, so that all mistakes are reported together, within moments.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 * nf4: 4-bit codes with one scale per 64 weights, the scales themselves in 8 bits (QLoRA, Dettmers et al. 2023, section 3);
 * int4: 4-bit integers with one scale per 32 weights, each in a byte (``IntxWeightOnlyConfig``). The packed integers of
   ``Int4WeightOnlyConfig`` cannot be used: their kernels compute no gradient, so nothing can be learned below them, their
-  packing depends on the device, and none of them is for CPUs.
+  packing depends on the device, and there is none for CPUs.
 
 The codes are computed on the CPU from the dtype of the checkpoint, so they, and the backbone's digest, are the same in every
 precision. In a forward pass, the values that the codes represent are multiplied in the precision of the states.

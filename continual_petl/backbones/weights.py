@@ -178,7 +178,7 @@ def _head(model: PreTrainedModel) -> set[str]:
 def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None) -> bool:
     """Return whether the embeddings are used in place of a head that should have its own weights.
 
-    `transformers` 5.23 does that for T5 1.1 and mT5 if the checkpoint lacks the head, regardless of config.json.
+    `transformers` 5.23 does this for T5 1.1 and mT5 if the checkpoint lacks the head, regardless of config.json.
     """
     written = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
     embeddings: Any = model.get_input_embeddings()

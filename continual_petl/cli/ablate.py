@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and the reason for each task left out; if the user named the tasks, the error is raised."""
+    """Return the ablations, and the reason for each task left out; raise instead if the user named the tasks."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}

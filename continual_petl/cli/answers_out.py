@@ -1,4 +1,4 @@
-"""Predict rows in portions, and write predictions: one line each, JSON records, or a .jsonl, .csv or .parquet file.
+"""Predict rows in portions, and write the predictions as lines, as JSON records, or to a .jsonl, .csv or .parquet file.
 
 Numbers in text files have enough digits to restore every float32 exactly.
 """
@@ -50,7 +50,7 @@ def in_portions(
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 in this message"
+            place = f"rows {before + 1:,} to {before + len(window):,} (here numbered from 1)"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
         yield list(zip(window, answers, strict=True))

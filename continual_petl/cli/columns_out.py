@@ -20,7 +20,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.sources.records import format_of
 
 Types = dict[str, Any]
-"""For each column, the kinds of its values (see `kind_of`), or its type in pyarrow."""
+"""For each column, the kinds of its values (see `kind_of`), or its pyarrow type."""
 
 
 class CopiedColumns:
@@ -29,7 +29,7 @@ class CopiedColumns:
     Args:
         source: the input file.
         output: the output file.
-        added: the columns that are added.
+        added: names of the columns that the predictions add.
 
     Raises:
         InputError: if two columns of a parquet file have the same name.
@@ -80,7 +80,7 @@ class CopiedColumns:
 
 
 def given_columns(manifest: Manifest) -> Types:
-    """Return the columns for rows without columns: texts given as arguments, or lines of text."""
+    """Return the columns to write for rows that were not in a table: texts given as arguments, or lines of text."""
     return {name: {"list" if name in ("tokens", "options") else "text"} for name in standard_columns(manifest)}
 
 

@@ -1,6 +1,6 @@
 """``continual-petl doctor``: check this machine and print a summary to paste into a bug report.
 
-Nothing that identifies a person or a machine is printed: no key, user or host, and no folder except the one given.
+Nothing that identifies a person or a machine is printed: no key, user name or host name, and no folder except the one given.
 Errors do not stop it; they are reported in place of the result.
 """
 
@@ -51,7 +51,7 @@ def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _wrapped(value: str) -> list[str]:
-    """Wrap a sentence; anything else, such as a path, stays on one line to be copied."""
+    """Wrap a sentence; anything else, such as a path, stays on one line so that it can be copied."""
     if ", " not in value:
         return [value]
     return wrap(value, _WIDTH, break_long_words=False, break_on_hyphens=False)

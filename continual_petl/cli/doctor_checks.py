@@ -109,7 +109,7 @@ def tracking() -> dict[str, Any]:
 
 
 def hub() -> dict[str, Any]:
-    """Return whether models and data sets can be downloaded; only a connection is opened."""
+    """Return whether models and data sets can be downloaded; a connection is opened, but nothing is downloaded."""
     import huggingface_hub
     from huggingface_hub import constants
 

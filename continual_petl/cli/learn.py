@@ -71,7 +71,7 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
 
 
 def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) -> BankChoice:
-    """Return the task's bank with --start-from; if the task sets none, the stream's (for auto) or the parent's is used."""
+    """Return the task's bank with --start-from; a task without one gets the stream's bank (for auto) or its parent's."""
     bank = task.bank or (spec.bank if start_from == AUTO else None)
     known = {} if bank is None else bank.model_dump(exclude_none=True)
     try:
@@ -88,7 +88,7 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
     from continual_petl.engine.checks.dry_run import dry_run
     from continual_petl.engine.session import Session
 
-    # After this check the stream counts as the user's own, including its remote_code.
+    # From here on, the stream and the remote_code that it sets are treated as written by the user.
     run.session.check_code()
     if arguments.dry_run:
         return show_plan(

@@ -63,7 +63,7 @@ def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int)
 def _what_unknown_means(count: int) -> str:
     rows = "1 row resembles" if count == 1 else f"{count:,} rows resemble"
     return (
-        f"{rows} no task's rows closely enough to be predicted, which is more frequent if a task has few validation rows; "
+        f"{rows} no task's rows closely enough to be predicted (more common if a task has few validation rows); "
         "name the task with --task, or take the nearest with --unknown nearest"
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.run import Run
 
 _READ = 20
-"""Number of tasks whose data is read to see whether it is available."""
+"""Maximum number of tasks whose data is read to see whether it is available."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

@@ -87,7 +87,7 @@ def _open(address: str) -> None:
 
 
 def _default_folder(runs: list[str]) -> Path:
-    """Return the default folder of the report: in the run, or in the first of several."""
+    """Return the default folder of the report: inside the run folder, or inside the first one if there are several."""
     return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
 
 

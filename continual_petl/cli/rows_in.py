@@ -183,7 +183,7 @@ def _format(path: Path) -> str:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse files that are missing or cannot be read twice."""
+    """Refuse missing files and folders."""
     if not path.exists():
         raise InputError(f"--input {path}: there is no such file; check the path, which is relative to {Path.cwd()}")
     if not path.is_file():

@@ -52,7 +52,7 @@ def _one_or_several(text: str) -> str | list[str]:
 
 
 def add_check(command: argparse.ArgumentParser) -> None:
-    """Add the policy for checking earlier tasks during learning."""
+    """Add --check, which sets how earlier tasks are checked during learning."""
     text = "how earlier tasks are checked after each new one (default: probe; full evaluates on their test rows again)"
     command.add_argument("--check", choices=("digests", "probe", "full"), default="probe", help=text)
 

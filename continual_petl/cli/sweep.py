@@ -1,4 +1,4 @@
-"""``continual-petl sweep``: choose the settings of each task of a stream, and show the results."""
+"""``continual-petl sweep``: choose the settings of each task in a stream, and show the results."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _FORMS: dict[Kind | Literal["chat"], str] = {
     "token-classification": "a list of words, or as text with spaces between the words",
     "image-classification": "text, which is the path of an image",
 }
-"""The content of a column; for all other kinds: text."""
+"""What a column must hold, by kind of task; for all other kinds, text."""
 _EMPTY = (None, "")
 
 

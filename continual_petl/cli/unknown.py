@@ -1,4 +1,4 @@
-"""Unknown commands and options: refused with the most similar known one."""
+"""Refuses unknown commands and options, and suggests the most similar known one."""
 
 from __future__ import annotations
 

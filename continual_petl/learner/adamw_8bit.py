@@ -39,7 +39,7 @@ def make_adamw_8bit(groups: Sequence[dict[str, Any]], training: ResolvedTraining
     base, quantised = _torchao()
 
     class AdamW8bit(base):  # type: ignore[misc, valid-type]
-        """The optimizer that the module's docstring describes."""
+        """AdamW with 8-bit moments; see the docstring of this module."""
 
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             """Take one step, without compiling it."""

@@ -79,7 +79,7 @@ def backbone_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, T
 def shifted_right(backbone: Backbone, ids_BW: Tensor) -> Tensor:
     """Return a decoder's inputs for target ids: each position reads the previous target, the first the start token.
 
-    Padding in the targets never affects a position that counts.
+    Padding in the targets never affects the outputs at real targets.
     """
     start = start_token(backbone)
     shifted_BW = torch.full_like(ids_BW, start)

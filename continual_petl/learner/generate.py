@@ -69,7 +69,7 @@ def generate(
     streamer: BaseStreamer | None = None,
 ) -> list[list[int]]:
     """Return the generated token ids of every row, without the prompt. A row ends before the end token, or with the token
-    that completes a stop string, which `decode` removes.
+    that completes a stop string; `decode` then removes the stop string.
 
     Args:
         backbone: a backbone that generates.

@@ -3,8 +3,8 @@
 Defaults follow Houlsby et al. 2019, section 3.1 and adapter-bert's optimization.py: Adam, linear warm-up over a tenth of
 the steps, then linear decay to zero; no weight decay on biases and LayerNorms.
 
-The step is torch's fused step: a bank consists of many small tensors, and a loop over them costs a dozen calls
-for each. Its moments and results match those of the loop up to rounding, and are deterministic.
+Steps are fused where torch supports it: a bank consists of many small tensors, and a loop over them costs a dozen calls for
+each. Moments and parameters match those of the loop up to rounding, and are deterministic.
 """
 
 from __future__ import annotations

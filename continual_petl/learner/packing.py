@@ -17,7 +17,7 @@ from continual_petl.banks.attach import turn_of
 from continual_petl.errors import InputError
 
 _ROUNDING = 0.05
-"""Allowed relative difference; two products of different sizes in bf16 differ by less than 0.01."""
+"""Allowed relative difference; in bf16, matrix products of different sizes differ by less than 0.01."""
 
 
 @torch.no_grad()

@@ -205,7 +205,7 @@ def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
 
 
 def reads_of(plan: TaskPlan) -> Reads:
-    """Return the output of the backbone that the task uses."""
+    """Return which of the backbone's outputs the task reads."""
     if plan.kind in GENERATIVE:
         return "logits"
     return "pooler" if plan.pooling == "pooler" and plan.kind != "token-classification" else "states"

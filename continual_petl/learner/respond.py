@@ -82,11 +82,11 @@ def texts_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> Texts:
 
     Args:
         plan: the task.
-        loader: the loader of the batch; it must know its rows, as the loaders of `TaskDataModule` do.
+        loader: the loader of the batch; its ``rows`` must hold the texts, as with the loaders of `TaskDataModule`.
         index_B: indices of the rows.
 
     Raises:
-        TypeError: if the loader does not know its rows.
+        TypeError: if the loader has no such texts.
     """
     texts = getattr(getattr(loader, "rows", None), "texts", None)
     if texts is None:

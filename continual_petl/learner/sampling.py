@@ -27,7 +27,7 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Number of tokens to decode for each character of the longest stop string, and for one more: a character may take four
+"""Number of tokens to decode for each character of the longest stop string, and for one more character: each may take four
 byte-level tokens."""
 
 

@@ -7,7 +7,7 @@ once no later token can change it, so the following are held back:
 * the end of the text, if it may be the beginning of a stop string;
 * the first bytes of a character whose other bytes are in later tokens, which are decoded as U+FFFD until then; and with
   byte fallback (SentencePiece), whole runs of bytes, which are decoded together;
-* the last characters if the tokenizer removes spaces before punctuation afterwards.
+* the last characters, if the tokenizer removes spaces before punctuation after decoding.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class SafeConsole(Console):
 
 
 def can_draw(console: Console) -> bool:
-    """Return whether lines can be redrawn: only on a capable terminal, regardless of the colour variables.
+    """Return whether lines can be redrawn: only on a capable terminal, whatever the environment variables for colour say.
 
     ``FORCE_COLOR`` makes rich treat a log file as a terminal; colours may be wanted there, moving lines are not.
     """

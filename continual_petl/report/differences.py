@@ -91,7 +91,7 @@ def _specification(manifest: Manifest) -> dict[str, Any]:
     tree = manifest.model_dump(mode="json", include={*_COMPARED, "bank", "parameters", "preparation", "parent"})
     modifications = tree["bank"].pop("modifications")
     words = changes_in_words(manifest.bank)
-    # If the forms differ, so does everything else, so only their names are listed (see `_unlike`).
+    # If the modifications differ, so do all their details, and only their descriptions are listed (see `_unlike`).
     details = {f"bank.modifications.{n}.{key}": v for n, each in enumerate(modifications) for key, v in each.items()}
     return {**_flat(tree), "bank.modifications": words, **details}
 

@@ -13,7 +13,7 @@ def mark_of(split: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a score; exactly zero is not the same claim as zero to four decimal places."""
+    """Format a score; 0 without decimals means exactly zero, not a score that rounds to 0.0000."""
     if value is None or math.isnan(value):
         return "not known"
     if value == 0:

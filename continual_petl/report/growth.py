@@ -16,7 +16,7 @@ class GrowthRow:
 
     task: str
     trainable: int
-    """Parameters that the task trained: modifications, own copies, head."""
+    """Parameters that the task trained: modifications, copies of backbone parameters, head."""
     share: float
     """``trainable`` as a share of the backbone's parameters."""
     stored: int

@@ -47,7 +47,7 @@ class ResultRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Scores of every task after every task.
+    """The score of every task after each task was learned.
 
     ``R[i, j]`` is the score on task ``j`` after learning task ``i``; NaN if it is unknown. ``status[i][j]`` says
     how it was obtained: measured, certified (digests and probe unchanged, the value carried over), or not measured.
@@ -61,7 +61,7 @@ class Results:
     rows: tuple[ResultRow, ...]
     """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
-    """Seconds by task: data, training, evaluation, commit and verification."""
+    """For each task, the seconds that each phase took, such as training and evaluation."""
     gains: dict[str, float] = field(default_factory=dict)
     """By task, the gain over a fresh bank: validation score of the starting point that ``start_from: auto`` took, minus that
     of a fresh bank, after the same number of steps. Only for tasks that tried several starting points."""
@@ -194,7 +194,7 @@ class Results:
         return next((i for i, complete in enumerate(known) if not complete), len(self.rows))
 
     def _first(self, count: int) -> NDArray[np.float64]:
-        """Return R restricted to the first tasks."""
+        """Return R restricted to the first ``count`` tasks."""
         R_TT = np.full((count, count), np.nan)
         for i, row in enumerate(self.rows[:count]):
             R_TT[i, row.columns] = row.values

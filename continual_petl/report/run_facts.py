@@ -176,9 +176,9 @@ class RunFacts:
     seed: int
     """Seed of the stream."""
     num_planned: int
-    """Number of tasks of the stream."""
+    """Number of tasks in the stream."""
     pin: Pin | None
-    """None before the first task, or if it is damaged, which a check then reports."""
+    """The record of the run's backbone; None before the first task, or if it is damaged, which a check then reports."""
     results: Results
     growth: tuple[GrowthRow, ...]
     """One row for each task; empty if the pin is damaged."""

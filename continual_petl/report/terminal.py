@@ -156,7 +156,7 @@ def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
 
 
 def _number(value: float) -> str:
-    # Exactly zero is not the same claim as zero to four decimal places.
+    # 0 without decimals means exactly zero, not a score that rounds to 0.0000.
     if value == 0:
         return "     0"
     return "   n/a" if math.isnan(value) else f"{value:6.4f}"

@@ -127,7 +127,7 @@ def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequen
         )
     )
     stamp = hashlib.sha256(page.encode()).hexdigest()[:16]
-    # Replace only the first occurrence: the only text of the run before it is the title, which has no quotation marks.
+    # Replace only the first occurrence: the only text of the run before it is the title, whose quotation marks are escaped.
     page = page.replace(f'data-stamp="{_NO_STAMP}"', f'data-stamp="{stamp}"', 1)
     write_file(folder / PAGE, page.encode())
     write_file(folder / STAMP, stamp.encode())

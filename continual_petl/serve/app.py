@@ -167,7 +167,7 @@ class _Endpoint:
             answer.cancel()
 
     async def _unless_gone(self, answer: asyncio.Future[_T], request: Request, seconds: float) -> _T:
-        """Return the predictions; if the client disconnects or time runs out, remove the rows from the queue."""
+        """Return the result of a future; cancel it and raise `Problem` if the client disconnects or time runs out."""
         gone = asyncio.ensure_future(_gone(request))
         either: set[asyncio.Future[Any]] = {answer, gone}
         try:

@@ -1,4 +1,4 @@
-"""Finds the tasks of rows without a task name, so that their banks can resume from the pass that found the tasks."""
+"""Finds the tasks of rows without a task name; their banks can then resume from the same pass of the backbone."""
 
 from __future__ import annotations
 

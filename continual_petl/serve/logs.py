@@ -1,7 +1,7 @@
 """The log of an endpoint: one JSON object per line on standard error. Texts are left out unless requested.
 
 Lines are written by a thread of their own. If standard error is a pipe that nobody reads, the lines that do not fit into
-memory are dropped and counted; answers never wait for the log.
+memory are dropped and counted; responses never wait for the log.
 """
 
 from __future__ import annotations

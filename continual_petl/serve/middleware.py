@@ -1,4 +1,4 @@
-"""Wraps every request: limits its body, logs it in one line, counts it, and makes the response if it fails."""
+"""Wraps every request: limits its body, logs it in one line, counts it, and returns an error response if it fails."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_ro
 
 
 def unusable(error: InputError, number: int) -> Problem:
-    """Return the problem with a row that was predicted alone: the error calls it the first row, whatever its number."""
+    """Return the problem with a row that was predicted alone: the error calls it row 1, whatever its real number."""
     message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
     return Problem(422, "bad_row", message, row=number)
 

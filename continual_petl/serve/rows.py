@@ -64,8 +64,8 @@ class PredictRequest(BaseModel):
     )
     unknown: Literal["reject", "nearest"] | None = Field(
         default=None,
-        description="What rows get that have no task name and resemble no task's rows: no prediction (reject), or that of "
-        "the most probable task (nearest).",
+        description="What to return for rows without a task name that resemble no task's rows: no prediction (reject), or "
+        "the prediction of the most probable task (nearest).",
     )
     stream: bool = Field(
         default=False,
@@ -177,7 +177,7 @@ def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
 
 
 def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
-    """Return one row in the form that `Run.predict` takes; the bank's own checks come later."""
+    """Return one row in the form that `Run.predict` takes; checks that depend on the bank come later."""
     names = None if manifest is None else standard_columns(manifest)
     form = _UNNAMED if names is None else _FORMS[names]
     beside = isinstance(value, dict) and "options" in value
@@ -254,7 +254,7 @@ def _check_texts(row: Row, number: int, most: int) -> None:
         row = row[0]
     texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
     if not all(isinstance(text, str | dict) for text in texts):
-        raise bad_row(number, "options: one of them is not a text; every option is a text")
+        raise bad_row(number, "options: one of them is not a text; every option must be a text")
     if any(isinstance(text, dict) for text in texts):
         texts = [message["content"] for message in messages_of(row)]
     length = sum(map(len, texts))

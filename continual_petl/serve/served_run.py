@@ -1,4 +1,4 @@
-"""A run that predicts for an endpoint: only with verified banks, and always from the newest certificates.
+"""A run that predicts for an endpoint: only with verified banks, and always with those of the newest certificates.
 
 Used by one thread at a time, since banks are attached to the backbone while they predict. Changes in the folder are read
 between two batches, never during one.

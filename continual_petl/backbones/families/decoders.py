@@ -1,4 +1,4 @@
-"""Decoders: GPT-2, and Llama with the Qwens, which have the same structure."""
+"""Decoders: GPT-2, Llama, and Qwen2 and Qwen3, which are built like Llama."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders: BERT and similar models, DistilBERT, MPNet, both DeBERTas, ModernBERT."""
+"""Encoders: BERT and similar models, DistilBERT, MPNet, DeBERTa, DeBERTa-v2, ModernBERT."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ENCODERS: tuple[Anatomy, ...] = (
     replace(
         _ENCODER, family="deberta-v2", model_types=("deberta-v2",), stacks=(_DEBERTA_V2,), attention_registry=False
     ),
-    # Its rotary positions are derived from the token ids, so prompts have to be inserted before the whole model.
+    # ModernBERT derives its rotary positions from the token ids, so prompts have to be inserted before the whole model.
     replace(
         _ENCODER,
         family="modernbert",

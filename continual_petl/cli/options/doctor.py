@@ -7,7 +7,8 @@ import argparse
 from continual_petl.cli.shared_options import add_json
 
 HELP = "check this machine; paste the output into a bug report"
-EPILOG = """Exit code 1 if a problem is found. No key, user or host is printed, and no folder except the one you give.
+EPILOG = """Exit code 1 if a problem is found. No key, user name or host name is printed, and no folder except the one you
+give.
 
 examples:
   continual-petl doctor

@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "format of --task: a peft adapter (default), or bank and backbone merged into a transformers checkpoint"
     command.add_argument("--format", choices=("peft", "merged"), help=text)
     command.add_argument(
-        "--private", action="store_true", help="create the repository as private, or refuse a public one"
+        "--private", action="store_true", help="create the repository as private; refuse one that is public"
     )
     command.add_argument(
         "--revision", metavar="BRANCH", help="the branch; created if it does not exist (default: main)"

@@ -37,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--task", metavar="T", action="append", default=[], help=text)
     text = "number of settings to try for each task, instead of the file's value"
     command.add_argument("--trials", metavar="N", type=int, help=text)
-    text = "start no new trial after this many minutes; the number left is reported, and the same command resumes"
+    text = "start no new trial after this many minutes; the number of trials left is reported, and the same command resumes"
     command.add_argument("--minutes", metavar="M", type=float, help=text)
     add_jobs(command, "run N trials in parallel, each in a process with its own backbone and a share of the cores")
     text = "keep the run folders of the trials, with their banks"

@@ -13,13 +13,13 @@ from continual_petl.report.figures.style import Drawing, colour, drawing, scatte
 from continual_petl.report.formatting import megabytes
 from continual_petl.report.run_facts import RunFacts
 
-PARTS = {"modifications": "banks' modifications", "own": "LayerNorms and weights of their own", "head": "heads"}
+PARTS = {"modifications": "banks' modifications", "own": "copies of LayerNorms and weights", "head": "heads"}
 _ON_DISK = {**PARTS, "routing": "routing statistics", "certificate": "certificates and histories"}
 BYTES_OF_A_PARAMETER = {"fp32": 4, "bf16": 2}
 
 
 def in_words(facts: RunFacts) -> str:
-    """Describe the points of `parameters` and `num_bytes`; empty if every task has its own."""
+    """Describe the points of `parameters` and `num_bytes`; empty if every task has its own point."""
     return facts.spaced if facts.is_long else ""
 
 
@@ -68,7 +68,7 @@ def _each_in_words(what: str) -> Callable[[RunFacts], str]:
     "each",
     section="growth",
     caption="Parameters of each task",
-    words=_each_in_words("By modifications, LayerNorms and weights of their own, and head."),
+    words=_each_in_words("By modifications, copies of LayerNorms and weights, and head."),
 )
 def each_task(facts: RunFacts) -> Drawing:
     """Return the parameters that each task added, by part."""

@@ -43,7 +43,7 @@ def as_figure(drawing: Drawing) -> go.Figure:
 
 @cache
 def plotly_js() -> str:
-    """Return plotly's JavaScript: that of `plotly.offline.get_plotlyjs`, read without importing plotly."""
+    """Return plotly's JavaScript, as `plotly.offline.get_plotlyjs` does, but without importing plotly."""
     found = find_spec("plotly")
     assert found is not None
     assert found.origin is not None
@@ -118,7 +118,7 @@ def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_axis(tasks: Sequence[str]) -> dict[str, Any]:
-    """Return an axis with an entry for each task: their names, or their numbers if the names do not fit."""
+    """Return an axis with an entry for each task: its name, or its number if the names do not fit."""
     if len(tasks) > _NAMED:
         return {"title": {"text": "task, by number"}}
     return {"title": {"text": "task"}, "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}

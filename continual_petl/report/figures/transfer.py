@@ -16,8 +16,8 @@ def _words(facts: RunFacts) -> str:
     return (
         "Validation score of the chosen starting point, minus that of a fresh bank after the same number of steps. An "
         f"earlier bank, or an average of several, was better for {helped} of {counted(len(results.gains), 'task')}; the mean "
-        f"gain is {number(results.mean_gain)}. It shows how a task begins, not how it ends: more training narrows the gap."
-        + in_words(len(results.tasks))
+        f"gain is {number(results.mean_gain)}. The gain shows how a task begins, not how it ends: more training narrows "
+        "the gap." + in_words(len(results.tasks))
     )
 
 

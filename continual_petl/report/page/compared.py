@@ -17,7 +17,7 @@ Named = tuple[str, RunFacts]
 
 
 def named(runs: Sequence[RunFacts]) -> list[Named]:
-    """Return each run with the shortest unique name: its stream's, or as much of its folder's path as needed."""
+    """Return each run with the shortest unique name: its stream's name, or as much of its folder's path as needed."""
     names = [facts.name for facts in runs]
     depth = 1
     while len(set(names)) < len(names) and depth <= max(len(_parts(facts)) for facts in runs):

@@ -27,7 +27,7 @@ _LEFT_OUT = {"tensors", "scores", "labels", "class_weights", "parameters", "noti
 
 
 def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool = False) -> str:
-    """Return the script that shows the details of a task, or of one of several.
+    """Return the script that shows the details of a task, or of any task packed into this file.
 
     Args:
         tasks: the tasks in this file: one, or as many as are packed together.
