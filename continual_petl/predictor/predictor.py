@@ -119,7 +119,7 @@ class Predictor:
         Args:
             rows: inputs of the type that all tasks were learned on, or a single row; see `predict`.
             tasks: learned tasks, or the name of one.
-            batch_size: rows per batch, or rows times tasks if there are few rows.
+            batch_size: rows per batch; with fewer rows, tasks share a pass, in which a row counts once per task.
 
         Returns:
             By task: a single prediction for a single row, otherwise a list with one prediction per row.

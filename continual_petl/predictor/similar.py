@@ -30,7 +30,8 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
         sums = read_sums(models.store, target)
         if sums is None:
             raise InputError(
-                f"task {target!r} was learned with routing: off and stored no sums: give a file with some of its rows"
+                f"task {target!r} was learned with routing: off and stored no routing statistics: give a file with some "
+                "of its rows"
             )
         found = distances(finder.totals, sums.counts_C, sums.means_CF)
         return {task: distance for task, distance in found.items() if task != target}
