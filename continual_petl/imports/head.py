@@ -73,7 +73,7 @@ def find_head(
         asked: the pooling that the user has given, if any.
 
     Raises:
-        InputError: if there is no head, or one that a bank cannot have.
+        InputError: if there is no head, or one that a bank cannot express.
     """
     family = str(backbone.model.config.model_type)
     plain = plain_heads(kind, family)
