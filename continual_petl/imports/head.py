@@ -68,7 +68,7 @@ def find_head(
     Args:
         files: the adapter.
         kind: the kind of the task.
-        copies: tensors that replace those of the wrapped model, by name; the head's are removed.
+        copies: tensors that replace parameters of the wrapped model, by name; the head's tensors are removed.
         backbone: the backbone.
         asked: the pooling that the user has given, if any.
 

@@ -1,4 +1,4 @@
-"""Find the learned tasks whose rows are most similar to those of a task, or to given rows, using stored statistics alone."""
+"""Find the learned tasks whose rows are most similar to a task's rows, or to given rows, using stored statistics alone."""
 
 from __future__ import annotations
 
