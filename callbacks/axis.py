@@ -40,7 +40,7 @@ class Axis(FrozenModel):
     """Position in the chain of the last task that is completely logged."""
 
     def at(self, task: str, *, anew: bool = False) -> Axis:
-        """Return the axis at the start of a task: where it was left, or after everything logged so far.
+        """Return the axis for a task: unchanged if its fit continues, otherwise starting after everything logged so far.
 
         Args:
             task: the task.
@@ -66,7 +66,7 @@ class Axes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Axis] = {}
-        # Left half-written by a killed run; no other process is writing, since loggers are only created under the lock.
+        # Left half-written by a killed run; no other process is writing, since loggers are only created under the run's lock.
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
         try:

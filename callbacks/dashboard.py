@@ -46,8 +46,8 @@ class Dashboard(StreamCallback):
     configuration holds bank, learning rate, epochs, seed, sizes and data digests of the first 50 tasks, under
     ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if requested.
 
-    Tasks that are in the run folder but not in a logger are logged when a run begins to learn. If the fit is in another
-    process, its points are logged when the task is committed.
+    Tasks in the run folder that a logger does not have yet are logged when a run begins to learn. If a task is learned in
+    another process, its points are logged when it is committed.
 
     Args:
         loggers: names (``wandb``, ``tensorboard``, ``csv``), which write below ``logs`` in the run folder, or Lightning

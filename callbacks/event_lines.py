@@ -16,7 +16,7 @@ end         ``state`` (learned, stopped, failed), ``num_tasks`` (learned tasks; 
             ``message`` (null if there was no error)
 ==========  ==========================================================================================================
 
-If the fit is in another process, its epochs are reported when the task is committed. Other lines on standard error do not
+If a task is learned in another process, its epochs are reported when it is committed. Other lines on standard error do not
 begin with ``{``: warnings, and the error that ends the command.
 """
 

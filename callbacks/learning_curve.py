@@ -21,15 +21,15 @@ from continual_petl.store.files.atomic import make_folder, write_json
 MAX_LOSSES = 200
 """Maximum number of ranges into which the batches of a fit are divided."""
 SECONDS = 5.0
-"""Minimum seconds between two writes of a curve that only has new losses."""
+"""Minimum number of seconds between two writes if only losses were added; new scores are written at once."""
 
 
 class LearningCurve(StreamCallback):
     """Record the losses and scores of one fit, even across interruptions, and write them to a file.
 
     A loss is read from its device only at the end of a range. If several processes share the fit, losses are averaged over
-    them, and the first process writes the file. During the fit, only reports read it. A resumed fit takes its points from
-    the checkpoint, and replaces the file.
+    them, and the first process writes the file. During the fit, only reports read this file. A resumed fit takes its points
+    from the checkpoint, and replaces the file.
 
     Args:
         folder: the task's progress folder, where `CURVE` is written.

@@ -29,14 +29,14 @@ from continual_petl.report.newest import MAX_ROWS, NewestRow, newest_table
 from continual_petl.store.store import Store
 
 _SECONDS = 0.25
-"""Minimum seconds between two redraws."""
+"""Minimum number of seconds between two redraws."""
 
 
 class LiveProgress(Progress):
     """Progress with a live display if the console is a terminal; otherwise only the lines of `Progress`.
 
-    Only fits in this process are drawn. If other processes learn (``jobs``, several devices), their lines are mixed with
-    the lines of this process, and nothing is drawn over them.
+    Only fits in this process are drawn. If other processes learn (``jobs``, several devices), nothing is drawn, because
+    their output is mixed with that of this process.
 
     Args:
         console: where to print; None means standard error.
@@ -73,8 +73,8 @@ class LiveProgress(Progress):
                 auto_refresh=False,
                 transient=True,
                 get_renderable=self.renderable,
-                # Standard output is reserved for results. If it is redirected, whatever other code prints is left on it; only
-                # if it is a terminal does the display capture that output.
+                # Standard output is reserved for results, but other code may print to it. The display captures that output
+                # only if it would appear on the terminal; it leaves a redirected standard output alone.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._tried(self._live.start)
@@ -120,7 +120,7 @@ class LiveProgress(Progress):
         super().on_run_end(store, error)
 
     def renderable(self) -> RenderableType:
-        """Return the display."""
+        """Return the current content of the display."""
         now = self._clock()
         width = self._console.width
         finished = len(self._rows) and self._rows[-1].number == self._number

@@ -22,7 +22,7 @@ _HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Reject unknown loggers, and loggers that cannot work here, before anything is learned.
+    """Reject unknown loggers, and loggers whose package is missing, before anything is learned.
 
     Raises:
         InputError: naming the unknown logger or the missing package.
@@ -49,7 +49,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     Args:
         kind: the name of the logger.
         run_folder: the run.
-        run_id: id of its W&B run; None creates one with `new_id`.
+        run_id: id of the logger's W&B run; None creates one with `new_id`.
     """
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def _wandb(folder: Path, name: str, run_id: str) -> Logger:
 
 
 def goes_online() -> bool | None:
-    """Return whether W&B uploads what is logged; None if the user has decided: ``WANDB_MODE``, or ``wandb offline``.
+    """Return whether W&B uploads logged values; None if ``WANDB_MODE`` or ``wandb offline`` has already decided this.
 
     Without an account W&B would prompt for one, and a run in a script would wait for input.
     """

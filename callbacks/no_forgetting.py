@@ -135,7 +135,7 @@ class NoForgetting(StreamCallback):
 
     @staticmethod
     def _raise_if(findings: Sequence[Finding]) -> None:
-        # What could not be checked, such as a score whose code is missing, is reported by `verify`.
+        # Findings about things that could not be checked, such as a score whose code is missing, are left to `verify`.
         if changed := [finding.message for finding in findings if finding.unchecked is None]:
             raise ForgettingError(" ".join(changed))
 

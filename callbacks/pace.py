@@ -86,7 +86,7 @@ class RunPace:
         """Return the remaining seconds; None before the first task is finished.
 
         Args:
-            now: seconds of the same clock.
+            now: monotonic seconds, as in `begin`.
             num_left: tasks that are not finished, including the current one.
         """
         if not num_left:

@@ -32,7 +32,7 @@ class RoutingWatch(StreamCallback):
             raise ValueError(f"points: got {points}; give a number of percentage points, 0 or more")
         self.points = points
         self.losses: dict[str, dict[str, float]] = {}
-        """For each newly learned task, by how many points the share of an earlier task dropped, if by more than `points`."""
+        """For each newly learned task, the earlier tasks whose share dropped by more than `points`, and how far."""
         self._before: dict[tuple[str, int], float] | None = None
 
     @override

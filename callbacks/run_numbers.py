@@ -1,4 +1,4 @@
-"""The values that loggers receive after each task: the metrics that `Results` computes, under their names."""
+"""The values that loggers receive after each task: the metrics that `Results` computes, by the names of the loggers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def joined(
     Args:
         results: the matrix of the earlier tasks.
         cells: the cells of the row; the last is the cell of the task itself.
-        routed: the cells for rows without a task name.
+        routed: the cells that were measured without naming a task.
         gain: the task's gain over a fresh bank, if it tried several starting points.
     """
     own = cells[-1]

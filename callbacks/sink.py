@@ -21,7 +21,7 @@ class Sink:
     """A logger that receives values.
 
     Args:
-        name: name of the logger, in messages and in the file of axes.
+        name: name of the logger in messages and in the axes file.
         make: creates the logger, given the id of its W&B run; called once, when something is first logged.
         axes: the axes of the run folder.
         owned: whether the logger was created for this run, and is closed with it.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
-"""Up to this many tasks, everything is redrawn after each task; then each time 10 % more were learned, and at the end."""
+"""Up to this many tasks, everything is redrawn after each task; later, after every further 10 % of tasks, and at the end."""
 WHOLE_UP_TO = 100
 """Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 

@@ -81,7 +81,7 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
 
     no_folder = "There is no folder of this name, and"
     if constants.HF_HUB_OFFLINE:
-        return f"{no_folder} the Hub is switched off (HF_HUB_OFFLINE) and its cache holds no such model."
+        return f"{no_folder} access to the Hub is disabled (HF_HUB_OFFLINE) and its cache holds no such model."
     from huggingface_hub import get_hf_file_metadata, hf_hub_url  # takes half a second; not needed for folders
     from huggingface_hub.errors import (
         EntryNotFoundError,

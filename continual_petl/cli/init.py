@@ -132,7 +132,7 @@ def _read(spec: StreamSpec, backbone: str) -> tuple[list[str], list[str]]:
 
 
 def _unavailable(backbone: str) -> list[str]:
-    """Return why the backbone cannot be loaded; only checked in offline mode, so that no request is made."""
+    """Return why the backbone cannot be loaded; only checked if access to the Hub is disabled, so that no request is made."""
     if constants.HF_HUB_OFFLINE:
         try:
             check_available(backbone, None)

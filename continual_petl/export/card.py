@@ -1,4 +1,4 @@
-"""README.md of an export, which the Hub shows as its model card: what it is, and the lines of Python that use it."""
+"""README.md of an export, which the Hub shows as its model card: a description, and the lines of Python that use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which `transformers` class computes what a task's head computes, and how the head is written into it.
 
-A bank's head is one linear layer on the pooled states. Most classifiers of transformers have a second one in between, with a
-non-linearity, whose effect is cancelled:
+A bank's head is one linear layer on the pooled states. Most classifiers of transformers have a second layer in between, with
+a non-linearity, whose effect is cancelled:
 
 * tanh(x) is x for small x. With a first layer of ``s I`` and a last one of ``W / s``, ``s = 2^-14``, the relative difference
   is below ``(s x)^2 / 3``: 1e-6 for ``x`` = 28. The factors are powers of two, so multiplying by them is exact.

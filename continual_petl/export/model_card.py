@@ -1,4 +1,4 @@
-"""A model card on the Hub: a generated part, surrounded by what only the author knows.
+"""A model card on the Hub: a generated part, surrounded by sections that only the author can write.
 
 The part between the two marks is generated again with each upload; everything else in a card belongs to its author.
 """
@@ -21,7 +21,7 @@ def base_model(name: str) -> str | None:
 
 
 def new_card(base: str | None, library: str, tags: Sequence[str], title: str, text: str) -> str:
-    """Return a complete model card, with placeholders for what only the author knows.
+    """Return a complete model card, with placeholders for the sections that only the author can write.
 
     Args:
         base: the backbone's name on the Hub, if it has one.

@@ -65,7 +65,7 @@ def find_subject(models: ModelCache, task: str) -> Subject:
 
     Raises:
         InputError: if the backbone needs remote code, or is quantised.
-        StoreError: if bank, probe or backbone are not those of the certificate.
+        StoreError: if the bank, the probe or the backbone does not match the certificate.
     """
     held = models.held(task)
     if held.backbone.remote_code:

@@ -1,4 +1,4 @@
-"""Finds, imports and identifies the code of a user-defined metric: a function named as ``package.module.name``.
+"""Finds, imports and identifies the code of a user-defined metric: a function given as ``package.module.name``.
 
 The certificate holds the digest of the module's file. It is compared before the module is imported, so changed code is
 detected without being executed. The digest does not cover what the module imports.
@@ -26,7 +26,7 @@ _loaded: dict[str, tuple[Function, str]] = {}
 
 
 def is_own(metric: str) -> bool:
-    """Return whether a metric is named by the dotted name of a function."""
+    """Return whether a metric is given as the dotted name of a function."""
     parts = metric.split(".")
     return len(parts) > 1 and all(part.isidentifier() for part in parts)
 

@@ -43,7 +43,7 @@ class OwnMetric(Metric):
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, preds: Any, target: Any) -> None:
-        """Add the rows of a batch: texts, or what `Head.predictions` returns and the labels."""
+        """Add the rows of a batch: texts, or the result of `Head.predictions` and the labels."""
         pairs = zip(*self._in_words(preds, target), strict=True)
         lines = "".join(f"{json.dumps(pair)}\n" for pair in pairs).encode("ascii")
         self.rows.append(torch.frombuffer(bytearray(lines), dtype=torch.uint8).to(self.device))

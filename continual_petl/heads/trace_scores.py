@@ -1,7 +1,7 @@
 """The metrics of TRACE (Wang et al. 2023) that torchmetrics does not have: edit similarity, SARI and choice match.
 
 Each is a mean over rows, in [0, 1]. The reference code is ``metrics.py`` and ``evaluations/`` in
-https://github.com/BeyonderXX/TRACE (commits 5026735, f0c95cf and f896365), on a scale of 100.
+https://github.com/BeyonderXX/TRACE (commits 5026735, f0c95cf and f896365), where scores range from 0 to 100.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _sari_of_length(
 ) -> float:
     kept, keepable, deleted = source & text, source & reference, source - text
     good = kept & reference
-    # In the precisions, a kept or deleted n-gram counts once, however often it occurs; in this recall, each time.
+    # In the precisions, a kept or deleted n-gram counts once, however often it occurs; in this recall, it counts each time.
     keep = _f1(_share(good, kept), _ratio(good.total(), keepable.total()))
     added, addable = text.keys() - source.keys(), reference.keys() - source.keys()
     right = len(added & reference.keys())

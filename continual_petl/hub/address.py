@@ -53,7 +53,7 @@ class Address:
 
 
 def check_repo(repo: str) -> str:
-    """Return the name of a repository, or raise `InputError`."""
+    """Return the name of a repository unchanged, or raise `InputError` if it is not a valid name."""
     if re.fullmatch(_REPO, repo, re.ASCII) is None:
         raise InputError(f"{repo}: this is not the name of a repository on the Hub; expected USER/NAME")
     return repo

@@ -21,7 +21,7 @@ def run_card(facts: RunFacts, head: Link, address: Address) -> str:
     Args:
         facts: the run, which has learned at least one task.
         head: the newest entry of its chain.
-        address: where it is loaded from.
+        address: where the run can be loaded from.
     """
     pin, last = facts.pin, facts.growth[-1]
     assert pin is not None

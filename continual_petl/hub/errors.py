@@ -74,11 +74,11 @@ _AGAIN = "Run the same command again to continue where this one stopped."
 
 
 def offline(address: Address, doing: str) -> InputError:
-    """Return the error for a Hub that is switched off."""
+    """Return the error if access to the Hub is disabled."""
     cached = "" if doing == "pushed" else " and its cache has no complete copy"
     return InputError(
-        f"{address}: it cannot be {doing}: the Hub is switched off (HF_HUB_OFFLINE){cached}. Unset the variable if there "
-        "is a network."
+        f"{address}: it cannot be {doing}: access to the Hub is disabled (HF_HUB_OFFLINE){cached}. Unset the variable if "
+        "there is a network."
     )
 
 

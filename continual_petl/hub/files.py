@@ -59,7 +59,7 @@ def check_listed(sizes: Mapping[str, int], where: str) -> list[str]:
         where: the repository, for messages.
 
     Raises:
-        InputError: if it holds no run.
+        InputError: if the repository holds no run.
         StoreError: if there are files that no run has, or files that are too large.
     """
     if "stream.yaml" not in sizes:

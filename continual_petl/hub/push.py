@@ -1,7 +1,7 @@
 """Uploads a run, or the export of a task, as one commit: the repository holds the new state or the old one, never a mix.
 
-`HfApi.create_commit` skips files that the repository already has, and large files that were uploaded before the commit
-failed are not sent again. (`upload_folder` would split a long run into several commits; between them, the repository would
+`HfApi.create_commit` skips files that the repository already has, and large files that were uploaded before a failed
+commit are not sent again. (`upload_folder` would split a long run into several commits; between them, the repository would
 hold a run that does not verify.)
 """
 
@@ -33,7 +33,7 @@ _OF_EXPORTS = {
     *("adapter_config.json", "adapter_model.safetensors", "head.safetensors"),
     *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
 }
-"""Files that show that a repository holds an export; a new export removes those that it does not have itself."""
+"""Files that show that a repository holds an export; a new export removes those that it does not contain itself."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def push_run(store: Store, repo: str, *, private: bool = False, revision: str | 
 
 
 def check_export(store: Store, task: str, format: str) -> None:
-    """Raise `InputError` if nobody else could load the export: an adapter whose backbone is a folder on this machine."""
+    """Raise `InputError` if others could not load the export: an adapter whose backbone is a folder on this machine."""
     pin = store.pin()
     if format == "peft" and pin is not None and base_model(pin.name) is None:
         raise InputError(
@@ -140,7 +140,7 @@ def push_export(folder: Path, task: str, repo: str, *, private: bool = False, re
 
 @dataclass(frozen=True, kw_only=True)
 class _Upload:
-    """The destination of an upload, and what may already be there."""
+    """The destination of an upload, and how to treat files that are already there."""
 
     repo: str
     revision: str | None

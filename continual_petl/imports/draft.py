@@ -21,7 +21,7 @@ class Draft:
     fill: Callable[[Bank], None]
     """Sets the values of an initialised bank with this specification, except those in `norms`."""
     norms: dict[str, Tensor] = field(default_factory=dict)
-    """The bank's own LayerNorm parameters, by their names in the backbone; the others stay copies of the backbone's."""
+    """The bank's own LayerNorm parameters, by their names in the backbone; all others stay copies of the backbone's."""
 
     @torch.no_grad()
     def write(self, bank: Bank) -> None:

@@ -1,4 +1,4 @@
-"""The content of an adapter's folder: JSON and safetensors of limited size, possibly from strangers; nothing is executed."""
+"""The content of an adapter's folder: JSON and safetensors files of limited size; they are untrusted, and never executed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AdapterFiles:
     copies: dict[str, Tensor] = field(default_factory=dict)
     """The head of a `transformers` class that `adapters` saved, by the names of its tensors."""
     hub_head: dict[str, Any] | None = None
-    """The configuration of a head of `adapters`, if the head is one."""
+    """The configuration of the head, if it was saved in the format of `adapters`."""
 
 
 def read_config(path: Path) -> dict[str, Any]:

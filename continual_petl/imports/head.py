@@ -68,12 +68,12 @@ def find_head(
     Args:
         files: the adapter.
         kind: the kind of the task.
-        copies: tensors that replace those of the wrapped model, by name; the head's are removed.
+        copies: tensors that replace parameters of the wrapped model, by name; the head's tensors are removed.
         backbone: the backbone.
         asked: the pooling that the user has given, if any.
 
     Raises:
-        InputError: if there is no head, or one that a bank cannot have.
+        InputError: if there is no head, or one that a bank cannot express.
     """
     family = str(backbone.model.config.model_type)
     plain = plain_heads(kind, family)

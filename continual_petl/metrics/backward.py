@@ -207,5 +207,5 @@ def forgetting_first(R_TT: Scores) -> Scores:
 
 
 def change_of_earlier(final_T: Array, own_T: Array) -> float:
-    """Return the mean change of all scores but the newest: ``bwt_gem`` for long runs, whose R is never in memory."""
+    """Return the mean change of all scores but the newest: ``bwt_gem`` for long runs, whose R is too large for memory."""
     return mean((final_T - own_T)[:-1])

@@ -2,7 +2,7 @@
 
 "Forward transfer" names three different things in the literature; each has its own name here:
 
-* help before learning, compared with an untrained model: ``fwt_gem`` and, as its authors' code divides, ``fwt_gem_code``
+* help before learning, compared with an untrained model: ``fwt_gem`` and, divided as in its authors' code, ``fwt_gem_code``
   (Lopez-Paz & Ranzato 2017, GEM, https://arxiv.org/abs/1706.08840);
 * the plain zero-shot score: ``fwt_tri`` (Diaz-Rodriguez et al. 2018, https://arxiv.org/abs/1810.13166);
 * the gain just after learning, compared with learning the task alone: ``fwt_plasticity`` (Wu et al. 2022 and most papers

@@ -114,12 +114,12 @@ class Predictor:
         """Return the predictions of several tasks for the same rows, by task, in the order of the rows.
 
         The frozen layers below the banks are computed once for all tasks; if all banks are in upper layers, that is most of
-        the backbone. Each prediction equals that of the task alone, up to rounding (1e-6 in fp32).
+        the backbone. Each prediction is the same as for the task alone, up to rounding (1e-6 in fp32).
 
         Args:
             rows: inputs of the type that all tasks were learned on, or a single row; see `predict`.
             tasks: learned tasks, or the name of one.
-            batch_size: rows per batch, or rows times tasks if there are few rows.
+            batch_size: rows per batch; with fewer rows, tasks share a pass, in which a row counts once per task.
 
         Returns:
             By task: a single prediction for a single row, otherwise a list with one prediction per row.
@@ -151,7 +151,7 @@ class Predictor:
     ) -> dict[int, Answer]:
         """Return the predictions for some rows, by row index; the rows' lower layers may have been computed already.
 
-        Each prediction equals that of `predict`, up to rounding (1e-6 in fp32).
+        Each prediction is the same as from `predict`, up to rounding (1e-6 in fp32).
 
         Args:
             rows: as in `predict`.

@@ -31,7 +31,7 @@ def below_banks(models: ModelCache, finder: TaskFinder, num_rows: int) -> dict[E
         num_rows: number of rows.
     """
     cut, backbone = finder.cut(models), models.backbone_of(next(iter(finder.manifests)))
-    num_tokens = backbone.max_length or 1024  # images have no maximum length; few have more patches
+    num_tokens = backbone.max_length or 1024  # images have no maximum length; few models have more patches
     fits = num_rows * num_tokens * backbone.hidden_size * 4 <= MAX_BYTES
     return {encoding: Below(layer=cut) for encoding in finder.groups} if cut and fits else None
 

@@ -1,4 +1,4 @@
-"""Find the learned tasks whose rows are most similar to those of a task, or to given rows, using stored statistics alone."""
+"""Find the learned tasks whose rows are most similar to a task's rows, or to given rows, using stored statistics alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
         sums = read_sums(models.store, target)
         if sums is None:
             raise InputError(
-                f"task {target!r} was learned with routing: off and stored no sums: give a file with some of its rows"
+                f"task {target!r} was learned with routing: off and stored no routing statistics: give a file with some "
+                "of its rows"
             )
         found = distances(finder.totals, sums.counts_C, sums.means_CF)
         return {task: distance for task, distance in found.items() if task != target}

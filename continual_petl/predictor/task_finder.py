@@ -1,4 +1,4 @@
-"""Find the task of rows that do not name one: the router over the tasks of a run, and how rows are encoded for it.
+"""Find the task of rows given without a task name: the router over the tasks of a run, and how rows are encoded for it.
 
 Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
@@ -104,7 +104,7 @@ class TaskFinder:
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
                 own = None if below is None else Below(layer=below[encoding].layer)
-                # As when the task's routing statistics were computed; other threads wait, as for a prediction.
+                # The attention with which the task's routing statistics were computed; other threads wait, as in predictions.
                 with turn_of(backbone.model), attending(backbone, manifest.environment.attention):
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own

@@ -1,4 +1,4 @@
-"""Measures how near the rows of one task are to those of others, using stored routing statistics alone.
+"""Measures how near the rows of one task are to other tasks' rows, using stored routing statistics alone.
 
 The distance of a task A from a task B is the Mahalanobis distance of each of A's label means from the nearest of B's, under
 the covariance that all tasks share, averaged over A's rows. All distances take a single matrix product over the means of all

@@ -1,4 +1,4 @@
-"""A task's routing statistics: the means of its labels' rows in the frozen backbone, and the covariance around them.
+"""A task's routing statistics: the mean state of each label's rows in the frozen backbone, and the covariance around these.
 
 A task without labels, or with too few rows of a label, stores the mean of all its rows instead.
 

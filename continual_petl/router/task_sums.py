@@ -1,4 +1,4 @@
-"""One pass of a task's rows through the frozen backbone, and the routing statistics that are stored from it."""
+"""One pass of a task's rows through the frozen backbone, and the routing statistics computed from it."""
 
 from __future__ import annotations
 

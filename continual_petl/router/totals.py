@@ -69,7 +69,7 @@ class Totals:
             sums: its routing statistics; None if it stored none.
 
         Raises:
-            InputError: if its statistics are from different layers than those of earlier tasks.
+            InputError: if its statistics come from other layers than the statistics of earlier tasks.
         """
         self.seals[task] = seal
         if sums is None:

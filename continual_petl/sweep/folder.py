@@ -31,8 +31,8 @@ from continual_petl.sweep.spec import SweepSpec
 
 SWEEP, SWEPT, CHOSEN, SUMMARY = "sweep.json", "swept.yaml", "chosen.yaml", "summary.json"
 _MAY_CHANGE = {"trials"}
-"""Settings that may differ from those the sweep was started with: a search with more trials continues the earlier one, and
-one with fewer uses only its first trials."""
+"""Settings that may differ from those the sweep was started with: with more trials, the earlier search is continued; with
+fewer, only its first trials are used."""
 _MAX_LISTED = 8
 
 
@@ -40,7 +40,7 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
     """Write the settings of a new sweep, or, if the folder already holds a sweep, compare them with its original settings.
 
     Raises:
-        InputError: if that sweep was started with different settings; the message lists them.
+        InputError: if the sweep in the folder was started with different settings; the message lists them.
         StoreError: if the folder cannot be written or read.
     """
     text = dump_stream(settled(spec.anchored()))

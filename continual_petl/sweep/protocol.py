@@ -1,6 +1,6 @@
 """A sweep: for each task of a stream, try settings on its validation split, then learn the best with more seeds.
 
-The selection protocol of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), sections 3.1 and 3.2. Tasks are swept
+The selection protocol is from Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), sections 3.1 and 3.2. Tasks are swept
 separately: a bank depends only on its task, so the choice for one task does not affect another. The paper chooses size,
 learning rate and epochs from a grid; other samplers and pruning are additions.
 """
@@ -119,7 +119,7 @@ def _of(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> StreamSpec:
 
 
 def _check_any_complete(result: SweepResult) -> None:
-    """Raise `InputError` if no trial of a task of this call was completed."""
+    """Raise `InputError` if one of the tasks of this call has no completed trial and none left to run."""
     problems = []
     for choice in result.tasks.values():
         if choice.task in result.asked and choice.trials and not choice.seeds and choice.num_left == 0:

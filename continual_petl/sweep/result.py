@@ -34,7 +34,7 @@ class TaskChoice:
     num_left: int
     """Number of trials that have not ended."""
     carved: bool
-    """Whether the data has no validation split, so that each seed holds out different rows of train."""
+    """Whether the data has no validation split, so that each seed holds out different rows of the train split."""
     limited: bool
     """Whether ``limits.validation`` makes each seed draw different validation rows."""
 
@@ -130,7 +130,7 @@ class SweepResult:
 
     @property
     def num_left(self) -> int:
-        """Number of trials of these tasks that have not ended; running the same sweep again continues with them."""
+        """Number of trials in `tasks` that have not ended; running the same sweep again continues with them."""
         return sum(choice.num_left for choice in self.tasks.values())
 
     @property

@@ -42,7 +42,7 @@ OnTrial = Callable[[Record], None]
 
 
 class Runner:
-    """The trials of a sweep, from the first to the last."""
+    """Runs the trials of a sweep and collects their results."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Runner:
         return any(turns.num_left for turns in self._turns.values())
 
     def check_rows(self) -> None:
-        """Check that the data has not changed since the sweep started; of many tasks, only the next few are checked.
+        """Check that the data has not changed since the sweep started, but only for the next `CHECKED_TASKS` tasks.
 
         Raises:
             InputError: if the rows of a task with remaining trials have changed.

@@ -19,7 +19,7 @@ class Turns:
     Args:
         sweep: the sweep.
         stream: the stream; all trials of the search use its seed.
-        task: one of its tasks.
+        task: one of the stream's tasks.
         records: the trials so far.
     """
 

@@ -116,7 +116,7 @@ def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
         return True
     if not isinstance(error, InputError):
         return False
-    # Errors about settings have many forms and sources, but what they share is that the original settings work.
+    # Errors about settings have many forms and sources, but with the original settings none of them occurs.
     try:
         preflight(Session(own, Store(folder), reads_test=False))
     except InputError:

@@ -27,7 +27,7 @@ from continual_petl.sweep.trial import tried
 
 OUTCOME = "outcome.json"
 _brief: SweepBrief | None = None
-"""State of a worker process."""
+"""The sweep that this worker process has opened."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,11 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "hub",
-        ["backbone 'no-such/model' cannot be loaded: There is no folder", "the Hub is switched off", "in its cache"],
+        [
+            "backbone 'no-such/model' cannot be loaded: There is no folder",
+            "access to the Hub is disabled",
+            "in its cache",
+        ],
         options=["--backbone.name", "no-such/model"],
     ),
 ]

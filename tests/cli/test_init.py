@@ -247,6 +247,6 @@ def test_causal_hub_backbone_is_recognised(here: Path, capsys: Any) -> None:
     said = capsys.readouterr().out
     assert "chats.jsonl: causal-lm, because" in said
     assert (
-        "backbone 'openai-community/gpt2' cannot be loaded: There is no folder of this name, and the Hub is switched off"
-        in said
+        "backbone 'openai-community/gpt2' cannot be loaded: There is no folder of this name, and access to the Hub is "
+        "disabled" in said
     )

@@ -145,7 +145,7 @@ def test_cached_run_is_read_offline(hub: LocalHub, pushed: Run, monkeypatch: pyt
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert Run.from_hub("user/run").store.tasks == ["one", "two"]
     with pytest.raises(
-        InputError, match=r"the Hub is switched off \(HF_HUB_OFFLINE\) and its cache has no complete copy"
+        InputError, match=r"access to the Hub is disabled \(HF_HUB_OFFLINE\) and its cache has no complete copy"
     ):
         Run.from_hub("user/other")
     assert not hub.asked

@@ -234,7 +234,7 @@ def test_name_of_a_repository_is_checked_first(hub: LocalHub, folder: Path) -> N
 def test_push_offline_is_refused_at_once(hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        InputError, match=r"hf://user/run: it cannot be pushed: the Hub is switched off \(HF_HUB_OFFLINE\)"
+        InputError, match=r"hf://user/run: it cannot be pushed: access to the Hub is disabled \(HF_HUB_OFFLINE\)"
     ):
         Run(folder).push("user/run")
     assert not hub.asked

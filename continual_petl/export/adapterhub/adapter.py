@@ -1,7 +1,7 @@
 """Exports a bank as an adapter of `adapters` 1.3: bottlenecks, prefixes, LoRA, IA3, and unions of these.
 
 The exported folder has ``adapter_config.json`` and ``adapter.safetensors``; ``load_adapter(folder, use_safetensors=True)``
-loads them. The format is taken from the source of ``adapters`` 1.3.0; the module for each method says which file.
+loads them. The format is taken from the source of ``adapters`` 1.3.0; the docstring of each method's module names the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
         name: the adapter's name, which is part of the tensors' paths.
 
     Raises:
-        InputError: if `adapters` has no such method, or lacks it for this family.
+        InputError: if `adapters` has no equivalent method for this family.
     """
     family = str(subject.backbone.model.config.model_type)
     if family not in PLACES:

@@ -37,7 +37,7 @@ def bottlenecks(subject: Subject, name: str, rows: Sequence[Modification]) -> li
         rows: the modifications of this form.
 
     Raises:
-        InputError: if `adapters` cannot compute the same.
+        InputError: if `adapters` has no equivalent of these bottlenecks.
     """
     sites = [row.modifies for row in rows]
     if len(set(sites)) < len(sites) or not set(sites) <= {"attention", "ffn"}:
@@ -89,14 +89,14 @@ def _one(subject: Subject, name: str, rows: Sequence[Modification]) -> HubAdapte
 def _why_not(subject: Subject, rows: Sequence[Modification]) -> str | None:
     first, sites = rows[0], {row.modifies for row in rows}
     if first.activation not in ACTIVATIONS:
-        return f"adapters has no activation like {first.activation}"
+        return f"adapters has no equivalent of the activation {first.activation}"
     if first.depth > 1 or first.input_norm or first.output_norm:
         return "its bottlenecks have more than one hidden layer, or a LayerNorm"
     if first.composition == "learned":
         return "its bottlenecks have learned scales"
     norm_first = any(layer.stack.norm_first for layer in subject.bank.layers)
     if first.insertion == "parallel" and (sites != {"ffn"} or norm_first):
-        return "parallel bottlenecks of adapters read other states, except on the FFN of a post-norm model"
+        return "parallel bottlenecks of adapters read different states, except on the FFN of a post-norm model"
     return None
 
 

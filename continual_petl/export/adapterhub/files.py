@@ -28,7 +28,7 @@ def write_adapters(subject: Subject, folder: Path) -> float:
         The largest difference found; see `check_outputs`.
 
     Raises:
-        InputError: if `adapters` has no such method.
+        InputError: if `adapters` has no equivalent method.
         ExportError: if the files do not compute the same as the bank.
     """
     plan, backbone, bank = subject.plan, subject.backbone, subject.bank

@@ -109,7 +109,7 @@ def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs
     Args:
         subject: the task; only its backbone is read.
         whole: the head's configuration.
-        output: what the base model computes.
+        output: the output of the base model.
         inputs: the inputs of the model.
     """
     config = whole["config"]

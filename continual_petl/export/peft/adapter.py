@@ -51,18 +51,18 @@ class Names:
     head: str | None
     """The name of its head, if the adapter contains the head."""
     prefix: str
-    """Where the base model is inside this model."""
+    """The prefix of the base model's modules in this model, such as ``bert.``."""
     base: str
-    """Where the base model is inside the backbone."""
+    """The prefix of the base model's modules in the backbone."""
     modules: Collection[str]
     """The names of all its modules."""
 
     def of(self, path: str) -> str:
-        """Return the name of a module of the backbone."""
+        """Return the name in the wrapped model of a module, given its path in the backbone."""
         return self.prefix + path.removeprefix(self.base)
 
     def path(self, name: str) -> str:
-        """Return the path of a module in the backbone, given its name: the inverse of `of`."""
+        """Return the path of a module in the backbone, given its name in the wrapped model: the inverse of `of`."""
         return self.base + name.removeprefix(self.prefix)
 
     def matched(self, ends: Iterable[str]) -> set[str]:

@@ -26,7 +26,7 @@ def bottlenecks(config: BottleneckConfig, name: str, backbone: Backbone) -> Part
         backbone: the backbone.
 
     Raises:
-        InputError: if a bank cannot compute the same.
+        InputError: if a bank has no equivalent of these bottlenecks.
     """
     attention = config.mh_adapter or config.cross_adapter
     if (why := _why_not(config, backbone)) is not None:
@@ -64,10 +64,11 @@ def _why_not(config: BottleneckConfig, backbone: Backbone) -> str | None:
     norm_first = any(layer.stack.norm_first for layer in backbone.sites.layers)
     attention = config.mh_adapter or config.cross_adapter
     if config.activation is None:
-        return f"a bank has no activation like {config.non_linearity!r} (non_linearity)"
+        return f"a bank has no equivalent of the activation {config.non_linearity!r} (non_linearity)"
     if config.is_parallel and (attention or norm_first):
         return (
-            "parallel bottlenecks (is_parallel) read other states than a bank's, except on the FFN of a post-norm model"
+            "parallel bottlenecks (is_parallel) read different states from a bank's, except on the FFN of a post-norm "
+            "model"
         )
     if config.original_ln_before and not config.is_parallel and (attention or norm_first):
         return (

@@ -40,7 +40,7 @@ def read_hub_files(folder: str | Path) -> AdapterFiles:
     If there is a head.safetensors, it is read instead of the library's head.
 
     Raises:
-        InputError: if a file is missing, too large or damaged, or a bank cannot have its head.
+        InputError: if a file is missing, too large or damaged, or a bank cannot express the head.
     """
     place = Path(folder)
     tensors = _first(place, TENSORS, PICKLE)

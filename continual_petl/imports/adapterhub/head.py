@@ -33,7 +33,7 @@ _PASSIVE = {"activation_function", "dropout_prob"}
 
 
 def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return weight and bias of a head, and notes on it like those of `head_notes`.
+    """Return weight and bias of a head, and notes on it in the format of `head_notes`.
 
     Args:
         whole: the content of head_config.json.
