@@ -48,7 +48,7 @@ def _rate(recipe: Recipe) -> float:
 
 
 def _method(bank: BankSpec) -> list[tuple[object, ...]]:
-    """Return the properties that decide the recipe: forms, sites, compositions, and whether a network is trained too."""
+    """Return the properties that determine the recipe: forms, sites, compositions, and reparametrisation."""
     return sorted(
         (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
     )
