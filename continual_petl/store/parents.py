@@ -12,7 +12,7 @@ from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import Parent
 
-# Commands that do not need the model do not import torch.
+# Not imported at run time, so that commands without a model need not wait for torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
