@@ -30,7 +30,7 @@ class Checks(Protocol):
     """Checks tasks one by one, and prepares other processes to do the same."""
 
     worth_s: float
-    """If this process alone would need longer than this many seconds, others are started, which takes a while."""
+    """Other processes are started only if the remaining checks would take this process alone longer than this, in seconds."""
     other_seed: bool
     """Whether a certificate has a different seed from the stream."""
 

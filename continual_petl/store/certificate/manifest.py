@@ -103,7 +103,8 @@ class Manifest(PlanFields):
             raise ValueError(f"chat: only allowed for tasks of kind causal-lm; kind is {self.kind}")
         if is_own(self.metric) != (self.metric_code is not None):
             raise ValueError(
-                f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; only for a function, which needs it"
+                f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; required for a function, not allowed "
+                "otherwise"
             )
         allowed = metrics_of(self.kind, self.options_from)
         if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
