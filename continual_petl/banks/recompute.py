@@ -67,7 +67,7 @@ class _Layer(nn.Module):
         self.layer, self._forward = layer, forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the layer returns."""
+        """Return the output of the layer."""
         return self._forward(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Fill missing cells of the result matrix R with the scores in the tasks' certificates, after checking these."""
+"""Fill missing cells of the result matrix R with the scores in the tasks' certificates, which are checked first."""
 
 from __future__ import annotations
 

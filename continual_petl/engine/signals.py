@@ -54,7 +54,7 @@ class StopRequest:
 
         Args:
             where: where the run stops.
-            again: what the same command will do when it is run again.
+            again: what running the same command again will do.
         """
         if self.signal_number is not None:
             raise Interrupted(f"stopped {where}; the same command {again}", self.signal_number)
@@ -78,7 +78,7 @@ class KeepSignals(L.Callback):
 
 @contextmanager
 def fitting(request: StopRequest, what: str) -> Iterator[None]:
-    """Translate the exceptions with which Lightning would end the process during a fit into those of this package.
+    """Translate the exceptions with which Lightning would end the process during a fit into this package's exceptions.
 
     Args:
         request: the run's stop request.

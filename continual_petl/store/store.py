@@ -190,7 +190,7 @@ class Store(BankFolders):
         return taken
 
     def consistently(self, read: Callable[[], _T], task: str | None = None) -> _T:
-        """Return what a function reads from an unchanging store; see `continual_petl.store.folder.consistent_read`."""
+        """Return the result of ``read`` on an unchanging store; see `continual_petl.store.folder.consistent_read`."""
         return consistently(self, read, task)
 
     @contextmanager

@@ -108,8 +108,8 @@ _ROWS: dict[str, Preset] = {
 
 PRESETS: dict[str, BankSpec] = {name: row.bank for name, row in _ROWS.items()}
 FUSION = "fusion"
-"""Pfeiffer et al. 2021 (arXiv 2005.00247): not a row of the table, since its modifications are those of the banks that it
-reads (`continual_petl.banks.config.inherit`)."""
+"""Pfeiffer et al. 2021 (arXiv 2005.00247): not a row of the table, since a fused bank has the modifications of the banks
+that it reads (`continual_petl.banks.config.inherit`)."""
 RECIPES: dict[str, Recipe] = {name: row.recipe for name, row in _ROWS.items()} | {FUSION: Recipe(1e-3, 8)}
 STUDIED: frozenset[str] = frozenset(name for name, row in _ROWS.items() if row.studied)
 """Presets whose learning rate comes from a committed study."""

@@ -113,7 +113,7 @@ class Form:
             model: the backbone.
             sites: its sites.
             placement: the delta and its place.
-            behind: for modules whose parameters differ from row to row, the function applied to their output.
+            behind: for each module whose parameters differ from row to row, the function applied to its output.
         """
         raise NotImplementedError
 

@@ -69,7 +69,7 @@ class TaskFacts:
 
 
 def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
-    """Resolve what a run would do; raise `InputError` and `StoreError` as the run would.
+    """Describe what a run would do, and raise the `InputError` or `StoreError` that the run would raise.
 
     Args:
         session: the stream and its run folder, to which nothing is written.

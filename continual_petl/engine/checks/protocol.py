@@ -1,4 +1,4 @@
-"""Check new tasks against the protocol of their stream: their kinds, and how their labels relate to those of other tasks.
+"""Check new tasks against the protocol of their stream: their kinds, and their labels compared with those of other tasks.
 
 Labels listed in the stream file were checked when it was read. Here, labels are also read from the data, from label files
 and, for learned tasks, from their manifests.

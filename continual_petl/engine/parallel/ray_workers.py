@@ -56,7 +56,7 @@ class RayWorkers:
 
     Args:
         brief: describes the run to the workers.
-        jobs: number of tasks at once; None: as many as the cluster has CPUs for, each with as many threads as this process.
+        jobs: number of tasks at once; None: as many as the cluster's CPUs allow, with as many threads each as this process.
         max_jobs: number of tasks to learn, which is an upper limit for ``jobs``.
         act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """

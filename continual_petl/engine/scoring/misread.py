@@ -103,7 +103,7 @@ def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
 def _wrong_tags(
     checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], limit: int
 ) -> tuple[dict[int, MisreadRow], int]:
-    """Return the first rows with a wrong tag, and the total number of such rows; truncated words have no tag."""
+    """Return the first rows with a wrong tag, and the total number of rows with one; truncated words have no tag."""
     places: dict[int, MisreadRow] = {}
     count = 0
     for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), found, strict=True)):

@@ -59,7 +59,7 @@ class BankCheckpoint(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
         if state_dict["has_best"] and not (self._folder / BEST).exists():
-            missing(self._folder / BEST)  # otherwise the next bank, however bad, would count as the best one
+            missing(self._folder / BEST)  # otherwise the next bank would count as the best, even with a lower score
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -169,7 +169,7 @@ def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCa
 
 
 def _fitting(run: TaskRun) -> list[Parent]:
-    """Return the banks whose tasks are most similar to this task, among those that its own bank can start as a copy of."""
+    """Return the banks of the most similar tasks, leaving out banks whose structure differs too much to be copied."""
     store = run.store
     found: list[Parent] = []
     try:

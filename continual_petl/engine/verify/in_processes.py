@@ -76,7 +76,7 @@ def check_together(
         progress: called after every few tasks.
 
     Raises:
-        InputError: if ``jobs`` is less than 1, or if this process is itself being started and imports the main script.
+        InputError: if ``jobs`` is less than 1, or if this process is itself a worker that is still importing the main script.
     """
     _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}

@@ -65,7 +65,7 @@ class Start(FrozenModel):
 
     @property
     def in_words(self) -> str:
-        """Description of what the bank started from, and of what was tried."""
+        """Description of the starting point that was taken and of all that were tried."""
         if len(self.candidates) == 1:
             return self.taken.in_words
         scores = ", ".join(

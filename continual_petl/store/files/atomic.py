@@ -47,7 +47,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a file with the one that ``fill`` writes, and flushes, at the path it is given.
+    """Replace a file with the file that ``fill`` writes and flushes at the path that it gets.
 
     Raises:
         StoreError: if any step fails; the file is then unchanged.

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _PATIENCE = 20.0
 """Seconds to wait for the store to stay unchanged during one read."""
 _REPLACING = 5.0
-"""Seconds after which a bank that is still missing counts as lost, because its writer was killed while replacing it."""
+"""Seconds after which a bank that is still missing counts as lost, because the process that was replacing it was killed."""
 
 
 def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:

@@ -33,7 +33,7 @@ from continual_petl.store.files.reading import Signature, parse_json, read_file
 from continual_petl.store.files.sealed import SEAL, seal_of
 
 MAX_BYTES = 128 * 2**20
-"""Maximum size of the index; with 100,000 banks, it has 90 MiB."""
+"""Maximum size of the index; with 100,000 banks, it takes 90 MiB."""
 _LONGEST = 4096
 _VERSION = 2
 _DIGEST = re.compile("[0-9a-f]{64}")

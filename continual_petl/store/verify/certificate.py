@@ -53,7 +53,9 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
         try:
             read(task)
         except StoreError as error:
-            if str(error) not in {finding.message for finding in findings}:  # such as an unreadable manifest
+            if str(error) not in {
+                finding.message for finding in findings
+            }:  # an unreadable manifest is reported only once
                 findings = [*findings, error.finding if isinstance(error, Damaged) else Finding(message=str(error))]
     return TaskCheck(
         task=task,
