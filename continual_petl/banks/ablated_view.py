@@ -1,7 +1,7 @@
 """A bank without its modifications in some layers, as in the ablation of Houlsby et al. 2019, section 3.6, figure 6.
 
-"Left out" means skipped, without retraining: in such a layer no form, prefix, bias or weight of the bank acts, so the
-layer computes what the plain backbone would for the same input. Everything that is not a modification stays as learned:
+The bank is not retrained. In a layer that is left out, no form, prefix, bias or weight of the bank acts, so the layer
+computes what the plain backbone would compute for the same input. Everything that is not a modification stays as learned:
 the head, and the bank's own LayerNorms (``layernorms: own``). So do parts that act outside the layers: a prompt, and
 additive or sparse changes of embeddings, of a norm after the last layer, or of a pooler; see `remaining_parts`.
 
@@ -80,7 +80,7 @@ def modified_layers(bank: Bank) -> tuple[int, ...]:
 
 
 def remaining_parts(bank: Bank) -> tuple[str, ...]:
-    """Describe the parts, besides the head, that remain whichever layers are left out; most banks have none."""
+    """Describe the parts, besides the head, that remain even if all layers are left out; most banks have none."""
     found = []
     prompt = bank.prompt()
     if prompt is not None:

@@ -1,8 +1,8 @@
-"""Attaches a bank to a backbone for one forward pass or one call of ``generate``, and leaves nothing behind.
+"""Attaches a bank to a backbone for one forward pass or one call of ``generate``, and removes it completely afterwards.
 
 Forms act through hooks on leaf modules, prefixes through the attention registry, own parameters through
 `torch.func.functional_call`. The backbone's class, module tree and state dict are never touched, and everything is removed
-when the block ends, whether it returns or raises.
+when the block ends, even if it raises.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def one_pass(
     target: nn.Module = _without_head(model, sites) if base else model
     strip = sites.base if base else ""
     if sites.anatomy.output_head != "none":
-        # A single pass over complete texts would never read a cache.
+        # A single pass over complete texts never reads a cache.
         given.setdefault("use_cache", False)
     own = {n.removeprefix(strip): t for n, t in substitutes.items() if n.startswith(strip)}
     if base:
@@ -121,8 +121,8 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
         The number of prompt vectors.
 
     Raises:
-        RuntimeError: if this thread already has a bank on the backbone, if the backbone would recompute layers in the
-            backward pass, after the bank is detached, or if it would use weights that were cached for another bank.
+        RuntimeError: if this thread has already attached a bank to the backbone; if the backbone would recompute layers in
+            the backward pass, when the bank is no longer attached; or if it would use weights cached for another bank.
     """
     with turn(model), _attached(model, _Parts.of(bank)) as length:
         yield length
@@ -153,7 +153,7 @@ def turn_of(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def turn(model: nn.Module) -> Iterator[None]:
-    """Reserve the backbone for one bank inside the ``with`` block; wait while another thread has one on it.
+    """Reserve the backbone for one bank inside the ``with`` block; wait while another thread has a bank attached to it.
 
     Raises the same errors as `attached`.
     """
@@ -170,7 +170,7 @@ def turn(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What is attached for one pass; prefixes and prompt are computed only once, even if layers are recomputed."""
+    """The parts of a bank attached in one pass; prefixes and prompt are computed only once, even if layers are recomputed."""
 
     sites: Sites
     placements: list[Placement]

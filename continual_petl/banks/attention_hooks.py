@@ -81,7 +81,7 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
                 key, value, attention_mask, rest = _in_front(*learned, key, value, attention_mask, rest)
         output_BTHE, weights = base(module, query, key, value, attention_mask, **rest)
         if gates:
-            # All prefixes of a head share one softmax: concatenated ones count as text, gated ones share one gate.
+            # All prefixes of a head share one softmax: concatenated prefixes count as text, gated ones share one gate.
             together = (
                 torch.cat([keys for keys, _ in gates], dim=-2),
                 torch.cat([values for _, values in gates], dim=-2),
@@ -117,7 +117,7 @@ def _in_front(
     key = torch.cat([keys_GLE.expand(rows, -1, -1, -1), key], dim=2)
     value = torch.cat([values_GLE.expand(rows, -1, -1, -1), value], dim=2)
     if mask is not None:
-        # Visible is True in a boolean mask and 0 in an additive one.
+        # A visible position is True in a boolean mask, and 0 in an additive one.
         mask = nn.functional.pad(mask, (length, 0), value=1 if mask.dtype == torch.bool else 0)
     if rest.get("position_bias") is not None:
         # Relative positions exist only between tokens; learned keys have none.
@@ -166,7 +166,7 @@ def _gated(
 
 def _mask(implementation: str) -> Callable[..., Tensor | None]:
     def mask(*args: Any, **rest: Any) -> Tensor | None:
-        # If the causal mask is omitted, the kernel rebuilds it for as many keys as queries; but a prefix adds keys.
+        # If the causal mask were omitted, the kernel would assume as many keys as queries, but a prefix adds keys.
         if "allow_is_causal_skip" in rest:
             rest["allow_is_causal_skip"] = False
         made: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **rest)

@@ -27,11 +27,11 @@ class Bank(nn.Module):
         model: the backbone; only its modules and the shapes of its parameters are read, so it may be on the meta device.
         sites: the sites of the model.
         head: the task's head; any module.
-        reads: the backbone output that the task uses; a full copy includes the pooler or output head if it is used.
+        reads: the backbone output that the task uses; only then does a full copy include the pooler or output head.
         folded: build the stored form instead of the trained one; see `fold`.
 
     Raises:
-        InputError: if the layer range is out of range for the model, or the model does not support a modification.
+        InputError: if the model has no such layers, or does not support a modification.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def read(self, banks: Sequence[Mapping[str, Tensor]]) -> None:
-        """Copy into a fused bank the tensors of the adapters that it combines; it cannot run without them.
+        """Give a fused bank copies of the adapters that it combines, without which it cannot run.
 
         Args:
             banks: the tensors of each bank, in the order of ``spec.fuse``; their heads are not read.
@@ -146,7 +146,7 @@ class Bank(nn.Module):
         return next((prompt for prompt in found if prompt is not None), None)
 
     def is_folded(self) -> bool:
-        """Return whether every prefix and prompt consists of plain vectors, not of a network that computes them.
+        """Return whether every prefix and prompt consists of plain vectors rather than a network that computes them.
 
         See `fold`.
         """
@@ -212,7 +212,7 @@ def _check_codes(spec: BankSpec, names: Sequence[str], parameters: Mapping[str, 
     codes = next((name for name in names if is_quantised(parameters[name])), None)
     if codes is not None:
         raise refuse_parts(
-            f"bank: it trains a copy of, or a difference to, weights such as {codes!r}", "codes have no gradient"
+            f"bank: it trains copies of, or differences added to, weights such as {codes!r}", "codes have no gradient"
         )
     quantised = any(map(is_quantised, parameters.values()))
     formed = [m for m in spec.modifications if quantised and not m.config.copies]

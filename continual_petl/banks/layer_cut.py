@@ -1,8 +1,8 @@
-"""Cuts a forward pass in two: one part computes the states below a layer, the other resumes from given states.
+"""Cuts a forward pass in two: one part computes the states below a layer, the other one continues from such states.
 
 Nothing in a frozen model changes below the lowest layer that a bank touches, so the states there can be computed once and
 reused, in later epochs and for other banks on the same rows. While a pass is cut, the ``forward`` of some layers is replaced
-on the instance: layers that are not needed return their input. The model's own code still computes embeddings, masks,
+on the instance: layers that need not be computed return their input. The model's own code still computes embeddings, masks,
 positions and rotary tables, so nothing here depends on the family; class, module tree and state dict stay unchanged.
 
 A pass cannot be cut where layers pass more than token states to each other (the position bias of T5), nor between the
@@ -28,7 +28,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.recompute import Forward, forwards_replaced
 
 _num_returned: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-"""What the layers of a model return, once observed: 0 for only the states, n for an n-tuple with the states first."""
+"""The type that a model's layers return, once observed: 0 for the states alone, n for a tuple of n with the states first."""
 
 
 def lowest_layer(bank: Bank) -> int:

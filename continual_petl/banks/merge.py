@@ -1,7 +1,7 @@
 """Merges a bank into a copy of its backbone, where possible: a plain `transformers` model for one task.
 
 Low-rank changes are added to the weights of projections (Hu et al. 2022, section 4.1), learned factors are multiplied into
-them; a bank's own parameters and sparse differences are already weights. Everything else acts between modules or inside
+them, and a bank's own parameters and sparse differences are already weights. Everything else acts between modules or inside
 attention and cannot be merged.
 """
 
@@ -24,7 +24,7 @@ MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
 
 @torch.no_grad()
 def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
-    """Return a copy of the backbone that computes by itself what the backbone computes with the bank.
+    """Return a copy of the backbone that gives the same outputs as the backbone with the bank.
 
     The outputs differ only by rounding, since sums are computed in another order (tested: 1e-5 in float32 on tiny models,
     1e-12 in float64). The copy is as large as the backbone; certificates cover the bank, not the copy.

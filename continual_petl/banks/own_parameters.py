@@ -1,4 +1,4 @@
-"""Finds the backbone parameters that a bank has versions of: copies (LayerNorms, biases, weights) or differences."""
+"""Finds the backbone parameters that a bank has its own versions of: copies (LayerNorms, biases, weights) or differences."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Prompts: learned vectors in front of the token embeddings (Lester et al. 2021), as He et al. 2022 insert them.
 
 They are inserted after token and position embeddings are summed, so they have no positions and do not shift those of the
-text; with rotary positions (Llama, Qwen), they get the positions before the text. A decoder gets them once, when its cache
-is empty.
+text; with rotary positions (Llama, Qwen), they get negative positions. A decoder gets them once, while its cache is empty.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ https://arxiv.org/abs/1604.06174).
 
 The backward pass runs after the bank is detached, so while a layer is recomputed, its part of the bank is attached again:
 its hooks, its changed heads and its own parameters. `torch.utils.checkpoint` restores the random state, so the
-dropout is the same. The checkpointing of `transformers` itself does neither, and only acts in training mode, which a frozen
-backbone is not in.
+dropout is the same. The checkpointing of `transformers` itself would recompute the layers without the bank, and only acts in
+training mode, whereas a frozen backbone is in eval mode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def layers_recomputed(
         model: the backbone, with a bank attached.
         sites: its sites.
         own: the bank's versions of backbone parameters, by name.
-        again: attaches the parts of the bank in the layer with this number while the layer is recomputed.
+        again: given the number of a layer, attaches the bank's parts in this layer while it is recomputed.
     """
 
     def recomputed(number: int, module: nn.Module, substitutes: Mapping[str, Tensor]) -> Forward:
@@ -67,7 +67,7 @@ class _Layer(nn.Module):
         self.layer, self._forward = layer, forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the layer returns."""
+        """Return the output of the layer."""
         return self._forward(*args, **kwargs)
 
 

@@ -1,1 +1,1 @@
-"""The engine of a run: learns the tasks of a stream one after another."""
+"""The engine, which learns the tasks of a stream one after another."""

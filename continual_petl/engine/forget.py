@@ -70,7 +70,7 @@ def _forget_task(run: Run, store: Store, task: str) -> None:
             remove_folder(store.progress_folder(task))  # no certificate names it, so no tombstone is needed
             return
         if task in gone and task in known and len(known) > 1:
-            return  # already forgotten, by a process that was perhaps killed before it wrote the stream
+            return  # already forgotten; the process may have been killed before it wrote the stream
         run.check_learned(task)
     check_not_shared(store, task, "forgotten")
     check_not_read(store, task, "forgotten")

@@ -64,8 +64,8 @@ def import_adapter(
 ) -> Run:
     """Commit an adapter of `peft` or `adapters` as the next task of a run, with its certificate; nothing is trained.
 
-    Before it is committed, the bank is checked to compute what the adapter computes in the other library. With rows, its
-    scores are measured like those of a learned task; without rows, its cells in R say "not measured".
+    Before the commit, the bank's outputs are compared with those of the adapter in the other library. With rows, its
+    scores are measured like those of a learned task; without rows, its cells in the result matrix R say "not measured".
 
     Args:
         run_dir: a run folder.
@@ -84,7 +84,7 @@ def import_adapter(
         The run, with the new task.
 
     Raises:
-        InputError: if the adapter cannot be expressed as a bank of this backbone, or something about its head is unknown.
+        InputError: if the adapter cannot be expressed as a bank of this backbone, or information about its head is missing.
         StoreError: if the run folder is damaged.
         RunInUseError: if another process writes to it.
 
@@ -165,7 +165,7 @@ def _choice(spec: BankSpec) -> BankChoice:
 
 
 def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, probe: Any) -> None:
-    """Write the adapter's values into a bank, and check that it computes what the adapter computes in the other library."""
+    """Write the adapter's values into a bank, and check that its outputs are those of the adapter in the other library."""
     imported.draft.write(bank)
     if isinstance(bank.head, LinearHead):
         put(bank.head.output.weight, imported.head.tensors["weight"], "weight")

@@ -67,7 +67,7 @@ def learn(
             bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Workers
             get Lightning callbacks in their initial state for each task; for a `StreamCallback`, see `for_worker`.
         executor: where to learn several tasks at once: in ``processes`` on this machine, or on a ``ray`` cluster.
-        test: whether test splits are read; without them R holds the validation metric, and test rows are never used.
+        test: whether test splits are read; if not, test rows are never used, and R contains validation scores.
         progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if standard
             error is a terminal or a notebook and no callback is a `Progress`.
 
@@ -109,7 +109,7 @@ def learn(
 
 
 def _notices(session: Session) -> list[str]:
-    """Return notices about how the given stream differs from the stored run."""
+    """Return notices about differences between the given stream and the stored run."""
     notices, file = [], session.store.stream_file
     if file.is_file() and stream_problem(session.store) is not None:
         notices.append(f"{file} was edited or damaged since it was written; the given stream replaces it")
@@ -131,7 +131,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
 def _learn_all(
     session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
 ) -> None:
-    """Finish tasks whose process was killed, then learn the tasks that the store does not have."""
+    """Finish tasks that a killed process had committed, then learn the tasks that are not in the store."""
     fresh = _Fresh(watching)
     learned = set(session.store.tasks) - set(replace)
     tasks = [task for task in session.spec.tasks if task.name not in learned]
@@ -141,7 +141,7 @@ def _learn_all(
         return
     with sharing(session, watching) as ranks:
         for task in tasks:
-            # The commit checks this again: nothing can be committed if an entry has gone missing in the meantime.
+            # Checked before training, so that training is not wasted: nothing is committed while an entry is missing.
             session.store.check_complete()
             fresh.restore()
             seconds = learn_task(session, task, watching, request, ranks)
@@ -167,7 +167,7 @@ def finish_committed(session: Session, watching: list[L.Callback], request: Stop
 
 
 def watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:
-    """Return the callbacks, always with `NoForgetting`, and with a progress display if wanted."""
+    """Return the callbacks, with `NoForgetting` added if it is missing, and a progress display if requested."""
     if sum(isinstance(callback, Dashboard) for callback in callbacks) > 1:
         raise InputError(
             "callbacks: got more than one Dashboard; each would overwrite the logging position of the other. Give one, "
@@ -200,7 +200,7 @@ def run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str
 
 
 def _put_back(store: Store, wait: bool) -> None:
-    """Clean up a store whose `replace` was interrupted: the task to be replaced may have been moved aside."""
+    """Clean up a store in which replacing a task was interrupted: the old bank may have been moved aside."""
     if store.folder.is_dir() and interrupted_replacement(store) is not None:
         with store.lock(wait=wait):
             store.clean()

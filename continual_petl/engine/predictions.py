@@ -1,4 +1,4 @@
-"""The predictions of an opened run, for rows whose task is named or has to be found; also finds similar tasks."""
+"""The predictions of an opened run, for rows with or without a named task; also finds similar tasks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Predictions(ABC):
     ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
         """Return the prediction for one row, or a list of predictions for several rows, each from the bank of its task.
 
-        Without a task, the run finds the task of each row and also returns that task's probability; see `predictor.routed`.
+        Without a task, the run finds the task of each row, and also returns the probability of that task; see
+        `predictor.routed`.
 
         Args:
             rows: a list of texts, pairs of texts, conversations, lists of words or images, or a single row; see

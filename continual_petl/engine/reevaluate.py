@@ -1,4 +1,4 @@
-"""Fill in missing scores of earlier tasks in R from their certificates, after checking the certificates."""
+"""Fill missing cells of the result matrix R with the scores in the tasks' certificates, which are checked first."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Reevaluation:
     run: Run
     """The run after the change."""
     certified: tuple[tuple[str, str], ...]
-    """The cells of R that were filled in, as pairs: the task of the row, the task that is scored."""
+    """The cells of R that were filled in, each as a pair: the task of its row and the task of its column."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """The reason for each task whose cells were left unchanged."""
+    """For each task whose cells were left unchanged, the reason."""
     checks: tuple[TaskCheck, ...] = ()
     """Checks of the certificates."""
 
@@ -109,7 +109,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
 def _unknown(results: Results) -> dict[str, list[str]]:
     """Return the cells to fill in: the tasks whose scores are unknown, by the task of the row.
 
-    Cells that an earlier row leaves out are ignored: in a run of thousands of tasks there are millions of them.
+    Cells that earlier rows leave out are ignored, since a run of thousands of tasks has millions of them.
     """
     found = {}
     for i, after in enumerate(results.tasks):

@@ -23,7 +23,7 @@ from continual_petl.store.open_run import check_learned, is_on_hub
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-# Opening a run does not need torch, whose import takes seconds; a command that is refused should not have to wait for it.
+# Opening a run does not need torch, which takes seconds to import: an invalid command should be refused immediately.
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
@@ -44,14 +44,13 @@ class Run(Sharing):
     Args:
         folder: the run folder, or the address of a run on the Hub: ``hf://USER/RUN``, ``hf://USER/RUN@REVISION``. Such a run
             is downloaded, and verified before it predicts; see `from_hub`.
-        session: the session that learned the run, if it is still in memory; None means that everything is read from the
-            folder.
+        session: the session in which the run was learned, if it is still in memory; None reads everything from the folder.
         remote_code: whether Python code that comes with the backbone, or computes a metric, may be executed if the folder's
             stream asks for it. A folder may come from anyone; without your permission, everything that needs this code is
             refused.
         resident_bytes: memory limit for all banks together; the least recently used bank is evicted first, and one bank is
-            always held. Default: 1 GiB, or the session's value. Batches of several tasks need copies of their banks; up to
-            256 MiB of copies are kept in addition.
+            always held. Default: 1 GiB, or the session's value. Batches with rows of several tasks need stacked copies of
+            the banks, of which up to 256 MiB are kept in addition.
 
     Raises:
         InputError: if the folder does not contain a run, or the run cannot be downloaded.
@@ -123,7 +122,7 @@ class Run(Sharing):
     def _repr_html_(self) -> str:
         try:
             tasks = self.store.tasks
-            # Read one by one as the table needs them; if there are many tasks, only the first ones are read.
+            # A generator, since the table only shows the first tasks if there are many, and the others need not be read.
             rows = ([entry[key] for key in _SHOWN] for entry in map(partial(entry_of, self.store), tasks))
             return _notebook.table(f"Run {self.store.folder}", _SHOWN, rows, len(tasks))
         except (StoreError, OSError):
@@ -322,7 +321,7 @@ class Run(Sharing):
         Example::
 
             found = run.ablate("agnews")
-            found.full, found[0, 3].relative  # the score; its relative change with layers 0 to 3 off
+            found.full, found[0, 3].relative  # the score, and its relative change without layers 0 to 3
             found.figure()
         """
         self.check_learned(task)

@@ -36,7 +36,7 @@ _NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max
 
 
 class Session:
-    """One process's open stream and run folder.
+    """A stream and its run folder, opened in one process.
 
     Args:
         spec: the stream.
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks that have been learned or are in the stream, which may omit learned ones."""
+        """Number of tasks that have been learned or are in the stream; the stream need not name learned tasks."""
         return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
 
     def check_code(self) -> None:
@@ -203,7 +203,7 @@ class Session:
                 f"task {task.name!r}: it was learned with kind {manifest.kind}, but the stream now has {task.kind}; restore "
                 "the old kind, or give the new task another name."
             )
-        # These settings are the ones that the task was learned with, whatever the stream says now.
+        # The settings that the task was learned with, even if the stream has changed.
         settings = {
             "max_target_length": manifest.max_target_length,
             "generation": manifest.generation,
@@ -225,7 +225,7 @@ def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
 
 
 def changed_settings(session: Session) -> tuple[str, ...]:
-    """Return one sentence for each learned task whose settings in the stream have changed since."""
+    """Return one sentence for each learned task whose settings in the stream have changed since it was learned."""
     return tuple(
         f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays unchanged; to learn it with the new "
         f"ones, give it a new name, or replace it (--replace {task})"
@@ -244,7 +244,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.bank(task).model_dump(mode="json"),
-            # A maximum length that the stream does not set stays as learned.
+            # If the stream does not set a maximum length, the task keeps the one it was learned with.
             "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
@@ -265,7 +265,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "normalise": manifest.normalise,
             "chat": None if manifest.chat is None else manifest.chat.spec,
         }
-        # A missing setting is the same as one that is off.
+        # A setting that is missing on one side is treated as None.
         changed = [key for key in {**now, **then} if now.get(key) != then.get(key)]
         if changed:
             found[task.name] = changed
@@ -303,7 +303,7 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
 
 
 def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
-    """Return the chat settings of a task; without a template in the stream, the one it was learned with is kept."""
+    """Return a task's chat settings; if the stream has no template, they contain the one that the task was learned with."""
     if spec is None or manifest.chat is None or (spec.template is not None and is_template(spec.template)):
         return spec
     template = manifest.chat.template
@@ -314,7 +314,7 @@ def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
 
 
 def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
-    """Return the generation settings of a task; a length that the stream does not set is the one it was learned with."""
+    """Return a task's generation settings; if the stream sets no length, they contain the one it was learned with."""
     if manifest.kind not in GENERATIVE:
         return {}
     own = {} if manifest.generation is None else {"generation": spec}

@@ -1,8 +1,8 @@
 """Divides the frozen backbone among the processes that share a fit, with FSDP2 (``torch.distributed.fsdp.fully_shard``).
 
-Only the layers' matrices are divided: each process holds a part of every matrix, and gathers whole ones only for the layer
-that it is computing. Each process has a complete copy of the bank, which is small compared with the backbone, and of the
-embeddings, the output head and the vectors (norms and biases, of which a bank may have its own). DDP averages the bank's
+Only the layers' matrices are divided: each process holds a part of every matrix, and gathers whole matrices only for the
+layer that it is computing. Each process has a complete copy of the bank, which is small compared with the backbone, and of
+the embeddings, the output head and the vectors (norms and biases, of which a bank may have its own). DDP averages the bank's
 gradients, so checkpoints, resuming and the learned bank are the same as with ``strategy: ddp``.
 
 Lightning's ``ModelParallelStrategy`` is not used, because it divides the trained parameters as well and writes a checkpoint

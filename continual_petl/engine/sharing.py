@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Sharing(Predictions):
-    """Exports and uploads of a run, on top of its predictions."""
+    """A run's exports and uploads, in addition to its predictions."""
 
     store: Store
 
@@ -36,7 +36,7 @@ class Sharing(Predictions):
 
         Raises:
             InputError: if the task is not learned, the folder cannot be used, or the format cannot express the bank.
-            ExportError: if the files would not compute what the bank computes; nothing is then written.
+            ExportError: if the exported model does not give the same outputs as the bank; nothing is then written.
 
         Example::
 

@@ -31,7 +31,7 @@ class StopRequest:
         """The installed signal handlers, by signal number; empty outside the main thread."""
 
     def on_signal(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener``, instead of any earlier one, with a signal's number when it arrives, or now if it already has."""
+        """Call ``listener``, which replaces any earlier one, with a signal's number when one arrives, or now if one has."""
         self._listener = listener
         if self.signal_number is not None:
             listener(self.signal_number)
@@ -39,7 +39,7 @@ class StopRequest:
     def receive(self, number: int) -> None:
         """Record a signal; the second one raises `KeyboardInterrupt` immediately.
 
-        For SIGTERM, `listening` turns that into `Interrupted`, so that the exit code is correct.
+        For SIGTERM, `listening` turns this exception into `Interrupted`, so that the exit code is correct.
         """
         if self.signal_number is not None:
             self.signal_number = number
@@ -54,7 +54,7 @@ class StopRequest:
 
         Args:
             where: where the run stops.
-            again: what the same command will do when it is run again.
+            again: what running the same command again will do.
         """
         if self.signal_number is not None:
             raise Interrupted(f"stopped {where}; the same command {again}", self.signal_number)
@@ -78,7 +78,7 @@ class KeepSignals(L.Callback):
 
 @contextmanager
 def fitting(request: StopRequest, what: str) -> Iterator[None]:
-    """Replace the exceptions with which Lightning would end the process during a fit by this package's own.
+    """Translate the exceptions with which Lightning would end the process during a fit into this package's exceptions.
 
     Args:
         request: the run's stop request.

@@ -29,7 +29,7 @@ from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 FITTED = "fitted.safetensors"
-"""The bank at the end of a fit that several processes shared."""
+"""File with the bank at the end of a fit that several processes shared."""
 
 
 class Clock:
@@ -40,11 +40,11 @@ class Clock:
         self._last = time.perf_counter()
 
     def credit(self, name: str, seconds: float) -> None:
-        """Add the seconds that a phase took before this clock was created."""
+        """Credit a phase with seconds that it took before this clock was created."""
         self.laps[name] = self.laps.get(name, 0.0) + seconds
 
     def so_far(self, name: str) -> float:
-        """Return how long the current phase has taken so far."""
+        """Return how long the current phase has taken so far, including credited seconds."""
         return self.laps.get(name, 0.0) + time.perf_counter() - self._last
 
     def lap(self, name: str) -> None:

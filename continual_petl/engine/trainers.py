@@ -43,7 +43,7 @@ _REFUSALS = (
     LookupError,
     ImportError,
 )
-"""Exceptions that Lightning raises for an unusable value, or for one that needs a missing package."""
+"""Exceptions that Lightning raises for an invalid value, or for a value that needs a package that is not installed."""
 
 
 def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
 def fitting_trainer(
     training: ResolvedTraining, arguments: Mapping[str, Any], callbacks: Sequence[L.Callback], folder: str
 ) -> L.Trainer:
-    """Return the Trainer for learning one task; it is not reused."""
+    """Return a Trainer for learning one task; every task gets its own."""
     defaults: dict[str, Any] = {
         "devices": 1,
         "logger": False,
@@ -140,11 +140,11 @@ def num_processes(spec: StreamSpec) -> int:
     """Return how many processes share the fit of each task.
 
     Raises:
-        InputError: if Lightning rejects the stream's ``trainer``, a run cannot start that many, or not all of them would
-            hold the whole bank.
+        InputError: if Lightning rejects the stream's ``trainer``, if a run cannot start so many processes, or if not every
+            process would hold the whole bank.
     """
     with quiet():
-        # The length of training makes no difference here, and any bank will do.
+        # Any training settings will do here, since only the number of processes is read.
         trainer = fitting_trainer(ResolvedTraining.of(spec.training, BankSpec()), spec.trainer, [], "")
     if trainer.world_size == 1 and spec.trainer.get("strategy") == SHARDED:
         raise InputError(
@@ -182,7 +182,7 @@ def quiet() -> Iterator[None]:
     """Suppress, inside the block, Lightning's messages that do not apply to a run."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
-    # Each Trainer logs the available accelerators and some advertising, and a run creates hundreds of Trainers.
+    # Each of the hundreds of Trainers in a run would log the available accelerators and some tips.
     log.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         # The rows are in memory already; workers would only copy them.

@@ -23,7 +23,7 @@ class CachedBank:
     """One bank in memory with everything needed to predict with it."""
 
     manifest: Manifest
-    """Held here so that the store does not have to read it again while the bank is in use."""
+    """Kept here so that the store does not have to read it again while the bank is in use."""
     plan: TaskPlan
     bank: Bank
     """Frozen, in eval mode, on the backbone's device."""
@@ -33,15 +33,16 @@ class CachedBank:
     preparation: str
     """Digest of the tokenizer or image processing that the task was learned with."""
     seals: tuple[str, ...]
-    """The seal of the bank's certificate and, if it uses another bank's shared body, the seal of that bank's certificate."""
+    """The seal of the task's certificate and, if the task predicts with a newer shared bank, the seal of that bank's
+    certificate."""
     num_bytes: int
 
     @contextmanager
     def attending(self) -> Iterator[Backbone]:
-        """Use the attention named in the bank's certificate inside the block; other threads wait for their turn.
+        """Use the attention implementation named in the certificate inside the block; other threads wait for their turn.
 
         Yields:
-            The backbone, with this attention.
+            The backbone with this attention implementation.
         """
         with turn_of(self.backbone.model), attending(self.backbone, self.manifest.environment.attention) as backbone:
             yield backbone
@@ -83,7 +84,7 @@ class BankCache:
         return self._by_name.get(name)
 
     def get(self, name: str, seals: tuple[str, ...]) -> CachedBank | None:
-        """Return a bank if it is cached with these seals; one that has since been replaced on disk is dropped."""
+        """Return a bank if it is cached with these seals; with other seals, it was replaced on disk and is dropped."""
         held = self._by_name.get(name)
         if held is None:
             return None

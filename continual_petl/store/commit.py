@@ -58,7 +58,7 @@ class Evidence:
     origin: Origin | None = None
     reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
-    """The statistics by which the router recognises the task's rows; None for a task with ``routing: off``."""
+    """The routing statistics by which the task's rows are recognised; None with ``routing: off``."""
 
 
 def commit_task(
@@ -78,7 +78,7 @@ def commit_task(
     Args:
         store: the run; its lock is held.
         plan: the task's plan.
-        bank: in its stored form, see `Bank.fold`.
+        bank: the learned bank in its stored form; see `Bank.fold`.
         backbone: the backbone it was learned on.
         evidence: the other contents of the certificate.
         replaces: whether the task has been learned already and this bank replaces the old one.
@@ -86,8 +86,8 @@ def commit_task(
 
     Raises:
         IsolationError: if the backbone is in training mode.
-        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing,
-            since its position could then be taken twice; or if writing fails.
+        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing, since
+            the new bank could then take its position; or if writing fails.
     """
     check_modes(plan.name, backbone.model, dropout=False)
     store.check_complete()

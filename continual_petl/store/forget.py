@@ -28,8 +28,8 @@ def forget_task(store: Store, task: str) -> Tombstone:
         task: a learned task, or one known to have been learned.
 
     Raises:
-        StoreError: if another entry is missing or broken: a tombstone would make it look dropped on purpose. The end of one
-            side of a fork can still be dropped.
+        StoreError: if another entry is missing or broken, since a tombstone would make it look dropped on purpose. Despite a
+            fork, the last entry of one of its sides can be dropped.
     """
     if not store.has(task):
         return forget_missing(store, next(entry for entry in store.missing() if entry.task == task))
@@ -42,7 +42,7 @@ def forget_task(store: Store, task: str) -> Tombstone:
     if problems:
         raise StoreError(" ".join(problems))
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    # Removed before the tombstone is written: otherwise it would look like progress made when learning the task anew.
+    # Removed before the tombstone is written: otherwise, if the task is learned again, it would resume from old progress.
     remove_folder(progress)
     return _write(store, task, "forgotten", removed, aside=aside)
 
@@ -64,7 +64,7 @@ def forget_entry(store: Store, number: int) -> Tombstone:
         if stone.index == number and chain.is_end(link):
             removed = Removed(index=stone.index, seal=stone.seal, predecessor=stone.predecessor)
             return _write(store, stone.task, "lost", removed, aside=True)
-        # The same command may have been killed halfway.
+        # The same command may have been killed after it wrote the tombstone.
         if stone.why == "lost" and stone.removed.index == number:
             return stone
     known = ", ".join(str(entry.index) for entry in missing) or "none"
@@ -88,7 +88,7 @@ def _missing_elsewhere(store: Store, link: Link) -> list[str]:
 def _write(
     store: Store, task: str | None, why: Literal["forgotten", "lost"], removed: Removed, *, aside: bool
 ) -> Tombstone:
-    """Write a tombstone at the first position that was never taken."""
+    """Write a tombstone at the first position that no entry has ever had."""
     chain, missing = store.chain(), store.missing()
     newest = max([link.index for link in chain] + [entry.index for entry in missing])
     lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]

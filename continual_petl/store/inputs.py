@@ -67,7 +67,7 @@ class BackboneInputs:
         return self._digest
 
     def look_again(self) -> None:
-        """Compute the digest again on next access: the tokenizer may have been changed in memory."""
+        """Forget the cached digest, so that it is computed again: the tokenizer may have been changed in memory."""
         self._digest = None
 
     def problems(self, task: str, then: str) -> list[str]:
@@ -90,9 +90,9 @@ class BackboneInputs:
             return self.images.digest
         assert self.tokenizer is not None
         rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # State left by the last call, not part of the tokenizer.
+        # The arguments of the last call, which are not part of the tokenizer.
         del rules["truncation"], rules["padding"]
-        # Targets end with the end token.
+        # The end token matters too, since it ends every target.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
         # Settings of tokenizer_config.json that are not in the rules; defaults are left out.
         named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}

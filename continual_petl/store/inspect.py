@@ -1,4 +1,4 @@
-"""Inspect a run folder, readable or not: the chain, files that belong to no task, and missing entries.
+"""Inspect a run folder, even a damaged one: the chain, files that belong to no task, and missing entries.
 
 Damage is reported, not raised, so everything else in the run can still be verified or shown. No bank or backbone is read
 here.
@@ -31,7 +31,7 @@ class Inspection:
 
     Args:
         store: the run; opened without the index if everything on disk is to be checked.
-        rows: whether ``lines`` includes the cells of R, which take a lot of memory in a long run.
+        rows: whether ``lines`` includes the cells of the result matrix, which take a lot of memory in a long run.
     """
 
     def __init__(self, store: Store, *, rows: bool = True) -> None:
@@ -82,7 +82,7 @@ class Inspection:
             return None
 
     def failed_checks(self, only: str | None = None) -> Iterator[TaskCheck]:
-        """Yield a failed check for each unreadable file, of one task or of all."""
+        """Yield a failed check for each unreadable file of one task or of all tasks."""
         for name, problem in self.unreadable.items():
             if only in (None, name):
                 yield failed_check(name, problem)
@@ -90,7 +90,7 @@ class Inspection:
     def placed(self, link: Link, check: TaskCheck) -> TaskCheck:
         """Return a task's check with the chain's findings added."""
         of_chain = [self.broken[link.task]] if link.task in self.broken else []
-        # The results name a different certificate.
+        # Entries for which results.jsonl names a different certificate.
         of_chain += [each.message(self._store.folder) for each in self._missing if each.taken == each.task == link.task]
         check = replace(check, findings=(*(Finding(message=text) for text in of_chain), *check.findings))
         if link.shared and self.newest_shared != link.task:
@@ -143,7 +143,7 @@ class Inspection:
         return pin, wrong
 
     def with_seed(self, wrong: Sequence[TaskCheck], seed: int, *, differs: bool) -> list[TaskCheck]:
-        """Return failed checks, including one of the stream if its seed differs from that of the certificates."""
+        """Return failed checks, with one of stream.yaml added if its seed differs from the one in the certificates."""
         if not differs or any(check.task == "(stream.yaml)" for check in wrong):
             return list(wrong)
         problem = f"{self._store.stream_file}: {OTHER_SEED.format(seed)}. Restore it from a copy."

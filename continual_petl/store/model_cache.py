@@ -1,7 +1,7 @@
 """A run in memory: tokenizer or image processing, backbones by precision, and banks within a memory limit.
 
-A bank in memory is used only while its certificate is the one on disk, so the bank is never stale. Prediction needs no
-learner; `resident` loads a bank into a learner so that Lightning can evaluate it.
+A bank in memory is used only while its certificate is still the one on disk, so no stale bank is ever used. Prediction needs
+no learner; `resident` loads a bank into a learner so that Lightning can evaluate it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ModelCache:
     Args:
         store: the run folder.
         spec: the backbone's specification.
-        consent: whether the user, not only the run folder, allows the remote code that ``spec`` requests.
+        consent: whether the user allows the remote code that ``spec`` requests; the run folder alone cannot allow it.
         resident_bytes: memory limit for all banks together, in bytes; one bank is always held, however large it is.
     """
 
@@ -73,7 +73,7 @@ class ModelCache:
         return self.inputs.digest
 
     def look_again(self) -> None:
-        """Compute the digest of the tokenizer or image processing again: it may have been changed in memory."""
+        """Forget the cached digest of the tokenizer or image processing, which may have been changed in memory."""
         self.inputs.look_again()
 
     def check_preparation(self, manifest: Manifest) -> list[str]:
@@ -180,7 +180,7 @@ class ModelCache:
     def held(self, task: str, *, as_committed: bool = False) -> CachedBank:
         """Return a learned task's bank, ready for prediction; it is read from disk only if it is not in memory.
 
-        A task with ``scope: shared`` uses the newest shared body with its own head, unless ``as_committed`` is set.
+        A task with ``scope: shared`` uses the newest shared bank with its own head, unless ``as_committed`` is set.
 
         Raises:
             StoreError: if the bank, backbone or tokenizer differs from the one the task was learned with.

@@ -1,4 +1,4 @@
-"""Open a run folder and look up tasks; if one does not exist, the error names those that do.
+"""Open a run folder and look up tasks; errors about unknown names list the runs or tasks that exist.
 
 Nothing here imports torch, so that commands that do not need the model respond quickly.
 """
@@ -66,7 +66,7 @@ def check_learned(store: Store, task: str) -> None:
         for entry in store.missing():
             if entry.task == task:
                 raise StoreError(entry.message(store.folder))
-        # In the order they were learned, unless the most similar ones would be cut off.
+        # Listed in the order they were learned; if there are too many to list, the most similar ones come first.
         known = known_names(store.tasks, task if len(store.tasks) > MAX_NAMES else "")
         raise InputError(f"{not_learned(store, task)}{did_you_mean(task, store.tasks)}; learned tasks: {known}")
 

@@ -12,7 +12,7 @@ from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import Parent
 
-# Commands that do not need the model do not import torch.
+# Not imported at run time, so that commands without a model need not wait for torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -47,7 +47,7 @@ def readers(store: Banks, task: str) -> list[str]:
 def check_parents(store: Banks, task: str) -> None:
     """Raise `StoreError` if a bank that a fused bank reads is missing, or is not the one that was certified.
 
-    The banks that a task started from may be forgotten or replaced later; one that is still there must be unchanged.
+    The banks that a task started from may be forgotten or replaced later; those that are still there must be unchanged.
     """
     manifest = store.manifest(task)
     read_manifests(store, task, manifest.bank, manifest.reads)

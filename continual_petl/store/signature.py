@@ -39,7 +39,7 @@ class Signature(FrozenModel):
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
     """In hexadecimal digits."""
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """The public key that belongs to the signing key, for display; only a key from another source proves anything."""
+    """The public key that belongs to the signing key; it is only displayed, never used to check the signature."""
 
 
 def sign(store: Store, key: Path) -> Signature:

@@ -48,7 +48,7 @@ class _View:
     """The result of a writer's last check of every bank."""
 
     stamp: tuple[Signature, Signature]
-    """Signatures of the folders of banks and tombstones; they change when anything is added, replaced or removed."""
+    """Signatures of the folders ``banks`` and ``tombstones``; they change when anything in them is added or removed."""
     listed: frozenset[str]
     """Names of bank folders and tombstones."""
     links: list[Link]
@@ -157,7 +157,7 @@ class Store(BankFolders):
         return self._view
 
     def _listed(self) -> frozenset[str]:
-        """Return the names of bank folders and tombstones, which costs little however many there are."""
+        """Return the names of all bank folders and tombstones, which is cheap even if there are many."""
         return frozenset(self.names()).union(path.name for path in self.tombstone_files())
 
     def stamp(self) -> tuple[Signature, Signature]:
@@ -165,14 +165,14 @@ class Store(BankFolders):
         return signature_of(self.banks), signature_of(self.tombstone_folder)
 
     def joined(self, task: str) -> None:
-        """Record a newly committed bank, at the end of the chain or in the place of another bank."""
+        """Update the caches after a bank was committed, at the end of the chain or in the place of another bank."""
         view, self._view = self._view, None
         self.note(task)
         link = self.link(task)
         if view is not None and not view.broken:
             newest = chain.head([*view.links[-1:], *chain.whole((), view.tombstones[-1:])])
             follows = newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal)
-            # Otherwise changes by other processes since the last check, right before this commit, would go unnoticed.
+            # In any other case, another process may have changed something since the last check, so the view is dropped.
             if follows and self._listed() == view.listed | {task}:
                 self._view = replace(view, stamp=self.stamp(), listed=self._listed(), links=[*view.links, link])
 
@@ -180,17 +180,17 @@ class Store(BankFolders):
         self._view = None
 
     def snapshot(self) -> Store:
-        """Return the store as it is now, for callers that read it several times while a run may continue."""
+        """Return an unchanging copy of the store, for callers that read it several times while a run may continue."""
         taken = Store(self.folder, max_manifests=self._max_manifests)
         taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
-        # Not with `copy`, which fails if another thread reads a manifest meanwhile.
+        # `copy` could fail here if another thread reads a manifest meanwhile.
         taken._in_use.update({found.task: found for reference in self._in_use.valuerefs() if (found := reference())})
         taken._taken = taken.consistently(lambda: (taken.links(), taken.tombstones(), taken.results()))
         taken._taken_tasks = frozenset(link.task for link in taken._taken[0])
         return taken
 
     def consistently(self, read: Callable[[], _T], task: str | None = None) -> _T:
-        """Return what a function reads from an unchanging store; see `continual_petl.store.folder.consistent_read`."""
+        """Return the result of ``read`` on an unchanging store; see `continual_petl.store.folder.consistent_read`."""
         return consistently(self, read, task)
 
     @contextmanager
@@ -241,7 +241,7 @@ class Store(BankFolders):
         return self.manifest(task).plan()
 
     def load_bank(self, task: str, backbone: Backbone, *, run: Store | None = None) -> Bank:
-        """Return a learned bank, strictly: same backbone, every tensor with its shape and digest, nothing else.
+        """Return a learned bank, checked strictly: the same backbone, and exactly the certified tensors.
 
         Args:
             task: a learned task.

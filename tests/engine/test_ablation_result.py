@@ -156,7 +156,7 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
     text = shown(ablation)
     assert len(text.splitlines()) == 1 + MAX_LISTED
     assert left_off(ablation) == [
-        f"These are the {MAX_LISTED} spans with the lowest scores, of 300; --output and --html have all of them."
+        f"These are the {MAX_LISTED} spans with the lowest scores, of 300; --output and --html include all of them."
     ]
     assert left_off(made(12)) == left_off(made(3)) == []
     assert "0 to 23" in text

@@ -20,9 +20,9 @@ def none_is_learned(task: str) -> BankSpec | None:
 def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned = none_is_learned) -> BankSpec:
     """Return the full specification of a task's bank.
 
-    A bank with only ``start_from`` takes the settings of the other task's bank: as it was learned, or, if it has not been
-    learned, as in the stream, where they may come from a third task. Its scope is always ``task``. A fused bank takes the
-    settings of the banks that it reads.
+    A bank with only ``start_from`` takes the settings of the other task's bank. If that task has been learned, its bank's
+    settings come from the certificate, otherwise from the stream, where they may in turn come from a third task. The scope
+    is always ``task``. A fused bank takes the settings of the banks that it reads.
 
     Args:
         task: one of ``choices``.
@@ -38,7 +38,7 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         return choices[task].resolve()
     visited = [task]
     while True:
-        # Averaged banks all have the settings of the first.
+        # Averaged banks all have the same settings, so the first one is enough.
         parent = named_parents(choices[visited[-1]].start_from)[0]
         if parent in visited:
             raise InputError(starts_from_itself(task, [*visited, parent]))
@@ -56,7 +56,7 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
 def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> BankSpec:
     """Return the specification of a fused bank: the modifications and layers of the banks that it reads."""
     names, where = choices[task].fuse or (), f"task {task!r}, bank.fuse"
-    # Without this task: a bank that it reads cannot get its settings from this task's own bank.
+    # This task is left out, so that no bank that it reads can take its settings from this task's own bank.
     others = {name: choice for name, choice in choices.items() if name != task}
     found: dict[str, BankSpec] = {}
     for name in names:

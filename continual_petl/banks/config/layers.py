@@ -14,7 +14,7 @@ MAX_LENGTH = 1000
 
 
 def _layers(value: Any) -> Any:
-    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` as well as ``"all"``; leave other values to pydantic."""
+    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"``, ``"top-3"`` and ``"all"``; values of other types are left to pydantic."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return value
     if (isinstance(value, int) and abs(value) >= 10**9) or (isinstance(value, str) and len(value) > MAX_LENGTH):
@@ -36,7 +36,7 @@ def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
     """Return the layer numbers (0-based) in a range.
 
     Raises:
-        ValueError: if a layer number is out of range for the model.
+        ValueError: if the model has no such layer.
 
     Example:
         >>> select_layers("4-5", 6), select_layers("all", 2), select_layers("top-2", 6)

@@ -1,7 +1,7 @@
 """Lists which choices of the four dimensions are legal together, and which options each combination uses.
 
-The rows are those of He et al. 2022, Table 1, plus the variants that Houlsby et al. 2019 tried in section 3.6; each form
-lists its rows in `continual_petl.banks.config.forms`.
+The combinations are the rows of He et al. 2022, Table 1, and the variants that Houlsby et al. 2019 tried in section 3.6; each
+form lists its own in `continual_petl.banks.config.forms`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
-    """Return the legal combinations that agree with a choice in the most dimensions, among all forms and among those of its
-    own form.
-    """
+    """Return the legal combinations closest to a choice: the best matches of any form, and the best of the same form."""
     choice = (form, modifies, insertion, composition)
     best = max(row.agrees(*choice) for row in LEGAL)
     best_of_form = max(row.agrees(*choice) for row in LEGAL if row.form == form)

@@ -1,8 +1,8 @@
 """Published methods as a table of presets (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
 
-A row is a bank with its default learning rate and epochs. The best learning rates differ widely: that of a prompt is
-hundreds of times that of a full copy. A bank needs no preset: instead, its dimensions can be written out in the stream file
-(`choice`). This file never imports torch.
+A row is a bank with its default learning rate and epochs. The best learning rates differ widely: a prompt needs hundreds of
+times the learning rate of a full copy. A bank needs no preset: its dimensions can be written out in the stream file instead
+(see `choice`). This file never imports torch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _ROWS: dict[str, Preset] = {
     "pfeiffer": _preset(
         1.5e-3, {**_SEQUENTIAL, "modifies": "ffn", "activation": "relu", "init": "bert", "normalised_input": True}
     ),
-    # He et al. 2022, PA on attention: the output of the heads before the output projection, as in their code.
+    # He et al. 2022, parallel adapter (PA) on attention: it changes the heads' output before the output projection, as in
+    # their code.
     "parallel_attention": _preset(1.5e-3, {**_PARALLEL, "modifies": "heads"}),
     # He et al. 2022, PA and Scaled PA on the FFN; s = 4 as in section 4.5.
     "parallel": _preset(5e-3, {**_PARALLEL, "modifies": "ffn"}),
@@ -95,7 +96,7 @@ _ROWS: dict[str, Preset] = {
     "layernorm": _preset(1.5e-3, layernorms="own"),
     # Ben-Zaken et al. 2022: every bias of the encoder, including those of the LayerNorms.
     "bitfit": _preset(6e-3, {"form": "additive", "modifies": "bias"}),
-    # Guo et al. 2021: a difference added to every weight; half a percent of the entries is kept.
+    # Guo et al. 2021: a difference added to every weight; half a percent of its entries are kept.
     "diff_pruning": _preset(1e-3, {"form": "sparse", "modifies": "weights"}),
     # Variable fine-tuning (Houlsby et al. 2019, section 3.3): copies of the top layers.
     "top_layers": _preset(3e-4, _WEIGHTS, epochs=5, layers="top-2"),
@@ -107,15 +108,15 @@ _ROWS: dict[str, Preset] = {
 
 PRESETS: dict[str, BankSpec] = {name: row.bank for name, row in _ROWS.items()}
 FUSION = "fusion"
-"""Pfeiffer et al. 2021 (arXiv 2005.00247): not a row of the table, since its modifications are those of the banks that it
-reads (`continual_petl.banks.config.inherit`)."""
+"""Pfeiffer et al. 2021 (arXiv 2005.00247): not a row of the table, since a fused bank has the modifications of the banks
+that it reads (`continual_petl.banks.config.inherit`)."""
 RECIPES: dict[str, Recipe] = {name: row.recipe for name, row in _ROWS.items()} | {FUSION: Recipe(1e-3, 8)}
 STUDIED: frozenset[str] = frozenset(name for name, row in _ROWS.items() if row.studied)
 """Presets whose learning rate comes from a committed study."""
 
 
 def preset_of(spec: BankSpec) -> str | None:
-    """Return the preset that a bank matches, regardless of sizes, layer range, scope and origin; None if there is none.
+    """Return the preset that a bank matches, regardless of sizes, layers, scope and start_from; None if there is none.
 
     Example:
         >>> preset_of(PRESETS["mam"])
@@ -125,7 +126,7 @@ def preset_of(spec: BankSpec) -> str | None:
         return FUSION
     shape = _shape(spec)
     fitting = [name for name, known in _SHAPES.items() if known == shape]
-    # top_layers differs from full only in counting layers from the top.
+    # The only difference between top_layers and full is that its layers are counted from the top.
     same = (name for name in fitting if _from_top(PRESETS[name]) == _from_top(spec))
     return next(same, next(iter(fitting), None))
 

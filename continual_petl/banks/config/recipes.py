@@ -37,8 +37,8 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     if written in fitting:
         return RECIPES[written]
     if fitting:
-        # Copies of layers whose range is not written as top-n are trained like `full`, whose learning rate is lower than
-        # that of `top_layers`.
+        # Copies of layers whose range is not written as top-n are trained like `full`, which has a lower learning rate than
+        # `top_layers`.
         return min((RECIPES[name] for name in fitting), key=_rate)
     return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
 
@@ -48,7 +48,7 @@ def _rate(recipe: Recipe) -> float:
 
 
 def _method(bank: BankSpec) -> list[tuple[object, ...]]:
-    """Return the properties that decide the recipe: forms, sites, compositions, and whether a network is trained too."""
+    """Return the properties that determine the recipe: forms, sites, compositions, and reparametrisation."""
     return sorted(
         (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
     )

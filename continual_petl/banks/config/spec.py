@@ -41,7 +41,7 @@ MAX_AVERAGED = 8
 
 
 def _two_or_more(value: Any) -> Any:
-    """Check the number of tasks in a list, and that none appears twice."""
+    """Check that a list of tasks has an allowed length, and that no task appears twice."""
     if not isinstance(value, list | tuple):
         return value
     if not 2 <= len(value) <= MAX_AVERAGED:
@@ -82,15 +82,15 @@ class Modification(FrozenModel):
     insertion: Insertion | None = None
     """Sequential reads the representation that it modifies; parallel reads the input of the sub-layer or projection."""
     composition: Composition = "add"
-    """h + d; scaled: h + s d; learned: h + s d with s trained from `scale`; multiply: h (1 + d); gated: (1 - g) h + g d with
-    the gate that results from softmax; prepend: in front of the input."""
+    """add: h + d; scaled: h + s d; learned: h + s d, where s is trained and starts at `scale`; multiply: h (1 + d); gated:
+    (1 - g) h + g d, where the gate g follows from the softmax; prepend: in front of the input."""
     bottleneck: Size | None = Field(default=None, validation_alias=AliasChoices("bottleneck", "rank", "length"))
     """The size of the form: width of a bottleneck, rank, or number of prefix or prompt vectors."""
     activation: Activation = "relu"
     """Non-linearity of a bottleneck; gelu_tanh is the one in Houlsby's code."""
     depth: Depth = 1
-    """Number of non-linear layers of a bottleneck, all but the first as wide as the bottleneck on both sides, or of the MLP
-    that a prompt is trained through (peft's P-tuning has 2 without an LSTM)."""
+    """Number of non-linear layers of a bottleneck (all but the first map the bottleneck width to itself), or of the MLP that
+    a prompt is trained through (2 in peft's P-tuning without an LSTM)."""
     input_norm: Annotated[bool, Field(strict=True)] = False
     """Whether the bottleneck has its own LayerNorm on its input."""
     output_norm: Annotated[bool, Field(strict=True)] = False
@@ -98,23 +98,24 @@ class Modification(FrozenModel):
     scale: Number = 1.0
     """Factor s of a scaled composition, and the initial value of a learned one."""
     init: Init = "lora"
-    """lora: zero up-projection (or zero values), exactly the identity; houlsby: normal truncated at two sigma; bert: normal
-    with sigma 0.02. Prefixes and prompts cannot start as the identity: bert is their default."""
+    """lora: the up-projection or the values start at zero, so a fresh bank changes nothing; houlsby: normal, truncated at two
+    sigma; bert: normal with sigma 0.02, the default of prefixes and prompts, which cannot start as the identity."""
     init_scale: Annotated[Number, Field(gt=0)] = 1e-2
-    """Sigma of init: houlsby."""
+    """Standard deviation sigma for init: houlsby."""
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
-    """Bottleneck: on the bottleneck's activation. Low-rank: on its input. Prefix and prompt: on the learned vectors."""
+    """Dropout on the activation of a bottleneck, the input of a low-rank form, or the vectors of a prefix or prompt."""
     normalised_input: Annotated[bool, Field(strict=True)] = False
     """Sequential ffn only: read the sub-layer's output after the residual and its LayerNorm (Pfeiffer et al. 2021)."""
     reparametrise: Reparametrisation = "none"
-    """Prefix: mlp trains the vectors through one MLP per kind of attention; prompt: mlp or lstm (P-tuning). Folded into
-    plain vectors after training."""
+    """The network that vectors are trained through: for a prefix, mlp (one per kind of attention); for a prompt, mlp or lstm
+    (P-tuning). After training, only the vectors that it computes are kept."""
     hidden: Size = 512
     """Hidden width of the reparametrisation network."""
     mlp_width: Size | None = None
     """Hidden width of the MLP after the LSTM of a prompt; null means the same as hidden (peft's P-tuning: twice hidden)."""
     implementation: Literal["concat", "gated"] = "concat"
-    """Prefix: learned keys and values in front of the text's, or the equivalent gated sum (He et al. 2022, equation 7)."""
+    """How a prefix is computed. concat: its keys and values precede those of the text; gated: the equivalent gated sum (He et
+    al. 2022, equation 7)."""
     density: Annotated[Number, Field(gt=0, le=1)] = 0.005
     """Sparse: share of the entries in the layer range that may differ from the backbone after training."""
     penalty: Annotated[Number, Field(ge=0)] = 1.25e-7
@@ -193,10 +194,10 @@ class BankSpec(FrozenModel):
     """Everything that a task adds to the backbone, except its head."""
 
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] = ()
-    """The modifications; none at all, with frozen LayerNorms, is a linear probe on frozen features."""
+    """The modifications. A bank without any, and with frozen LayerNorms, is a linear probe on frozen features."""
     layernorms: Literal["frozen", "own"] = "frozen"
-    """own: a copy per task of every LayerNorm in the layer range (including those of the embeddings and after the last layer
-    if the first or last layer is in it)."""
+    """own: the task has its own copy of every LayerNorm in the layer range. The first layer includes the LayerNorm of the
+    embeddings, the last layer the one after it."""
     layers: Layers = "all"
     """all, 6, 6-11, 0,2,4-5 (0-based, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
@@ -204,7 +205,7 @@ class BankSpec(FrozenModel):
     start_from: StartFrom | None = None
     """The task whose bank this one is initialised from, several tasks whose banks are averaged, or auto."""
     fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] = ()
-    """The tasks whose banks this one reads and combines by attention; these banks have the same modifications and layers."""
+    """The tasks whose banks this one reads and combines by attention; they all have the same modifications and layers."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

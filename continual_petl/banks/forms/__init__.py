@@ -15,10 +15,10 @@ _FORMS: dict[str, Form] = {
 
 
 def form_of(modification: Modification) -> Form:
-    """Return the form object of a modification."""
+    """Return the form that implements a modification."""
     return _FORMS[modification.form]
 
 
 def in_order(placements: list[Placement]) -> list[Placement]:
-    """Return deltas in the order in which they are attached and merged: those that belong to a projection come first."""
+    """Return deltas in the order in which they are attached and merged: the deltas of projections come first."""
     return sorted(placements, key=lambda placement: not form_of(placement.modification).early)

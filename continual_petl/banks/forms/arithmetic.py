@@ -60,8 +60,8 @@ def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
 def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
     """Return a linear layer, allocated but not initialised; nothing is drawn from the global random generator.
 
-    Like `torch.nn.utils.skip_init`, without first building it on the meta device, which took most of the time needed to
-    load a bank.
+    Like `torch.nn.utils.skip_init`, but without building the layer on the meta device first, which took most of the time
+    needed to load a bank.
     """
     layer = nn.Linear.__new__(nn.Linear)
     nn.Module.__init__(layer)
@@ -72,7 +72,7 @@ def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
 
 
 def own_precision(table: Tensor) -> AbstractContextManager[None]:
-    """Turn autocast off, so that folding computes the same vectors as training; besides, some devices lack bfloat16 LSTMs."""
+    """Disable autocast, so that folding computes the same vectors as training; some devices have no bfloat16 LSTM either."""
     return torch.autocast(table.device.type, enabled=False)
 
 
@@ -103,7 +103,7 @@ class Delta(Part):
             self.scale.fill_(self.modification.scale)
 
     def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
-        """Return the delta for a projection with this weight and bias; most deltas use neither."""
+        """Return this delta, bound to a projection with this weight and bias; most deltas use neither."""
         return self
 
     def delta(self, x_I: Tensor) -> Tensor:

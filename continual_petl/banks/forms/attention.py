@@ -1,7 +1,7 @@
 """Prefixes: learned keys and values in attention heads (Li and Liang 2021; He et al. 2022, sections 3.1 and 4.4).
 
-They may be trained through a small network, which is dropped afterwards: only the vectors are stored, and only these are
-in the parameter counts of the papers. `continual_petl.banks.attention_hooks` applies them.
+They may be trained through a small network, which is dropped afterwards: only the vectors are stored, and the papers
+count only their parameters. `continual_petl.banks.attention_hooks` applies them.
 
 Shape suffixes: L number of vectors, K width of all keys of an attention module, V width of all values.
 """
@@ -82,7 +82,7 @@ class PrefixMLP(Part):
             self.scale.fill_(self.modification.scale)
 
     def scales(self) -> list[Tensor | float]:
-        """Return the factor s of every layer; a learned s is trained outside the MLP."""
+        """Return the factor s of every layer; a learned s is a parameter of its own, not an output of the MLP."""
         if self.modification.composition == "learned":
             return [*self.scale.unbind()]
         return [self.modification.scale] * len(self.widths)
@@ -137,7 +137,7 @@ class AttentionForm(Form):
         return found
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether the MLPs are gone; see `Form.is_folded`."""
+        """Return whether the prefixes no longer have MLPs; see `Form.is_folded`."""
         return TRAINED not in group
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:

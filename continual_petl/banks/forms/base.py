@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PrefixPlacement:
-    """Keys (L, K) and values (L, V) for one attention module of one layer."""
+    """Learned keys (L, K) and values (L, V) for one attention module of one layer."""
 
     modification: Modification
     layer: Layer
@@ -55,7 +55,7 @@ class PrefixPlacement:
 
 
 class Form:
-    """The implementation of one form; the defaults suit most forms or do nothing."""
+    """The implementation of one form; the default methods return nothing, do nothing, or suit most forms."""
 
     early: ClassVar[bool] = False
     """Whether its deltas belong to a projection, so that other hooks on the same module run after them."""
@@ -113,7 +113,7 @@ class Form:
             model: the backbone.
             sites: its sites.
             placement: the delta and its place.
-            behind: for modules whose parameters differ from row to row, the function applied to their output.
+            behind: for each module whose parameters differ from row to row, the function applied to its output.
         """
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class Form:
         return made
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether a group holds its vectors themselves, not a network that computes them."""
+        """Return whether a group holds plain vectors rather than a network that computes them."""
         return True
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:

@@ -24,8 +24,9 @@ class Bottleneck(Delta):
 
     Dropout acts on the bottleneck's activation, as in the code of He et al. 2022. Further layers (``depth``) are R by R
     with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters on ``x``, ``output_norm``
-    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where the scale is
-    applied before the norm and so has hardly any effect; here it is applied after the norm.
+    a LayerNorm of 2O parameters on the change. The latter is ``ln_after`` of `adapters` 1.3
+    (``methods/modeling.py``), where the scale is applied before the norm and so has hardly any effect; here it is applied
+    after the norm.
 
     Example:
         >>> spec = Modification(form="bottleneck", modifies="ffn", insertion="sequential", bottleneck=2)
@@ -128,7 +129,7 @@ def _before_norm(model: nn.Module, placement: Placement, behind: Behind) -> list
 
 
 def _record_input(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
-    """Return a list that holds the module's input while its sub-layer runs."""
+    """Return a list that holds the module's input while its sub-layer runs, and the handle of the hook that records it."""
     read: list[Tensor] = []
 
     def remember(module: nn.Module, args: tuple[Tensor, ...]) -> None:

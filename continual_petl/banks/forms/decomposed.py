@@ -5,10 +5,10 @@ as a constant in the gradient (their section 4.3). ``m`` starts as the norm, so 
 `peft` 0.21 does the same (``use_dora=True``), except that its dropout also acts on the input of ``W``; here it only acts
 on the input of ``A``.
 
-The norm is computed from ``W``, ``A`` and ``B`` in every pass, without materialising ``B A``; ``W`` is the weight of that
-pass, the bank's own if it has one.
+The norm is computed from ``W``, ``A`` and ``B`` in every pass, without materialising ``B A``; ``W`` is the weight used in
+this pass: the bank's own version if it has one.
 
-Shape suffixes: I width of the input, R rank, O width of the output; in mixed batches there may be a leading axis, of T banks
+Shape suffixes: I width of the input, R rank, O width of the output; in mixed batches, there may be a leading axis, of T banks
 or N rows.
 """
 
@@ -43,7 +43,7 @@ class Decomposed(LowRank):
 
     @torch.no_grad()
     def start(self, weight_OI: Tensor) -> None:
-        """Set the magnitude to the norm, so that at first the projection is only changed by the low-rank part."""
+        """Set the magnitude to the norm, so that initially only the low-rank part changes the projection."""
         self.magnitude.copy_(self._norm(weight_OI.to(self.magnitude.device)))
 
     def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:

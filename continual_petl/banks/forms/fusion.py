@@ -34,7 +34,7 @@ _OPENING = 100.0
 
 
 class _Read(nn.Module):
-    """One layer of N adapters, stacked; its tensors are not trained, not stored, and None until `Bank.read` copies them."""
+    """The same layer of N adapters, stacked. Its tensors are neither trained nor stored; they are None until `Bank.read`."""
 
     weight: Tensor
     bias: Tensor
@@ -61,7 +61,7 @@ class Fusion(Bottleneck):
     """The change of one site: 2O^2 + IO + O + 1 parameters, in addition to the adapters that are only read.
 
     Args:
-        adapter: the adapter that a bank which is not fused would have at this site.
+        adapter: the adapter that a bank without fusion would have at this site.
         tasks: names of the tasks whose adapters are read.
     """
 
@@ -121,7 +121,7 @@ class Fusion(Bottleneck):
 
 
 def fuse(groups: nn.Module, tasks: Sequence[str]) -> None:
-    """Replace every adapter in the modules of a bank with a fusion of the adapters that several banks have at its site."""
+    """Replace every adapter of a bank with a fusion of the adapters that other banks have at the same site."""
     for path, part in list(groups.named_modules()):
         if isinstance(part, Bottleneck):
             groups.set_submodule(path, Fusion(part, tasks))

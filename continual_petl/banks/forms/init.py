@@ -1,4 +1,4 @@
-"""Draws fresh parameters: the initialisations of the papers, with one generator for each tensor."""
+"""Initialises fresh parameters as in the papers, with one random generator for each tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw(tensor: Tensor, modification: Modification, generator: torch.Generator,
         tensor: a weight matrix, or a table of vectors.
         modification: selects the initialisation.
         generator: used for this tensor only.
-        zero: whether init: lora sets this tensor to zero, since it is the last factor of the change.
+        zero: whether ``init: lora`` sets this tensor to zero, so that the change starts at zero.
     """
     match modification.init:
         case "houlsby":

@@ -1,7 +1,7 @@
 """Assigns the rows of a batch to banks when several banks share one pass through the backbone.
 
 Rows of one bank are contiguous. Adjacent banks with the same number of rows form a span: their rows are one block
-``(T, rows each, ...)`` of the batch, so one batched product serves all of them without copying a row or a weight.
+``(T, rows each, ...)`` of the batch, so one batched product computes all of them without copying a row or a weight.
 
 Shape suffixes: B rows of the batch, N rows of the group, T banks of the group.
 """
@@ -31,7 +31,7 @@ class Layout:
     Args:
         start: index of the group's first row in the batch.
         counts: number of rows of each bank, in order.
-        total: B.
+        total: number of rows of the batch.
         device: device of the rows.
 
     Example:

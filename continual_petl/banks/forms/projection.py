@@ -103,7 +103,7 @@ class OnProjection(InLayers):
 
 
 def part_of(sites: Sites, placement: Placement) -> tuple[str, slice | list[int] | None]:
-    """Return the full path of a placement's module, and which of its outputs belong to the projection (None: all)."""
+    """Return the full path of a placement's module, and which of its outputs are the projection's; None means all."""
     layer = placement.layer
     projection = projections(sites, layer, placement.modification.modifies)[placement.name]
     return layer.full(projection.path), sites.columns(layer, projection) if projection.num_parts > 1 else None
@@ -118,7 +118,7 @@ def rows_of(weight: Tensor, module: nn.Module, columns: slice | list[int] | None
 def _frozen(
     module: nn.Module, columns: slice | list[int] | None, behind: Behind, output: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and bias that a part of a projection has in this pass."""
+    """Return the weight and bias that a part of a projection uses in this pass."""
     bias: Tensor | None = getattr(module, "bias", None)
     if module in behind:
         # Each row has its own bias, which is added after the module.

@@ -102,7 +102,7 @@ class PromptForm(Form):
         return part.vectors()
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether the prompt has no encoder, or no longer has one; see `Form.is_folded`."""
+        """Return whether the prompt has no encoder (any more); see `Form.is_folded`."""
         return not isinstance(group[INPUT], PromptEncoder)
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:

@@ -21,7 +21,7 @@ from continual_petl.banks.forms.projection import Merged, OnProjection, projecti
 
 
 class Rescale(Delta):
-    """``h l``, which is ``h (1 + delta)`` with a ``delta`` of ``l - 1``: O parameters."""
+    """The product ``h l``, which is ``h (1 + delta)`` with ``delta = l - 1``: O parameters."""
 
     def __init__(self, modification: Modification, width: int) -> None:
         super().__init__(modification)
@@ -44,7 +44,7 @@ class Rescale(Delta):
 class RescaleForm(OnProjection):
     """The form ``rescale``."""
 
-    # Deltas of the projection itself are applied first and are scaled as well.
+    # Deltas of the projection itself are applied first, so they are scaled as well.
     early = False
 
     def deltas(self, modification: Modification, sites: Sites, layer: Layer) -> dict[str, nn.Module]:

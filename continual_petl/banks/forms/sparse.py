@@ -2,8 +2,8 @@
 
 In training, each entry of the difference is ``z w`` with a gate ``z`` that is the product of two hard-concrete variables
 (Louizos et al. 2018), one per entry and one per tensor (the paper's structured variant); the expected number of
-open gates is a penalty in the loss. Afterwards only the largest entries are kept and stored, exactly the share that the
-specification asks for.
+open gates is a penalty in the loss. After training, only the largest entries are kept, as many as the ``density`` in the
+specification allows.
 """
 
 from __future__ import annotations

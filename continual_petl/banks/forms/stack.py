@@ -20,10 +20,10 @@ class BankState(NamedTuple):
 
     tensors: Mapping[str, Tensor]
     owners: Sequence[tuple[Mapping[str, Any], str, Tensor]]
-    """For each tensor: the parameters of its module, its name there, and the tensor itself."""
+    """For each tensor: its module's dictionary of parameters, its name in that dictionary, and the tensor itself."""
     version: tuple[int, torch.device]
     serial: int
-    """A number that no other bank has, nor this bank with other parameter values."""
+    """A number that identifies this bank together with its current parameter values."""
     kind: Hashable
 
 
@@ -75,7 +75,7 @@ class Stack:
 
     @property
     def num_bytes(self) -> int:
-        """Number of bytes held, including the tensors of a single bank, which the stack keeps alive."""
+        """Number of bytes in memory, including the tensors of a single bank, which are not copied but kept alive."""
         return sum(t.nbytes for t in (self._vectors, *self._matrices.values(), *self._only.values()))
 
     @property

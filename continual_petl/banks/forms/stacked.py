@@ -117,7 +117,7 @@ def _own(path: str, num_dimensions: int, stack: Stack, layout: Layout) -> Tensor
 
 
 class OnRows(Delta):
-    """A delta that changes the rows of its group and passes the others through unchanged.
+    """A delta that changes the rows of its group and leaves all other rows unchanged.
 
     Args:
         delta: the delta of the group.
@@ -129,9 +129,9 @@ class OnRows(Delta):
         self.modification, self._delta, self._layout = delta.modification, delta, layout
 
     def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
-        """Return this delta for a projection with the given weight and bias.
+        """Return this delta, bound to a projection with the given weight and bias.
 
-        The bias may also be per row, with shape ``(rows of the batch, 1, O)``.
+        Each row may have its own bias, with shape ``(rows of the batch, 1, O)``.
         """
         if bias_O is not None and bias_O.ndim > 1:
             bias_O = bias_O[self._layout.rows]

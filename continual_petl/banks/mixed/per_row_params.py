@@ -23,7 +23,7 @@ class PerRowParams:
 
     Attributes:
         substitutes: the tensors that the modules use instead, by parameter name.
-        behind: by module, the function applied to its output.
+        behind: the function that is applied to a module's output, by module.
     """
 
     def __init__(self, model: nn.Module, rows: Mapping[str, Tensor]) -> None:

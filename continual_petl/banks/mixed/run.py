@@ -3,7 +3,7 @@
 The frozen part is computed once for all rows. Banks with the same computation share one batched product at every site;
 other banks act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding
 (about 1e-7 in float32), because the matrix products have different shapes. Banks that cannot share a pass
-(`sharing`) are refused here.
+(see `sharing`) are refused.
 
 Shape suffixes: N rows of a group, L vectors.
 """
@@ -59,7 +59,7 @@ def run_together(
         stacks: caches the stacked parameters from one pass to the next.
 
     Raises:
-        ValueError: if the banks cannot share a pass, or the number of rows in the batch is not the sum of theirs.
+        ValueError: if the banks cannot share a pass, or the shares do not add up to the rows of the batch.
     """
     stacks = Stacks() if stacks is None else stacks
     _check(model, shares, inputs, stacks)
@@ -88,7 +88,7 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
 
 
 def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
-    """Return the key that banks in one pass must share, or raise `ValueError` if this bank cannot share a pass."""
+    """Return the bank's `BatchKey`, or raise `ValueError` if the bank cannot share a pass with others."""
     if not bank.is_folded():
         raise ValueError(
             "a bank that still computes its vectors with a reparametrisation network cannot share a pass: call fold() on it"
@@ -137,7 +137,7 @@ class _Group:
         return [replace(placement, delta=OnRows(placement.delta, self.layout)) for placement in in_order(found)]
 
     def prefixes(self) -> list[PrefixPlacement]:
-        """Return keys and values (N, L, K) of every attention module that has any."""
+        """Return the learned keys and values (N, L, K) of every attention module that has any."""
         return [
             prefix
             for number, modification in self._modifications
@@ -216,7 +216,7 @@ def _prefixes(model: nn.Module, groups: Sequence[_Group]) -> dict[nn.Module, lis
     for same in zip(*(group.prefixes() for group in groups), strict=True):
         first = same[0]
         module = model.get_submodule(first.layer.full(attention_of(first.layer, first.name).module))
-        # One factor per row, to be broadcast over states with four dimensions.
+        # One factor per row, in a shape that broadcasts over states with four dimensions.
         scales = [p.scale.unsqueeze(-1) for p in same if isinstance(p.scale, Tensor)]
         scale = torch.cat(scales) if scales else first.scale
         keys, values = torch.cat([p.keys for p in same]), torch.cat([p.values for p in same])

@@ -1,8 +1,8 @@
 """Decides which banks can share one pass through the backbone, each acting on its own rows of the batch.
 
-Banks that change weights for all rows (full copies, sparse differences) cannot, nor can banks that act on a module whose
-inputs are not rows of the batch (relative positions). Banks that change the number of tokens (prompts) or keys (prefixes)
-can only share a pass with banks that change it in the same way.
+Banks that change weights for all rows (full copies, sparse differences) cannot share a pass, nor can banks that act on a
+module whose inputs are not rows of the batch (relative positions). Banks that change the number of tokens (prompts) or
+keys (prefixes) can only share a pass with banks that change it in the same way.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class BatchKey(NamedTuple):
 
 
 _scales: dict[type[nn.Module], bool] = {}
-"""For norms already inspected: whether they end by multiplying by the weight and adding the bias."""
+"""For each class of norm inspected so far, whether its last step is to multiply by the weight and add the bias."""
 
 
 def batch_key(spec: BankSpec, num_layers: int) -> BatchKey:
-    """Return the key that other banks must have to share a pass with this one; see `why_alone`."""
+    """Return a bank's key: banks can share a pass only if their keys are equal; see also `why_alone`."""
     prefixes = [arithmetic(m) for m in spec.modifications if m.config.in_heads]
     layers = select_layers(spec.layers, num_layers) if prefixes else ()
     return BatchKey(spec.num_prompt_vectors, (*prefixes, layers))

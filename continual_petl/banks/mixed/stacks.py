@@ -1,6 +1,6 @@
 """Stacks the parameters of several banks of one kind, and caches the most recently used stacks.
 
-Successive batches and calls often use the same banks, so recent stacks are kept.
+Caching pays off because successive batches and calls often use the same banks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 MAX_BYTES = 256 * 2**20
 """Maximum number of bytes kept between passes; one pass may need more."""
 _STEP = 8
-"""Capacity is a multiple of this, so that a stack can be refilled with a few more or fewer banks."""
+"""The capacity of a stack is a multiple of this, so that it can be refilled with a few more or fewer banks."""
 _ARITHMETIC = (
     *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
     *("output_norm", "normalised_input", "implementation"),
@@ -45,12 +45,12 @@ def _version(tensors: Mapping[str, Tensor]) -> tuple[int, torch.device]:
         return 0, torch.device("cpu")
     try:
         return sum(t._version for t in tensors.values()), next(iter(tensors.values())).device
-    except RuntimeError:  # inference tensors have no version counter: a new state every time
+    except RuntimeError:  # inference tensors have no version counter: assume a change every time
         return next(_serials), torch.device("cpu")
 
 
 def _replaced(entry: BankState) -> bool:
-    """Return whether parameters of a bank were replaced by other objects, which version counters do not show."""
+    """Return whether other objects have replaced parameters of a bank, which version counters do not show."""
     return any(parameters.get(name) is not tensor for parameters, name, tensor in entry.owners)
 
 
@@ -82,7 +82,7 @@ class Stacks:
 
     @contextmanager
     def stack(self, banks: Sequence[Bank]) -> Iterator[Stack]:
-        """Return the stack of banks of one kind, in order, with the current values of their parameters.
+        """Yield the stack of banks of one kind, in order, with the current values of their parameters.
 
         Its contents may be overwritten after the block.
         """

@@ -17,7 +17,7 @@ def relative_change(score: float | None, full: float | None) -> float | None:
     """Return ``score / full - 1``: -0.1 means that a tenth is lost, 0 that nothing changes.
 
     The change is undefined (None) if one of the scores is undefined (a correlation of constant predictions), or if ``full``
-    is zero or negative: one cannot divide by zero, and relative to a negative score a better one would look like a loss.
+    is zero or negative: one cannot divide by zero, and compared with a negative score, a better score would look like a loss.
 
     Example:
         >>> relative_change(0.75, 1.0), relative_change(0.5, 0.0)
@@ -41,7 +41,7 @@ class AblatedSpan(FrozenModel):
     relative: float | None
     """Change relative to the full bank, see `relative_change`; None if undefined."""
     scores: dict[str, float]
-    """All defined scores of the task's kind, by name."""
+    """All scores of the task's kind by name, without undefined ones."""
 
 
 class Ablated(FrozenModel):

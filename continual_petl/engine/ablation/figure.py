@@ -1,6 +1,6 @@
 """Heat map of a bank's scores without its modifications in each span of layers (Houlsby et al. 2019, figure 6).
 
-Rows stand for the first removed layer, columns for the last. Below the diagonal there are no spans, so nothing is drawn (the
+The row is the first removed layer, the column the last one. Below the diagonal there are no spans, so nothing is drawn (the
 paper draws zeros). On the diagonal, which is framed, a single layer is removed; in the top right corner, all layers are.
 """
 

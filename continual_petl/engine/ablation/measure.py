@@ -1,4 +1,4 @@
-"""Ablation of a learned bank: evaluate a split without its modifications in spans of layers; nothing is trained.
+"""Ablation of a learned bank: evaluate a split without the bank's modifications in spans of layers; nothing is trained.
 
 Houlsby et al. 2019, section 3.6: "we remove some trained adapters and re-evaluate the model (without re-training) on the
 validation set", for every continuous span of layers; a backbone of L layers has L (L + 1) / 2 of them.
@@ -133,7 +133,7 @@ def _span(given: Span | str, num_layers: int) -> Span:
 
 
 def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBank]:
-    """Return a task's certificate and its bank, after checking that there is something to remove."""
+    """Return a task's certificate and its bank, after checking that the bank has modifications to remove."""
     manifest = session.store.manifest(task)
     if split not in manifest.scores:
         raise InputError(f"task {task!r}: it has no {split} split; its certificate covers {', '.join(manifest.scores)}")

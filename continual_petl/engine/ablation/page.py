@@ -23,7 +23,7 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
     Args:
         path: the file; it is replaced in one step.
         ablations: the ablations, each shown as one figure.
-        run: the run folder, which is named on the page.
+        run: the run folder; the page shows its name.
 
     Raises:
         StoreError: if it cannot be written; the old file is then unchanged.

@@ -13,7 +13,7 @@ WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""
 MAX_LISTED = 20
 _STRONG, _SLIGHT = -0.1, -0.01
-"""Relative changes up to the first value are shown in red, up to the second in yellow, all larger ones in green."""
+"""Relative changes at or below the first value are shown in red, at or below the second in yellow, others in green."""
 
 
 def headline(ablation: Ablation) -> str:
@@ -42,7 +42,7 @@ def remarks(ablation: Ablation) -> list[str]:
 
 
 def table(ablation: Ablation) -> Table:
-    """Return the heat map, or, for many layers or selected spans, a line for each of the largest changes."""
+    """Return the heat map or, if there are many layers or only selected spans, a list of the largest changes."""
     count = ablation.layers
     complete = len(ablation.cells) == count * (count + 1) // 2
     return _heat_map(ablation) if complete and count <= WIDEST else _listing(ablation)
@@ -54,7 +54,7 @@ def left_off(ablation: Ablation) -> list[str]:
     if total <= MAX_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
         return []
     return [
-        f"These are the {MAX_LISTED} spans with the lowest scores, of {total:,}; --output and --html have all of them."
+        f"These are the {MAX_LISTED} spans with the lowest scores, of {total:,}; --output and --html include all of them."
     ]
 
 
@@ -91,9 +91,9 @@ def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
     if cell.relative is None:
         return Text("n/a")
     colour = "red" if cell.relative <= _STRONG else "yellow" if cell.relative <= _SLIGHT else "green"
-    # Exactly zero is not the same claim as zero to one decimal place.
+    # A change of exactly zero is shown as 0, a change that rounds to zero as +0.0 or -0.0.
     percent = 100 * cell.relative
-    # No wider than other cells even if the whole score is lost: twelve columns have to fit into a terminal.
+    # -100 without decimals is no wider than other cells: twelve columns have to fit into a terminal.
     return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
 
 

@@ -27,7 +27,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """One split as the backbone will see it."""
+    """Numbers of rows and tokens of one split, as the backbone gets it."""
 
     num_rows: int
     mean_tokens: float
@@ -51,7 +51,7 @@ class TaskFacts:
     modifications: int
     """Number of parameters of the bank's modifications."""
     own: int
-    """Number of the backbone's parameters that the bank has its own copies of."""
+    """Number of backbone parameters of which the bank has its own copies."""
     head: int
     share: float
     """Parameters of the modifications, the copies and the head together, as a share of the backbone's parameters."""
@@ -69,7 +69,7 @@ class TaskFacts:
 
 
 def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
-    """Resolve what a run would do; raise `InputError` and `StoreError` as the run would.
+    """Describe what a run would do, and raise the `InputError` or `StoreError` that the run would raise.
 
     Args:
         session: the stream and its run folder, to which nothing is written.

@@ -1,4 +1,4 @@
-"""Check ``fuse``: the tasks whose banks a fused bank reads must be learned before it, and must stay as they are."""
+"""Check ``fuse``: the tasks whose banks a fused bank reads must be learned before its own task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report missing files and a missing backbone without loading a model, if loading it could not reveal further mistakes.
+"""Report missing files or a missing backbone without loading a model, unless loading it could reveal further mistakes.
 
 All mistakes are reported together, and some only show up once the model is loaded: a bank larger than a layer, a kind that
 the model cannot learn. Loading takes seconds, which is too long for a message about a missing file. So nothing is loaded if
@@ -54,7 +54,7 @@ def refuse_missing_backbone(spec: StreamSpec, new: Sequence[TaskSpec], learned_o
         learned_on: the name of the run's backbone; None before its first task.
     """
     if evaluated_by_label(spec.protocol):
-        return  # labels must be compared across tasks, which only the check of a whole session does
+        return  # labels must be compared across tasks, which only `preflight` does
     try:
         check_available(spec.backbone.name, spec.backbone.revision)
     except MissingBackboneError as error:

@@ -1,4 +1,4 @@
-"""Collect all mistakes of a stream file at once: in the file itself, and in the data and backbone it refers to.
+"""Collect all mistakes in a stream file at once: in the file itself, and in the data and the backbone it refers to.
 
 Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. For the same
 reason, torch is imported only where a model's configuration omits its maximum length, and `datasets` only where nothing
@@ -121,11 +121,11 @@ def _check_named(backbone: BackboneSpec, problems: Problems, missing: MissingBac
 
 
 def check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -> None:
-    """Check that the backbone that was probably meant allows the maximum length, to report both mistakes at once."""
+    """Check the maximum length with the backbone that the user probably meant, to report both mistakes at once."""
     if meant is None or backbone.max_length is None:
         return
     try:
         check_max_length(meant, None, backbone.max_length)
     except InputError as error:
-        if error.key:  # the length is wrong; failing to read another backbone is not a mistake in the stream
+        if error.key:  # without a key, the other backbone could not be read, which is not a mistake in the stream
             problems.found.append((("backbone", *error.key), str(error)))

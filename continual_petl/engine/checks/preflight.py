@@ -1,6 +1,6 @@
 """Preflight checks before anything is learned: run folder, trainer, backbone, data and banks of all tasks.
 
-A run takes hours, so a missing file of the third task should not come to light only after the first two were learned. All
+A run takes hours, so a missing file of the third task should be reported before the first two are learned. All
 problems are reported at once, and a stream that fails these checks leaves the run folder unchanged.
 """
 
@@ -55,13 +55,13 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
 
     Args:
         session: the stream and its run folder.
-        tasks: the tasks to check; if there are many, only the data of the first ones is read, and the data of tasks whose
-            labels the stream's protocol compares.
+        tasks: the tasks to check. If there are many, only the first ones have their data read, and tasks whose labels have
+            to be compared with those of other tasks.
         refused: problems with loading the backbone, if that has been tried before; other problems are added to them.
     """
     problems, spec = refused or Problems(), session.spec
     loads = refused is None and check_loads(session, tasks, problems)
-    # If the backbone cannot learn a task's kind, its data is not read: the columns would mean something else, or nothing.
+    # If the backbone cannot learn a task's kind, the data is not read, since another kind would need other columns.
     fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
     planned = set()
     for number, task in enumerate(fitting if loads else ()):
@@ -124,7 +124,7 @@ def _check_same_stream(session: Session) -> None:
     tasks = store.tasks
     if not tasks:
         return
-    # A file that has been edited is not trusted.
+    # A stream.yaml that has been edited is not trusted.
     known = load_stream(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
     if (known.name, known.seed) != (spec.name, spec.seed):
         raise InputError(
@@ -193,7 +193,7 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
             f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model has {num_known}; the two "
             "do not belong together. Put the tokenizer.json that belongs to the model next to its config.json."
         )
-    # Labels are not known yet; their number only determines the head's width.
+    # The labels are not known yet, but their number only determines the width of the head.
     plan = session.plan(task, None)
     with about("training", "optimizer"):
         check_8bit(plan.training)

@@ -1,7 +1,7 @@
-"""Check new tasks against the protocol of their stream: their kinds, and how their labels relate to those of other tasks.
+"""Check new tasks against the protocol of their stream: their kinds, and their labels compared with those of other tasks.
 
-Labels listed in the stream file were checked when it was read. Here the labels come from the data, from label files and, for
-learned tasks, from their manifests.
+Labels listed in the stream file were checked when it was read. Here, labels are also read from the data, from label files
+and, for learned tasks, from their manifests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def needs_labels(spec: StreamSpec, task: TaskSpec) -> bool:
 
 
 def protocol_problems(session: Session, found: Found, new: Collection[str]) -> list[tuple[Key, str]]:
-    """Return everything that violates the protocol, each with its key in the stream.
+    """Return a message for each violation of the protocol, with the key in the stream that it concerns.
 
     Args:
         session: the stream and its run folder.

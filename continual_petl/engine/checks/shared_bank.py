@@ -1,4 +1,4 @@
-"""Check streams with ``scope: shared``: each task continues to train the same bank, so its structure must not change."""
+"""Check streams with ``scope: shared``: all tasks train the same bank in turn, so its structure must not change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _check_continues(plan: TaskPlan, before: TaskPlan) -> None:
             f"task {plan.name!r}: its shared bank differs from that of {before.name!r}, which it would continue from. A bank "
             "shared by all tasks has one specification: write it once, under the stream's `bank`."
         )
-    # A full copy includes the pooler if and only if the task's outputs go through it.
+    # A full copy includes the pooler if and only if the task uses the pooler.
     full = any(modification.modifies == "weights" for modification in plan.bank.modifications)
     if full and (reads_of(before) == "pooler") != (reads_of(plan) == "pooler"):
         ways = {True: "uses the pooler", False: "does not use the pooler"}

@@ -1,10 +1,10 @@
-"""Fit one task in several processes on this machine with Lightning's DDP; the run does everything else.
+"""Fit one task in several processes on this machine with Lightning's DDP; the main process does everything else.
 
 Lightning's launchers do not suit a run: ``ddp`` executes the whole command again in each process, lock and commits included,
 and ``ddp_spawn`` has to pickle the backbone with its hooks. So the run starts the processes, as Lightning documents for
 externally launched processes (`LightningEnvironment`: ``LOCAL_RANK`` and similar variables). Each process holds the whole
 bank and is reused for all tasks. These processes only run the fit: the first one writes the checkpoint and the best bank into
-the progress folder. Prediction, scoring and committing stay in the run's own process.
+the progress folder. Prediction, scoring and committing stay in the main process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from continual_petl.learner import TaskPlan
 _RETRIES = 2
 _POLL = 0.2
 _GRACE = 5.0
-"""Seconds to wait for a killed process to be detected after another one failed because of it."""
+"""Seconds to wait for a killed process to be detected after another process has failed because of it."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class LocalRanks:
             slot.close()
 
     def _fit(self, task: str, request: StopRequest) -> list[Report]:
-        """Return the reports of all processes; as soon as one fails, end the others, which would wait for it."""
+        """Return the reports of all processes; as soon as one process fails, end the others, which would wait for it."""
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         reported = False
@@ -107,7 +107,7 @@ class LocalRanks:
                 ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)
                 done += [futures[future].result(future) for future in ended]
                 if left and any(report.state == "failed" for report in done):
-                    # A process that waits for a killed one fails, and may report that before the death is noticed here.
+                    # A process that waits for a killed one fails, and its report may arrive before the death is noticed here.
                     for future in wait(left, timeout=_GRACE, return_when=FIRST_COMPLETED).done:
                         futures[future].result(future)
                     self.close(at_once=True)

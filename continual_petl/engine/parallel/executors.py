@@ -1,4 +1,4 @@
-"""Choose the processes that learn: this process, workers that each take a task, or several processes that share one task."""
+"""Choose the processes that train: this process, workers that each take a task, or several processes that share one task."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class WorkerDied(RuntimeError):
 
 
 class Slot:
-    """A place for one worker process, which is started when needed, and restarted if it was killed.
+    """A slot for one worker process, which is started when needed, and restarted if it was killed.
 
     Args:
         brief: describes the run to the process.
@@ -82,7 +82,7 @@ class Slot:
             initargs=(self._environment,),
         )
         try:
-            # The process id is known before torch is imported, so that a process that is still starting can be ended too.
+            # The process id is asked for before torch is imported, so that a process that is still starting can be ended too.
             pool.submit(os.getpid).add_done_callback(self._record_pid)
             self._opened = pool.submit(self._opening, self._brief)
         except (OSError, BrokenProcessPool) as error:
@@ -173,10 +173,10 @@ class Processes:
         slot = self._free.get()
         try:
             if self.stopping:
-                raise WorkerDied  # no new process is started for it
+                raise WorkerDied  # no new process is started for this task
             future = slot.submit(self._act, task)
             if self.stopping:
-                slot.signal(signal.SIGTERM)  # it was starting when the other processes were stopped
+                slot.signal(signal.SIGTERM)  # this process was still starting when the others were stopped
             return slot.result(future)
         finally:
             self._free.put(slot)
@@ -212,8 +212,8 @@ def fit_here(task: str) -> Report:
 
 
 def is_being_started() -> bool:
-    """Return whether this process is being started by another one, whose script it is importing."""
-    # Python uses the same test to refuse to start processes during such an import.
+    """Return whether this process is still being started by another one, and is importing that process's script."""
+    # Python itself uses this attribute to refuse to start processes during such an import.
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
@@ -243,7 +243,7 @@ def _open(brief: Brief) -> str:
 
 
 def _end_with_the_parent() -> None:
-    """End this process when the run is killed: it must not write alongside the next run's workers."""
+    """End this process when the main process is killed: it must not write alongside the workers of the next run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

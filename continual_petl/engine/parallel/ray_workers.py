@@ -1,7 +1,7 @@
 """Workers on a Ray cluster: each task is a Ray remote task, which Ray retries if its process or machine is lost.
 
-Ray is an extra (``continual-petl[ray]``) and imported only when requested. The cluster is found in Ray's usual way: the one
-this process is connected to, the one that ``RAY_ADDRESS`` names, or else a local one for the duration of the run.
+Ray is an extra (``continual-petl[ray]``) and imported only when requested. As usual with Ray, the cluster is
+the one that this process is connected to, the one named by ``RAY_ADDRESS``, or else a local one for the duration of the run.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class RayWorkers:
 
     Args:
         brief: describes the run to the workers.
-        jobs: number of tasks at once; None: as many as the cluster has CPUs for, each with as many threads as this process.
+        jobs: number of tasks at once; None: as many as the cluster's CPUs allow, with as many threads each as this process.
         max_jobs: number of tasks to learn, which is an upper limit for ``jobs``.
         act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """
 
-    retries = 0  # Ray handles retries
+    retries = 0  # Ray itself retries
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class RayWorkers:
             return Report(task=task, state="stopped")
         reference = self._running[task] = self._learn.remote(self._brief, self._run, task)
         if self.stopping:
-            self._ray.cancel(reference)  # it was starting when the other tasks were stopped
+            self._ray.cancel(reference)  # this task was still starting when the others were stopped
         try:
             report: Report = self._ray.get(reference)
         except self._ray.exceptions.TaskCancelledError:

@@ -1,4 +1,4 @@
-"""Learn many tasks at once: workers learn ahead, and one process commits in the order of the stream.
+"""Learn many tasks at once: workers train tasks in parallel, and one process commits them in the order of the stream.
 
 A bank depends only on its task, not on when it was learned or on which tasks were learned at the same time: the resulting
 store is the same as after a run in one process, bit for bit. A task that needs earlier ones (``start_from``, ``fuse``,
@@ -74,7 +74,7 @@ def learn_in_parallel(
     with ThreadPoolExecutor(workers.jobs) as threads:
         reports: dict[str, Future[Report]] = {}
         try:
-            # Workers only compare with the pinned backbone and never pin one themselves.
+            # Workers only compare their backbone with the pinned one, and never pin it themselves.
             session.store.write_backbone(session.backbone(tasks[0]))
             needs = needed(session, tasks)
             for number, task in enumerate(tasks):
@@ -97,9 +97,9 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from other tasks' banks, or reads them, waits for the ones that come earlier in the stream; with
-    ``start_from: auto``, for all earlier tasks. A task with a shared bank waits for the previous task that shares it: such
-    tasks are learned one after the other, in parallel with all others.
+    A task whose bank starts from other banks, or reads them, waits for their tasks if they come earlier in the stream; with
+    ``start_from: auto``, it waits for all earlier tasks. A task with a shared bank waits for the previous task that shares
+    it: such tasks are learned one after the other, in parallel with all others.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
@@ -117,7 +117,7 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
 
 
 def persisted(workers: Workers, task: str) -> Report:
-    """Let a worker learn a task; if the worker dies, resume from the last checkpoint, a limited number of times."""
+    """Let a worker learn a task; if the worker dies, resume from the last checkpoint, up to ``workers.retries`` times."""
     began = True
     for attempt in range(1 + workers.retries):
         try:

@@ -1,8 +1,7 @@
-"""Staging between a worker and the run: a learned bank waits in a small separate store until it can be committed.
+"""Staging between a worker and the main process: a learned bank waits in a separate store until it can be committed.
 
 That store is in the task's progress folder. It is read as strictly as any other store, and removed when the task is finished.
-The run commits the bank again through the usual code: with its place in the chain, and with the probe's outputs as computed
-by this process.
+The main process then commits the bank as usual: it gives it a place in the chain, and computes the probe's outputs itself.
 """
 
 from __future__ import annotations

@@ -49,16 +49,16 @@ _ERRORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where and how a worker computes, for a run or a sweep."""
+    """The folder, stream and arithmetic settings of a worker, for a run or a sweep."""
 
     folder: str
     spec: StreamSpec
     num_threads: int
-    """Number of threads of the run; the last bits of a matrix product depend on it."""
+    """Number of threads in the main process; the last bits of a matrix product depend on it."""
     arithmetic: tuple[str, bool, bool]
     """Torch settings that change the arithmetic; see `arithmetic`."""
     fastest: Fastest
-    """The attention and precision that ``auto`` selects for the run; on the worker's machine it might select others."""
+    """The attention and precision that ``auto`` selected in the main process; the worker's machine might select others."""
     working_directory: str
     """Base folder for paths in the stream."""
 
@@ -106,7 +106,7 @@ class Report:
     """Digest of the bank, if several processes shared the fit."""
 
     def raise_error(self) -> None:
-        """Raise the worker's error if the worker failed."""
+        """Raise the worker's error again if the worker failed."""
         if self.state != "failed":
             return
         if self.error == Interrupted.__name__:
@@ -186,7 +186,7 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
     Args:
         task: the task's name in the report.
         what: description of what is learned, for the message about an unexpected error.
-        act: the function that learns it.
+        act: the function that learns the task.
     """
     try:
         return act()
@@ -204,8 +204,8 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
 def _listening(signals: tuple[int, ...]) -> Iterator[StopRequest]:
     """Treat these signals as a request to save and end. Further signals are ignored.
 
-    A signal sent to a whole process group arrives twice, from its sender and from the run. To end a worker at once,
-    signal the run twice.
+    A signal sent to a whole process group arrives twice: from its sender and from the main process. To end a worker at once,
+    send two signals to the main process.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

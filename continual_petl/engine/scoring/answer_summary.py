@@ -46,9 +46,8 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
             )
         )
     if plan.options_from == "row":
-        return Samples(
-            texts=()
-        )  # an option's position in its row has no meaning across rows, and the options are text from the data
+        # The position of an option in its row means nothing across rows, and the options themselves are text from the data.
+        return Samples(texts=())
     num_labels = len(plan.labels or ())
     if plan.kind == "token-classification":
         labels = labels_of_words(rows)

@@ -1,4 +1,4 @@
-"""Score one bank on one split: every row is predicted once, and both scores and digest come from these predictions.
+"""Score one bank on one split: every row is predicted once, and scores and digest are computed from the predictions.
 
 Shape suffixes: N rows, W words of the longest row, C outputs.
 """
@@ -32,7 +32,7 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 def predicting(
     models: ModelCache, task: str, *, as_committed: bool = False
 ) -> Iterator[tuple[ContinualLearner, Backbone]]:
-    """Inside the ``with`` block, a learned task's bank is active and predicts as its certificate says.
+    """Make a learned task's bank active inside the ``with`` block, with the attention that its certificate names.
 
     Args:
         models: the run's backbone and banks.
@@ -54,7 +54,7 @@ def outputs_of(
 
     Returns:
         Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids; if each
-        row has its own options, their scores, then -inf up to the largest number of options in any batch.
+        row has its own options, their scores, padded with -inf to the largest number of options in any row.
     """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
@@ -77,7 +77,7 @@ def outputs_of(
 
 @torch.inference_mode()
 def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[Outputs, Tensor]]:
-    """Do what Lightning's ``predict`` does on the CPU, without a Trainer, which takes longer to create than to run."""
+    """Predict as Lightning's ``predict`` does on the CPU, but without a Trainer, which takes longer to create than to run."""
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()
     try:

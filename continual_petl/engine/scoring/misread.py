@@ -28,7 +28,7 @@ from continual_petl.streams.sources.conversations import is_message
 
 
 def misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
-    """Return the first rows that a task's bank gets wrong, or why they are unknown.
+    """Return the first rows that a task's bank gets wrong, or the reason why none can be returned.
 
     Args:
         session: the run.
@@ -79,7 +79,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
 
 
 def _errors(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Return each row's error, ``(N,)``: 0 or 1; for regression the absolute error, infinite if it is not finite."""
+    """Return each row's error, ``(N,)``: 0 or 1; for regression, the absolute error, or inf if it is not finite."""
     if predicted.is_floating_point():
         return (predicted - labels).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     wrong = predicted != labels.to(predicted.dtype)
@@ -103,7 +103,7 @@ def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
 def _wrong_tags(
     checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], limit: int
 ) -> tuple[dict[int, MisreadRow], int]:
-    """Return the first rows with a wrong tag, and the total number of such rows; truncated words have no tag."""
+    """Return the first rows with a wrong tag, and the total number of rows with one; truncated words have no tag."""
     places: dict[int, MisreadRow] = {}
     count = 0
     for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), found, strict=True)):

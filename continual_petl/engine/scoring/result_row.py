@@ -19,7 +19,7 @@ from continual_petl.store.folder.results_file import Cell, RowLine, Status
 from continual_petl.store.verify.certificate import check_task, rotating
 
 MEASURE_ALL_UP_TO = 20
-"""If there are fewer earlier tasks than this, ``evaluate: auto`` measures all of them; otherwise it uses certified scores."""
+"""With fewer earlier tasks than this, ``evaluate: auto`` measures all of them; otherwise it takes certified scores."""
 _MEASURED: Status = "measured"
 _CERTIFIED: Status = "certified"
 _NOT_MEASURED: Status = "not measured"
@@ -89,7 +89,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
-    # In a long run, the router is not recomputed for the rows of a single task.
+    # In a long run, a row often measures only the new task, for which the router is not recomputed.
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
     notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
@@ -163,7 +163,7 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
     measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}
     rest = [task for task in own if task not in measured]
     complete = after == session.spec.tasks[-1].name and len(rest) <= affordable(session)
-    # The same tasks as `NoForgetting` samples for this row, which then need not be checked again.
+    # These are the tasks that `NoForgetting` samples for this row, so it need not check them again.
     return shared | measured, set(rest) if complete else rotating(rest, len(earlier), _CHECKED)
 
 

@@ -1,7 +1,7 @@
-"""One row of R-routed: how well the rows of learned tasks are predicted without a task name, after a new task is learned.
+"""One row of the matrix R-routed: how well rows of learned tasks are predicted without their task's name.
 
-Predictions with a named task never change. Predictions without one can, if a new task resembles an earlier one, so they are
-measured again after each task. The states of the frozen backbone are the same every time and are kept in memory.
+Predictions with a named task never change. Predictions without a name can change if a new task resembles an earlier one, so
+they are measured again after each task. The states of the frozen backbone are the same every time and are kept in memory.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Learn one task, from a fresh bank to its commit; an interrupted task can be resumed."""
+"""Learn one task, from creating its bank to committing it; an interrupted task can be resumed."""

@@ -59,11 +59,12 @@ class BankCheckpoint(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
         if state_dict["has_best"] and not (self._folder / BEST).exists():
-            missing(self._folder / BEST)  # otherwise the next bank, however bad, would count as the best one
+            missing(self._folder / BEST)  # otherwise the next bank would count as the best, even with a lower score
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning does not save that a callback (EarlyStopping, say) has ended the fit, and would train one more epoch.
+        # Lightning does not record in a checkpoint that a callback such as EarlyStopping has ended the fit, and would train
+        # another epoch.
         trainer.should_stop = trainer.should_stop or self._ended
 
     @override
@@ -90,12 +91,12 @@ class BankCheckpoint(Checkpoint):
             return
         assert isinstance(pl_module, ContinualLearner)
         score = float(trainer.callback_metrics[f"val/{self._metric}"])
-        # An undefined score (one class predicted, say) is worse than any other, but the first bank is kept.
+        # An undefined score, as of constant predictions, is worse than any other, but the first bank is kept in any case.
         score = -math.inf if math.isnan(score) else score
         if score > self.best_score or not (self._folder / BEST).exists():
             self.best_score = score
             if not trainer.is_global_zero:
-                return  # score and bank are the same in all processes
+                return  # the first process writes the bank, which is the same in all of them
             tensors = {name: t.cpu().contiguous().clone() for name, t in pl_module.active_bank.tensors().items()}
             make_folder(self._folder)
             write_bank(self._folder / BEST, tensors)
@@ -124,7 +125,7 @@ class BankCheckpoint(Checkpoint):
         write_position(self._folder, position)
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
-        """Return whether a stop was requested in any process that shares the fit: they end at the same step."""
+        """Return whether a stop was requested in any process that shares the fit, so that all end at the same step."""
         return trainer.strategy.reduce_boolean_decision(self.stop_signal is not None, all=False)
 
     def _stop_if(self, asked: bool, module: L.LightningModule) -> None:

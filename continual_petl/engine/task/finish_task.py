@@ -35,8 +35,8 @@ def finish_task(
         callbacks: the callbacks.
         seconds: the time spent so far, by phase.
         request: the stop request.
-        row: its row, if results.jsonl already has it because an earlier run ended before the task was finished. The row is
-            measured again, since a callback may have rejected it, and written again only if it differs.
+        row: the task's row, if results.jsonl already has it because an earlier run ended before the task was finished. It is
+            measured again, since a callback may have rejected it, but written again only if it differs.
 
     Raises:
         Interrupted: if a stop was requested; the next run completes the row first.

@@ -171,7 +171,7 @@ def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answe
 
 
 def certifying_probe(run: TaskRun) -> dict[str, Tensor]:
-    """Return the inputs that the task is certified on."""
+    """Return the inputs of the probe in the task's certificate."""
     tokenizer = run.session.models.tokenizer
     if run.session.spec.resolved_probe(run.task) == "validation":
         return probe_of_rows(run.plan, run.data.validation, tokenizer)
@@ -187,7 +187,7 @@ def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
 
 
 class _Patience(EarlyStopping):
-    """A separate class, so that its state has a different key from that of a user's EarlyStopping on the same score."""
+    """A separate class, so that its state in a checkpoint has another key than a user's EarlyStopping on the same score."""
 
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:
@@ -204,7 +204,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
         callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         callbacks.append(ValidationAttention(run))
         if training.patience is not None:
-            # An undefined score (one class predicted, say) counts as no improvement; a diverged loss is detected elsewhere.
+            # An undefined score (of constant predictions) counts as no improvement; a diverged loss is detected elsewhere.
             stop = _Patience(f"val/{plan.metric}", patience=training.patience, mode="max", check_finite=False)
             callbacks.append(stop)
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
@@ -218,7 +218,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
 
 
 def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None:
-    """Load the bank that the fit selects, in its stored form.
+    """Load the selected bank (the best or the last one) in its stored form.
 
     Args:
         run: the task, after its fit.
@@ -241,7 +241,7 @@ def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None
 
 
 def check_finite(plan: TaskPlan, bank: Bank) -> None:
-    """Reject a diverged bank: it would predict the first label for every row, and get a score for that."""
+    """Reject a diverged bank, which would otherwise predict the first label for every row and be scored as usual."""
     tensors = bank.tensors()
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:

@@ -31,7 +31,7 @@ class _Begun(FrozenModel):
     settings: Digest
     """Digest of the task's settings in the stream: with other settings, it is replaced again."""
     after: Index
-    """Newest position in the chain when the command began; a bank at a later position was committed by the command."""
+    """Position of the newest entry of the chain when the command began; later entries were committed by the command."""
 
 
 class _File(FrozenModel):

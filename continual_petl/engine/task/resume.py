@@ -34,7 +34,7 @@ _NOT_DECIDING = {"checkpoint_every", "num_workers", "gradient_checkpointing", "p
 
 
 def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
-    """Empty a task's progress folder unless its settings, data, tokens and backbone are the ones it was started with.
+    """Empty a task's progress folder if anything that determines its bank (settings, data, tokens, backbone) has changed.
 
     Returns:
         At most one notice: where the task resumes, or, if progress was discarded, what has changed.
@@ -90,7 +90,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "the backbone": backbone.digest,
         "precision": backbone.precision,
         "attention": run.training_attention,
-        # It determines the validation scores, and so the best bank.
+        # This attention determines the validation scores, and so the best bank.
         **(
             {}
             if backbone.attention == run.training_attention
@@ -101,7 +101,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
 
 
 def _starts_from(session: Session, plan: TaskPlan) -> dict[str, Any]:
-    """Return the banks that this one starts from; with ``auto``, all earlier banks, since it may start from any of them."""
+    """Return the banks that this bank starts from; with ``auto``, all earlier banks, since it may start from any of them."""
     if plan.bank.start_from == AUTO:
         return {"the earlier banks": [link.seal for link in session.store.links() if link.task != plan.name]}
     parents = [parent.model_dump(mode="json") for parent in parents_of(session, plan)]
@@ -121,7 +121,7 @@ def _check(folder: Path) -> None:
 
 
 def _resumes(task: str, folder: Path) -> tuple[str, ...]:
-    """Return a notice of where a task resumes. A damaged position file is reported but harmless: training ignores it."""
+    """Return a notice that says where a task resumes. A damaged position file is only reported: training ignores it."""
     if not (folder / LAST).exists():
         return ()
     try:
@@ -137,7 +137,7 @@ def _resumes(task: str, folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Report a damaged file if Lightning fails to restore a checkpoint; the checks before that do not cover all of it.
+    """Report a damaged file if Lightning fails to restore a checkpoint, since earlier checks do not cover all of its content.
 
     Args:
         path: the checkpoint that a fit inside the block resumes from; it may be missing.

@@ -32,12 +32,12 @@ from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 _LEAST_USES = 2
-"""Minimum number of times that training reads a row, on average, for the cache to pay: filling it costs about as much as one
-epoch of the layers below the bank."""
+"""The cache is only worthwhile if training reads each row at least this often on average, since filling it costs about as
+much as one epoch of the layers below the bank."""
 _PAYS_ON = ("cpu",)
 """Devices on which reading states is known to be faster than computing them. Measured on a CPU (AVX2, MiniLM in fp32,
-batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes about as fast as
-states are read from a disk, and which is faster depends on both; ``on`` enables the cache there."""
+batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes states
+about as fast as a disk reads them, so there the cache is only used if ``training.prefix_cache`` is ``on``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,9 +48,9 @@ class KeptSplit:
     lengths: NDArray[np.int64]
     """Number of positions that each row takes in a batch, ``(N,)``."""
     batches: list[Batch]
-    """Row indices of the batches in which states are computed; every row is in one batch."""
+    """Row indices of the batches in which states are computed; every row is in exactly one batch."""
     train: bool
-    """Whether these are training batches."""
+    """Whether the batches are training batches."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,7 +139,7 @@ def _is_worthwhile(run: TaskRun) -> bool:
 
 
 def _splits(run: TaskRun, num_places: int) -> dict[Split, KeptSplit]:
-    """Return the splits for which a fit uses cached states; generating text does not use any."""
+    """Return the splits for which a fit uses cached states; for generative kinds, only the training split."""
     data, plan, training = run.data, run.plan, run.plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
     found: dict[Split, KeptSplit] = {

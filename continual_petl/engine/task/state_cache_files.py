@@ -1,4 +1,4 @@
-"""The files of a task's state cache: computed in one pass over its rows, or reused from an earlier attempt.
+"""The files of a task's state cache, whose states are computed in one pass over the rows or reused from an earlier attempt.
 
 States are computed in fixed batches in a fixed order, before anything is learned: a row's states depend neither on the epoch
 nor on where a run was interrupted. As a result, a training step differs by rounding (about 1e-7) from one that computes the
@@ -49,7 +49,7 @@ def open_state_cache(run: TaskRun, cache: StateCache | None) -> Iterator[None]:
 
 
 def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
-    """Open the files of a task's states, and compute those that are not on disk yet.
+    """Open the files of a task's states, after computing the states that are not on disk yet.
 
     Raises:
         Interrupted: if a stop was requested in the meantime.

@@ -1,4 +1,4 @@
-"""Validation during a fit uses the attention that the bank will predict with, whatever it is trained with.
+"""Validation during a fit uses the attention that the bank will predict with, not the one that it is trained with.
 
 So the scores of all epochs, which select the best bank and are stored, are comparable with the certified ones. Switching
 twice an epoch costs about 0.1 ms.

@@ -1,7 +1,7 @@
 """A convex combination of earlier banks: one weight per bank, learned on the new task's training rows.
 
 Only the weights (a softmax of one number per bank) and the new head are trained. The gradient of a weight follows from the
-gradients of the combined tensors, ``dL/dw_k = sum <dL/dT, T_k>``, so that a step costs no more than a step of one bank. The
+gradients of the combined tensors, ``dL/dw_k = sum <dL/dT, T_k>``, so that a step costs no more than with a single bank. The
 combination is then the starting point of an ordinary bank. The factors of low-rank banks are averaged, not their products,
 as in LoraHub (Huang et al. 2023, https://arxiv.org/abs/2307.13269, section 3.2); here the weights sum to one.
 

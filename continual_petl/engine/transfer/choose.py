@@ -1,8 +1,8 @@
-"""Choose where a bank starts: among the most similar earlier banks, their average and a fresh one (``start_from: auto``).
+"""Choose a bank's starting point: one of the most similar earlier banks, their average, or a fresh bank (``auto``).
 
-Each is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh bank by
-more than `MARGIN` standard errors (`HEAD_START` if the fits are shorter than the task's own), so the fresh bank wins ties and
-differences that may be due to chance. What was learned in these fits is discarded: the bank is then trained
+Each candidate is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh
+bank by more than `MARGIN` standard errors (`HEAD_START` if the fits are shorter than the task's own), so the fresh bank wins
+ties, and whenever the difference may be due to chance. What was learned in these fits is discarded: the bank is then trained
 exactly as if the stream had named the starting point. The choice is saved before training begins, so a resumed task keeps it.
 
 With ``auto``, a bank depends on earlier tasks, so the order of the stream may change it.
@@ -41,15 +41,15 @@ from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
 
 FILE = "start.json"
 MAX_PARENTS = 3
-"""Number of earlier banks that are tried."""
+"""Maximum number of earlier banks that are tried."""
 _SHORTLIST = 10
 """Maximum number of nearest tasks whose banks are examined to find the ones to try."""
 MARGIN = 0.5
 """Number of standard errors (of the difference of two independent scores) by which a starting point has to beat a fresh
 bank, if it is tried with all steps of the task."""
 HEAD_START = 6.0
-"""The same after fewer steps, which show a head start rather than where a bank ends: in `experiments/transfer`, leads of
-almost five standard errors were lost by the end of training."""
+"""The same number for fits that are shorter than the task's own, since an early lead may not last: in
+`experiments/transfer`, leads of almost five standard errors were lost by the end of training."""
 _VERSION = {"format_version": 1}
 
 
@@ -114,7 +114,7 @@ def _chosen(run: TaskRun) -> Start:
 
     margin = MARGIN if is_whole(run) else HEAD_START
     bar = _bar(scored(StartCandidate()), run.plan.metric, num_rows, margin)
-    # An average costs two more fits, one of them for its weights, and seldom helps if its banks do not.
+    # An average costs two more fits, one of them to learn its weights, and rarely helps if its banks do not.
     num_better = sum(scored(StartCandidate(parents=(parent,))) > bar for parent in parents)
     if num_better > 1 and run.plan.bank.why_not_averaged() is None:
         with suppress(DivergedError):  # the other starting points remain
@@ -129,7 +129,7 @@ def best(tried: Sequence[StartCandidate], metric: str, num_rows: int, margin: fl
     Args:
         tried: the starting points, with their scores; None is worse than any score.
         metric: the metric of the scores.
-        num_rows: number of rows that they were scored on.
+        num_rows: number of rows that the starting points were scored on.
         margin: number of standard errors by which the score of the fresh bank has to be exceeded.
 
     Example:
@@ -147,11 +147,11 @@ def _number(candidate: StartCandidate) -> float:
 
 
 def _bar(fresh: float, metric: str, num_rows: int, margin: float) -> float:
-    """Return the score that another start has to exceed: that of the fresh bank, plus a number of standard errors.
+    """Return the score that another starting point has to exceed: the fresh bank's score plus ``margin`` standard errors.
 
-    The standard error is that of the difference of two independent scores, both about as large as the fresh bank's.
-    Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows; one row more on each
-    side gives a fresh bank that gets every row wrong a margin too.
+    This is the standard error of the difference of two independent scores, both about as large as the fresh bank's.
+    Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows. One right and one
+    wrong row are added to the count, so that the margin is not zero if the fresh bank gets every row wrong or right.
     """
     if metric in CORRELATIONS:
         return fresh + margin * math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, fresh)) ** 2)
@@ -169,7 +169,7 @@ def _average(run: TaskRun, parents: Sequence[Parent], num_steps: int) -> StartCa
 
 
 def _fitting(run: TaskRun) -> list[Parent]:
-    """Return the banks nearest to the task's rows, among those that its own bank could start as a copy of."""
+    """Return the banks of the most similar tasks, leaving out banks whose structure differs too much to be copied."""
     store = run.store
     found: list[Parent] = []
     try:
@@ -192,9 +192,9 @@ def _fitting(run: TaskRun) -> list[Parent]:
 
 
 def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
-    """Return the sums of a task's rows from the layers that earlier tasks stored.
+    """Return the routing statistics of a task's rows, computed from the same layers as those of earlier tasks.
 
-    The commit of the task stores these sums, unless its `routing` is off or differs from that of earlier tasks.
+    They are stored when the task is committed, unless its ``routing`` is off or differs from that of earlier tasks.
     """
     return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 

@@ -16,13 +16,13 @@ from continual_petl.errors import DivergedError
 from continual_petl.heads.kinds import GENERATIVE
 
 SHARE = 0.025
-"""Optimizer steps of a short fit as a share of the task's own steps."""
+"""Number of optimizer steps of a short fit, as a share of the task's own steps."""
 WHOLE_UP_TO = 3000
-"""A task that sees at most this many rows while it is learned, repeated ones included, is tried with all its steps: earlier
-banks matter most when there are few rows, and a shorter fit would say little about that."""
+"""If training rows times epochs are at most this, the short fits run for all of the task's steps: earlier banks matter most
+when there are few rows, and a shorter fit would not show this."""
 MIN_STEPS = 20
-"""Minimum number of optimizer steps of a short fit: in `experiments/transfer`, the scores after 5 steps said nothing about
-those at the end of training."""
+"""Minimum number of optimizer steps of a short fit: in `experiments/transfer`, scores after 5 steps did not predict the
+scores at the end of training."""
 MAX_SCORED = 500
 """Maximum number of validation rows that a short fit is scored on."""
 MAX_GENERATED = 50
@@ -52,7 +52,7 @@ def _num_steps(run: TaskRun) -> int:
 
 
 def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = ()) -> None:
-    """Train the active bank for a few steps, with the task's own settings and a schedule of this length.
+    """Train the active bank for a few steps, with the task's own settings and a learning rate schedule over these steps.
 
     Raises:
         DivergedError: if the loss is not finite.

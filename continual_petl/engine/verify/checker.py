@@ -79,7 +79,7 @@ class Checker:
 
     @property
     def any_backbone(self) -> Backbone | None:
-        """The backbone in any precision needed so far; None if it was not needed, or cannot be loaded."""
+        """A backbone loaded so far, in any precision; None if none was needed or could be loaded."""
         return next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
 
     def most_jobs(self) -> int:
@@ -91,7 +91,7 @@ class Checker:
         return max(1, min(num_cores(), _memory() // 2 // int(size + _OVERHEAD)))
 
     def divide(self, jobs: int) -> Order:
-        """Take a share of the threads; return the settings that another process needs."""
+        """Use only a share of the threads from now on, and return the settings that another process needs."""
         self.share = max(1, torch.get_num_threads() // jobs)
         return Order(
             folder=self._session.folder,
@@ -120,7 +120,7 @@ class Checker:
             return self._check(task, in_chain)
         with _threads(self.share):
             check = self._check(task, in_chain)
-        # The last bits of a product can depend on the number of threads, so only equal bits are conclusive.
+        # The last bits of a product can depend on the number of threads, so a difference is checked again with all threads.
         return check if check.ok and check.how.startswith(UNCHANGED) else self._check(task, in_chain)
 
     def _check(self, task: str, in_chain: bool) -> TaskCheck:

@@ -1,7 +1,7 @@
 """Verify files, digests and the chain of a whole run without running a bank: neither backbone nor torch is needed.
 
-This takes a fraction of the time of a full verification, and finds every change of a file. Only running the banks shows
-that they also compute the same on this machine.
+This takes a fraction of the time of a full verification and finds every change of a file, but only a full verification
+shows that the banks also give the same outputs on this machine.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Checks(Protocol):
     """Checks tasks one by one, and prepares other processes to do the same."""
 
     worth_s: float
-    """If this process alone would need longer than this many seconds, others are started, which takes a while."""
+    """Other processes are started only if the remaining checks would take this process alone longer than this, in seconds."""
     other_seed: bool
     """Whether a certificate has a different seed from the stream."""
 
@@ -76,7 +76,7 @@ def check_together(
         progress: called after every few tasks.
 
     Raises:
-        InputError: if ``jobs`` is less than 1, or if this process is itself being started and imports the main script.
+        InputError: if ``jobs`` is less than 1, or if this process is itself a worker that is still importing the main script.
     """
     _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}

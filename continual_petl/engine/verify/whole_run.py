@@ -99,7 +99,7 @@ class _State:
                 yield failed_check("(backbone)", problem)
 
     def _of_stream(self, check: TaskCheck) -> TaskCheck:
-        """Add to a failed check of stream.yaml how it differs from the certificates; return other checks unchanged."""
+        """Add to a failed check of stream.yaml how the file differs from the certificates; return other checks unchanged."""
         if check.task != "(stream.yaml)":
             return check
         spec, tasks = self._session.spec, [link.task for link in self.survey.links]

@@ -2,7 +2,7 @@
 
 Removing, reordering or editing a task breaks the chain, and so does removing a tombstone. The chain alone cannot show that
 its newest entries were all cut off: `continual_petl.store.folder.missing` detects that by comparing it with
-``results.jsonl``, as can anyone who has noted the newest entry's seal.
+``results.jsonl``. Anyone who has noted the newest entry's seal can detect it too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Link:
     tombstone: bool = False
     lost: bool = False
     """Whether this is a tombstone for an entry that was missing when it was dropped. Its predecessor may have been missing
-    too, so naming none does not break the chain."""
+    too, so the chain is not broken if the entry names none."""
     aside: bool = False
-    """Whether it was dropped from a fork: another entry has its position in the chain."""
+    """Whether it was dropped from a fork: another entry has the same position in the chain."""
 
 
 def link_of(manifest: Manifest) -> Link:
@@ -44,8 +44,8 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 
     Args:
         links: links of the learned tasks.
-        tombstones: the tombstones in effect. One for a missing entry replaces nothing if the bank has been restored; if two
-            name the same entry, only one replaces it.
+        tombstones: the tombstones in effect. The tombstone of a missing entry replaces nothing if the bank has been restored
+            since; if two tombstones name the same entry, only one of them replaces it.
     """
     aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
     own = [
@@ -67,7 +67,7 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 def counting(
     tombstones: Sequence[Tombstone], links: Iterable[Link], committed: Callable[[int], bool]
 ) -> list[Tombstone]:
-    """Return the tombstones in effect: all of them, except the newest if the bank that it makes way for was never written.
+    """Return the tombstones in effect: all except the newest one if it replaced a bank and the new bank was never written.
 
     If the process is killed after writing such a tombstone but before writing the new bank, the old bank stays and is
     still live.
@@ -75,7 +75,8 @@ def counting(
     Args:
         tombstones: all tombstones in the folder.
         links: links of the banks in the folder.
-        committed: whether the results name an entry after a position; if so, the new bank was committed and then lost.
+        committed: returns whether results.jsonl names the entry right after the given position, in which case the new bank
+            was committed and then lost.
     """
     stones = list(tombstones)
     if stones and stones[-1].why == "replaced":
@@ -98,12 +99,12 @@ def live(links: Iterable[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 
 
 def head(links: Iterable[Link]) -> Link | None:
-    """Return the newest entry, which the next one will name."""
+    """Return the newest entry, which the next one will name as its predecessor."""
     return max(links, key=lambda link: link.index, default=None)
 
 
 def broken(links: Iterable[Link]) -> Mapping[str, str]:
-    """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if none."""
+    """Return one problem for each task whose certificate or tombstone does not continue the chain, by task."""
     chain = MainLine(links)
     problems: dict[str, str] = {}
     for index, here in chain.by_index.items():
@@ -166,7 +167,7 @@ class MainLine:
         return self.by_index.get(index, ())
 
     def continues(self, link: Link) -> bool:
-        """Return whether the predecessor that an entry names is right before it."""
+        """Return whether the predecessor that an entry names is the entry right before it."""
         seals: set[str | None] = {each.seal for each in self.before(link.index)}
         if not seals and not any(self.has(index) for index in range(link.index)):
             seals = {None}
@@ -191,7 +192,7 @@ class MainLine:
         return max(ends, key=lambda end: (end.index, end.seal), default=None)
 
     def _root(self, link: Link) -> Link | None:
-        """Return the first entry after the fork or break that an entry follows; None if there is none."""
+        """Return the first entry after the fork or break that precedes an entry; None if there is no fork or break."""
         place: Link | None = link
         while place is not None:
             if len(self.by_index[place.index]) > 1 or self._is_misplaced(place):
@@ -201,7 +202,7 @@ class MainLine:
         return None
 
     def ends(self, link: Link, *, without: Link | None = None) -> list[Link]:
-        """Return the last of the entries that follow an entry, or the entry itself if none do, ignoring ``without``."""
+        """Return the last entries that follow an entry, or the entry itself if nothing follows; ``without`` is ignored."""
         found, left = [], [link]
         while left:
             place = left.pop()
@@ -215,7 +216,7 @@ class MainLine:
         return bool(self.before(link.index)) and not self.continues(link)
 
     def ways(self, here: Sequence[Link], drop: str) -> str:
-        """Return the end of a message: commands that drop these entries, preferably the misplaced ones."""
+        """Return the end of a message: commands that drop these entries, or only the misplaced ones if there are any."""
         astray = [link for link in here if self._is_misplaced(link)]
         ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
         ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])

@@ -98,7 +98,7 @@ def arithmetic() -> tuple[str, bool, bool]:
 
 
 def compute_as(num_threads: int, settings: tuple[str, bool, bool]) -> None:
-    """Set the number of threads and the settings that `arithmetic` returned, for this process."""
+    """Set the number of threads of this process, and the settings that `arithmetic` returned."""
     import torch
 
     torch.set_num_threads(num_threads)
@@ -115,7 +115,7 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    # A virtual machine may hide the model's name, but not its family and model numbers.
+    # A virtual machine may hide the name of the CPU model, but not its family and model numbers.
     keys = ("vendor_id", "model name", "cpu family", "model")
     return " ".join(facts[key] for key in keys if key in facts) or platform.processor()
 

@@ -32,7 +32,7 @@ class Finding:
     cause: str | None = None
     """The likely cause."""
     unchecked: Literal["rows", "score"] | None = None
-    """What could not be checked, which does not indicate a change: the predictions for rows, or only their score."""
+    """What could not be checked (rows: their predictions; score: only their score); this does not indicate a change."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values, leaving out unknown ones."""
@@ -48,7 +48,7 @@ class TaskCheck:
     """The result of verifying one task."""
 
     task: str
-    """The task, or, in parentheses, a file that belongs to no task and has a problem."""
+    """The task or, in parentheses, a file that belongs to no task."""
     findings: tuple[Finding, ...]
     """Empty if nothing changed."""
     how: str
@@ -81,9 +81,10 @@ class TaskCheck:
 
     @property
     def verdict(self) -> str:
-        """``unchanged``; ``rows not checked`` or ``score not checked`` if only these were not checked; otherwise ``CHANGED``.
+        """``unchanged``, ``CHANGED``, or, if nothing worse was found, ``rows not checked`` or ``score not checked``.
 
-        Rows to be predicted again may be missing, and the code of the task's own metric may be missing or differ.
+        Rows cannot be checked if they are missing; a score cannot be checked if the code of the task's own metric is missing
+        or differs.
         """
         if self.ok:
             return "unchanged"
@@ -112,7 +113,7 @@ class Difference:
 
 def first_difference(found: Tensor, certified: Tensor) -> Difference | None:
     """Return the first difference, in row-major order, between the bits of two tensors of the same shape and dtype."""
-    import torch  # takes seconds, and callers with tensors to compare have imported it already
+    import torch  # imported here because it takes seconds; callers that have tensors have already imported it
 
     one, other = (t.detach().cpu().contiguous().reshape(-1) for t in (found, certified))
     if not one.numel():

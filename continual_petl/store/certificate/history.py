@@ -22,7 +22,7 @@ from continual_petl.store.files.sealed import check_version, invalid
 from continual_petl.streams.schema.field_types import Name
 
 CURVE = "curve.json"
-"""The learning curves so far of a fit in progress, in the task's progress folder."""
+"""File with the learning curves of a fit in progress, in the task's progress folder."""
 
 
 class LossPoint(FrozenModel):
@@ -45,7 +45,7 @@ class ScorePoint(FrozenModel):
 
 
 class Confusion(FrozenModel):
-    """Confusion matrix: how often each label was predicted for the rows or words of each label."""
+    """Confusion matrix: how often each label was predicted for rows (or words) with each true label."""
 
     type: Literal["confusion"] = "confusion"
     cells: tuple[tuple[Index, Index, Index], ...]
@@ -96,7 +96,7 @@ class Curve(FrozenModel):
     losses: tuple[LossPoint, ...]
     """Mean losses over ranges of equal length."""
     scores: tuple[ScorePoint, ...]
-    """Scores of each validation."""
+    """One point for each validation."""
 
 
 class History(FrozenModel):
@@ -106,7 +106,7 @@ class History(FrozenModel):
     task: Name
     curve: Curve
     kept: Index | None
-    """Number of optimizer steps after which the bank was kept: at the best validation score, or at the end; None if
+    """Number of optimizer steps that the kept bank was trained for: up to the best validation score, or to the end; None if
     unknown."""
     answered: dict[str, Answered]
     """Summaries of predictions by split."""

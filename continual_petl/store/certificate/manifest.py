@@ -27,9 +27,9 @@ from continual_petl.streams.schema.field_types import Name
 FORMAT_VERSION = 2
 
 _NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code")
-"""Keys that are left out where they have no value."""
+"""Keys that are left out if they have no value."""
 PARTS = ("modifications", "own", "head")
-"""The parts whose parameters are counted."""
+"""The parts of a bank; their parameters are counted separately."""
 HISTORY = "history.json"
 ROUTER = "router.safetensors"
 """A task's routing statistics; missing with ``routing: off``."""
@@ -42,13 +42,13 @@ class Manifest(PlanFields):
     format_version: Literal[2] = 2
     task: Name
     index: Index
-    """0-based position in the chain, which is in the order in which tasks were learned."""
+    """0-based position in the chain, whose entries are in the order in which they were written."""
     predecessor: Digest | None
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
     """The bank that this one started as a copy of, if any."""
     start: Start | None = None
-    """The starting points that were tried, with ``start_from: auto``, or the weights of an average."""
+    """With ``start_from: auto``, the starting points that were tried; with an average, its weights."""
     origin: Origin | None = None
     """The files that the bank was imported from, if it was not learned here."""
     reads: tuple[Parent, ...] = ()
@@ -82,7 +82,7 @@ class Manifest(PlanFields):
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A certificate that does not use these keys is written as before they existed.
+        # Without these keys, a certificate is written exactly as it was before they existed.
         return {key: value for key, value in handler(self).items() if value or key not in _NEW}
 
     @model_validator(mode="after")
@@ -100,10 +100,11 @@ class Manifest(PlanFields):
                 f"generation: required for generative kinds without options, not allowed otherwise; kind is {self.kind}"
             )
         if self.chat is not None and self.kind != "causal-lm":
-            raise ValueError(f"chat: only tasks of kind causal-lm have it; kind is {self.kind}")
+            raise ValueError(f"chat: only allowed for tasks of kind causal-lm; kind is {self.kind}")
         if is_own(self.metric) != (self.metric_code is not None):
             raise ValueError(
-                f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; only a function has code"
+                f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; required for a function, not allowed "
+                "otherwise"
             )
         allowed = metrics_of(self.kind, self.options_from)
         if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
@@ -125,7 +126,7 @@ class Manifest(PlanFields):
 
     @property
     def started_from(self) -> str:
-        """Where the bank started, for the user."""
+        """Description of what the bank started from."""
         if self.origin is not None:
             return self.origin.in_words
         if self.start is not None:

@@ -1,4 +1,4 @@
-"""The part of a certificate that says where a bank came from, if it was trained with another library."""
+"""The part of a certificate that records the origin of a bank that was trained with another library."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class Origin(FrozenModel):
 
     @property
     def in_words(self) -> str:
-        """Description for the user."""
+        """Description of the origin."""
         return f"an adapter of {self.format} ({self.method})"

@@ -93,7 +93,7 @@ def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone:
         pin: the pin.
         name: the backbone's name, as in the stream.
         revision: the revision, if the name is a Hub id.
-        backbone: the loaded backbone, which also knows about files added later; None if it cannot be loaded.
+        backbone: the loaded backbone, which also lists files that were added later; None if it cannot be loaded.
     """
     from continual_petl.backbones.files import digests_of  # imports transformers
 

@@ -1,4 +1,4 @@
-"""The part of a certificate that says where a bank started, if that was chosen automatically or is an average."""
+"""The part of a certificate that says what a bank started from, if this was chosen automatically or is an average."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StartCandidate(FrozenModel):
 
     @property
     def in_words(self) -> str:
-        """What it starts from, for the user."""
+        """Description of this starting point."""
         names = [repr(parent.task) for parent in self.parents]
         if len(names) > 1:
             return "an average of " + ", ".join(f"{n} ({w:.2f})" for n, w in zip(names, self.weights, strict=True))
@@ -36,12 +36,12 @@ class StartCandidate(FrozenModel):
 
 
 class Start(FrozenModel):
-    """Where a bank started: the starting points that were tried, and the one that was taken."""
+    """What a bank started from: the starting points that were tried, and the one that was taken."""
 
     num_steps: Index
-    """Optimizer steps that each of them was trained for."""
+    """Number of optimizer steps that a bank was trained for from each starting point."""
     num_rows: Index
-    """Number of validation rows that they were scored on."""
+    """Number of validation rows that these banks were scored on."""
     candidates: Annotated[tuple[StartCandidate, ...], Field(min_length=1)]
     chosen: Index
     """Position in `candidates`."""
@@ -59,13 +59,13 @@ class Start(FrozenModel):
 
     @property
     def gain(self) -> float | None:
-        """Score of the starting point that was taken minus that of a fresh bank, both after the short fit."""
+        """Score from the starting point that was taken minus the score from a fresh bank, both after the short fit."""
         fresh = next((each.score for each in self.candidates if not each.parents), None)
         return None if fresh is None or self.taken.score is None else self.taken.score - fresh
 
     @property
     def in_words(self) -> str:
-        """Where the bank started, and what was tried, for the user."""
+        """Description of the starting point that was taken and of all that were tried."""
         if len(self.candidates) == 1:
             return self.taken.in_words
         scores = ", ".join(

@@ -1,4 +1,4 @@
-"""A tensor as stored in a file: raw bytes, so that torch is needed only to compute with it."""
+"""A tensor as stored in a file: its raw bytes, so that torch is only needed to compute with the tensor."""
 
 from __future__ import annotations
 

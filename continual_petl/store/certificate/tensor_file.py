@@ -27,7 +27,7 @@ _DTYPES = {
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
     **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
 }
-"""The dtypes of `TensorEntry` as the format names them."""
+"""Maps the names of dtypes in the file format to those in `TensorEntry`."""
 _SIZES = {
     **dict.fromkeys(("float64", "int64", "uint64"), 8),
     **dict.fromkeys(("float32", "int32", "uint32"), 4),
@@ -35,7 +35,7 @@ _SIZES = {
     **dict.fromkeys(("int8", "uint8", "bool"), 1),
 }
 _MAX_HEADER = 256
-"""Maximum header bytes per tensor, in addition to its name: more than dtype, shape and range can take."""
+"""Maximum number of header bytes per tensor besides its name, more than its dtype, shape and byte range ever take."""
 
 
 def entry_bytes(entry: TensorEntry) -> int:
@@ -97,7 +97,7 @@ def certified_tensors(path: Path, manifest: Manifest) -> dict[str, StoredTensor]
     try:
         tensors = read_tensors(path, max_file_bytes(manifest.tensors), manifest.files[path.name], what)
     except Damaged as damage:
-        # The name of the changed tensor is more useful than a changed digest of the file.
+        # An error that names the changed tensor is more useful than one about the digest of the file.
         check_digests(damage.tensors, manifest.tensors, path, what)
         raise
     check_digests(tensors, manifest.tensors, path, what)

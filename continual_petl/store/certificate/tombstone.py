@@ -1,7 +1,7 @@
 """Tombstones: records in the chain of entries that were dropped on purpose.
 
-A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It keeps
-the place of the dropped entry (position, seal, predecessor), so the chain can still be followed from end to end; a bank
+A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It records
+where the dropped entry was (position, seal, predecessor), so the chain can still be followed from end to end; a bank
 that is missing without a tombstone was lost or deleted. A lost bank can be dropped on purpose too; its tombstone then records
 what is known about it.
 """
@@ -44,7 +44,7 @@ class Tombstone(FrozenModel):
     """``lost``: it was already missing when it was dropped."""
     removed: Removed
     aside: bool = False
-    """Whether the chain had forked, and another entry has the position of the dropped one."""
+    """Whether the dropped entry was on one side of a fork, so that another entry has the same position."""
     _seal: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -70,7 +70,7 @@ def tombstone_file(folder: Path, index: int) -> Path:
 
 
 def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
-    """Write a tombstone; from then on the bank it names is not part of the run, even if its folder still exists."""
+    """Write a tombstone; from then on, the dropped bank is not part of the run, even if its folder still exists."""
     make_folder(folder)
     write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
 

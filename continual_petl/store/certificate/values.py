@@ -12,7 +12,7 @@ from continual_petl.streams.schema.field_types import Name
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """SHA-256, in hexadecimal digits."""
 Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
-"""A count, or a position in the chain, small enough for every JSON reader."""
+"""A count, or a position in the chain; below 2**53, so that every JSON parser reads it exactly."""
 Dtype = Literal[
     "float64",
     "int64",
@@ -40,7 +40,7 @@ class TensorEntry(FrozenModel):
 
 
 class Parent(FrozenModel):
-    """A bank that another one was initialised from, or reads."""
+    """A bank that another bank was initialised from, or reads."""
 
     task: Name
     digest: Digest

@@ -1,8 +1,8 @@
 """Atomic writes: a process killed at any moment leaves the old state or the new one, never a mixture.
 
 A write that fails (full disk, failed fsync) also leaves the old state, whichever step fails: a replaced file gets its old
-content back, a new folder is removed, appended lines are cut off. A failed fsync of the folder counts too, since the last
-step is then not durable.
+content back, a new folder is removed, appended lines are cut off. A failed fsync of the folder also counts as a
+failed write, since the rename is then not durable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a file with the one that ``fill`` writes, and flushes, at the path it is given.
+    """Replace a file with the file that ``fill`` writes and flushes at the path that it gets.
 
     Raises:
         StoreError: if any step fails; the file is then unchanged.
@@ -75,8 +75,8 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
 
     Args:
         path: the folder.
-        room: entered right before the folder appears; it moves an existing folder out of the way, and back if the block
-            fails.
+        room: a context entered right before the folder appears, which moves an existing folder out of the way, and moves it
+            back on failure.
 
     Raises:
         StoreError: if the folder already exists and is not moved out of the way, or if any step fails; nothing is then left
@@ -111,11 +111,11 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
 
 
 def remove_unfinished(folder: Path, *, links: bool = True) -> None:
-    """Remove the unfinished files of killed writers from a folder; the lock is held, so none of them is alive.
+    """Remove the unfinished files of killed writers from a folder. The lock must be held, so that no writer is alive.
 
     Args:
-        folder: the folder that they wrote to.
-        links: whether symbolic links, which no writer leaves, are removed too; otherwise they raise `OSError`.
+        folder: the folder that was written to.
+        links: whether symbolic links, which no writer creates, are removed too; otherwise they raise `OSError`.
     """
     for stale in folder.glob(".*.new"):
         if (stale.is_symlink() and links) or (stale.is_file() and not stale.is_symlink()):
@@ -125,10 +125,10 @@ def remove_unfinished(folder: Path, *, links: bool = True) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it exists, in one step: anything left by a killed process or an error has a different name.
+    """Remove a folder, if it exists, in one step: it is renamed first, so a killed process leaves nothing under its name.
 
     Raises:
-        StoreError: if that step fails; anything that cannot be deleted afterwards is left to `remove_unfinished`.
+        StoreError: if it cannot be renamed; files that cannot be deleted afterwards are left to `remove_unfinished`.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
     with explain_refusals(path):
@@ -140,7 +140,7 @@ def remove_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents if needed, flushed so that its content is durable too.
+    """Create a folder and its parents if needed, and flush them: a file is only durable if its folder is.
 
     Raises:
         StoreError: if it cannot be created.
@@ -195,7 +195,7 @@ def append_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def explain_refusals(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a `StoreError`; the block itself undoes what it did before."""
+    """Turn an OSError of the block into a `StoreError`; the block itself has to undo its changes."""
     try:
         yield
     except OSError as error:
@@ -225,7 +225,7 @@ def _sync(path: Path) -> None:
 
 
 def _close(descriptor: int) -> None:
-    # Everything that matters was flushed before, or has already failed.
+    # Any failure that matters was reported when the file was flushed.
     with suppress(OSError):
         os.close(descriptor)
 

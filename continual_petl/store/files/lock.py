@@ -1,7 +1,7 @@
-"""A lock that allows one writer at a time in a run folder and records which process it is; readers never wait.
+"""A lock that allows only one writer at a time in a run folder, and records its process; readers never wait.
 
 The operating system's lock on ``.lock`` is authoritative. It ends with its process, so a killed process leaves nothing to
-clean up. ``.lock.json`` only describes the holder to people, and is trusted only while that process is alive.
+clean up. ``.lock.json`` only describes the holder in messages, and is ignored once that process has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from continual_petl.errors import RunInUseError
 from continual_petl.store.files.atomic import explain_refusals, remove_unfinished, write_json
 
 _PATIENCE = 0.5
-"""Seconds that a new holder has to write ``.lock.json``."""
+"""Seconds to wait for a new holder to write ``.lock.json``."""
 _POLL = 0.05
 
 _log = logging.getLogger(__name__)

@@ -22,13 +22,13 @@ Signature = tuple[int, int, int, int]
 MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file: enough for more tensors and labels than any bank has."""
 MAX_LINE_BYTES = 16 * 2**20
-"""Maximum size of a line: enough for a row of more tasks than any stream has."""
+"""Maximum size of a line: enough for a result row with more tasks than any stream has."""
 _TAIL = 2**13
-"""Number of bytes that are read first, from the end of a file of lines."""
+"""Number of bytes at the end of a file that `read_tail` reads first."""
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder in the store, sorted by name, without hidden ones; none if it does not exist.
+    """Return the entries of a folder in the store, sorted by name; none if it does not exist. Hidden files are left out.
 
     Raises:
         StoreError: if it is a link, which could lead out of the run folder, or not a folder.
@@ -47,7 +47,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def listing(folder: Path | str, look: Callable[[str], object]) -> object:
-    """Return a value that changes when a folder in the store does: its inode, and ``look``'s result for each of `entries`.
+    """Return a value that changes whenever a folder in the store does: its inode, and ``look(path)`` for each of its entries.
 
     Never raises: a folder that cannot be listed has a different value from one that can. A thousand bank folders take about
     ten milliseconds.
@@ -71,7 +71,7 @@ def refuse_links_inside(run: Path, path: Path) -> None:
 
     Args:
         run: the run folder, which may be a link itself.
-        path: any path; links outside the run folder are the user's business.
+        path: any path; links outside the run folder are allowed.
     """
     root, place = Path(os.path.abspath(run)), Path(os.path.abspath(path))
     for below in (place, *place.parents):
@@ -172,7 +172,7 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(content)
         if b"\\ud" in content.lower():
-            # A lone surrogate could not be printed or written anywhere.
+            # Raises for a lone surrogate, which could not be printed or written anywhere.
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise StoreError(f"{where}: not JSON as a store writes it (nested too deeply); the file is damaged") from None

@@ -1,7 +1,7 @@
-"""Sealed JSON: every file of the chain carries a digest of its own content, which the next entry of the chain names.
+"""Sealed JSON: every file of the chain contains a digest of its own content, its seal, which the next entry names.
 
-The seal is computed from the file's content, not from the parsed model, so a certificate keeps its seal when the schema
-grows.
+The seal is computed from the file's content, not from the parsed model, so a certificate keeps its seal when keys are
+added to the schema.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
     Args:
         path: the file.
         version: the supported format version.
-        what: what the file is, for messages.
+        what: what was written, for the message "edited after ... was written".
 
     Raises:
         FileNotFoundError: if there is none.

@@ -34,7 +34,7 @@ _AS_NUMPY: dict[torch.dtype, type[np.float32 | np.int16]] = {
     torch.bfloat16: np.int16,
     torch.float16: np.int16,
 }
-"""numpy has no bfloat16, so its bits are stored as integers."""
+"""The numpy dtype in the file. numpy has no bfloat16, so 16-bit floats are stored as the integers with the same bits."""
 
 Write = Callable[[NDArray[np.int64], Tensor], None]
 """Takes row indices (B,) and the rows' states (B, T, D), padded on the right."""
@@ -46,7 +46,7 @@ class StatesFile:
     Args:
         path: the file; its card is next to it.
         lengths: number of tokens in each row, ``(N,)``.
-        width: D.
+        width: width of the states.
         dtype: dtype of the states.
         bound: digest of everything the states depend on.
     """
@@ -75,7 +75,7 @@ class StatesFile:
         """Write the file and map it.
 
         Args:
-            make: is given a function that writes rows, and calls it until every row has been written once.
+            make: gets a function that writes rows, and has to call it until every row is written.
 
         Raises:
             StoreError: if any step fails, for example on a full disk; no partial file is left.
@@ -108,7 +108,7 @@ class StatesFile:
 
         Args:
             index_B: row indices.
-            num_tokens: T of the result.
+            num_tokens: number of tokens (T) of the result.
 
         Shape:
             ``(B, T, D)``.

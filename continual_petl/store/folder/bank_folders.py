@@ -1,9 +1,9 @@
-"""Bank folders and tombstones of a run folder, each file read once and cached while it is unchanged.
+"""The bank folders and tombstones of a run folder. Each file is read once, and again only if it has changed.
 
 The facts that the chain and listings need about a bank may come from the index while the bank's manifest is unchanged; as
 soon as a manifest contradicts the index, the whole index is ignored.
 
-Nothing here guards against concurrent changes: `consistent_read` does, and other code uses `Store`.
+Nothing here guards against concurrent changes. `consistent_read` does, through `Store`, which other code uses.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class BankFolders:
             self._indexed = read_index(index_file(self.folder))
 
     def counts(self, task: str) -> bool:
-        """Return whether a task has a live bank; other banks are read only if a tombstone names this one.
+        """Return whether a task has a live bank; other banks are read only if a tombstone names this bank.
 
         Raises:
             StoreError: if its certificate, or a tombstone, cannot be read.
@@ -176,7 +176,7 @@ class BankFolders:
         return manifest, entry
 
     def _reread(self, task: str) -> None:
-        """Called when a bank's manifest turns out to have changed; does nothing here."""
+        """Called when a bank's manifest has changed since it was last read; does nothing in this class."""
 
     def note(self, task: str) -> None:
         """Add a newly committed bank to the index, and any other banks missing from it.

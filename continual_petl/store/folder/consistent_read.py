@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _PATIENCE = 20.0
 """Seconds to wait for the store to stay unchanged during one read."""
 _REPLACING = 5.0
-"""Seconds after which a bank that is still missing counts as lost: its writer was killed during the replacement."""
+"""Seconds after which a bank that is still missing counts as lost, because the process that was replacing it was killed."""
 
 
 def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:
@@ -29,10 +29,10 @@ def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -
     Args:
         store: the run folder.
         read: reads from the store, without changing anything.
-        task: the only task that ``read`` reads; None means all.
+        task: the task that ``read`` reads; None means all tasks.
 
     Raises:
-        InputError, StoreError: raised by ``read`` on a store that did not change.
+        InputError, StoreError: if ``read`` raises it while the store does not change.
         StoreError: if the store keeps changing.
     """
     deadline = time.monotonic() + _PATIENCE

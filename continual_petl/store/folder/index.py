@@ -1,11 +1,12 @@
-"""The index: a hidden file with the facts about each bank that the chain and the task list need, to avoid reading manifests.
+"""The index: a hidden file with the facts about each bank that the chain and the task list need, instead of its manifest.
 
 It is only a cache. An entry is valid while its manifest is unchanged: same inode, size, change time and modification time.
 If there is no index, or it was copied, damaged or written by another release, the manifests are read instead. A forged line
 with a valid digest is trusted until its manifest is read; `verify` never reads the index.
 
 ``.index.jsonl`` has one sealed line per commit, appended, so the cost of a commit does not grow with the number of commits;
-a task's last line counts. Nothing here is flushed, and a failed write is harmless: missing entries are read from manifests.
+of several lines about a task, the last one counts. Nothing is flushed to disk, and a failed write is harmless: entries that
+are missing here are read from manifests.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from continual_petl.store.files.reading import Signature, parse_json, read_file
 from continual_petl.store.files.sealed import SEAL, seal_of
 
 MAX_BYTES = 128 * 2**20
-"""Limit for the whole file; 100,000 banks take 90 MiB."""
+"""Maximum size of the index; with 100,000 banks, it takes 90 MiB."""
 _LONGEST = 4096
 _VERSION = 2
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -157,7 +158,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _entry(line: bytes) -> Entry | None:
-    """Return the entry in a line, or None if the line was not written by this module."""
+    """Return the entry in a line; None if the line is damaged or was written by another release."""
     try:
         content = parse_json(line, "")
         seal = content.pop(SEAL, None)
@@ -180,7 +181,7 @@ def _checked(
         isinstance(task, str)
         and type(shared) is bool
         and all(type(number) is int for number in numbers)
-        # Zeros represent a manifest that does not exist.
+        # A signature of zeros means that the manifest does not exist.
         and any(numbers[1:])
         and 0 <= index < 2**53
         and all(isinstance(text, str) and _DIGEST.fullmatch(text) for text in texts)

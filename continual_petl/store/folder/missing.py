@@ -1,9 +1,9 @@
-"""Find entries of the chain that a run is known to have had but that are missing from its folder.
+"""Find entries of the chain that were once in a run's folder and are now missing.
 
-A gap shows in the chain: the entry after it names a predecessor that does not exist. The chain cannot show that its newest
-entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its position in
-the chain and the seal of its certificate. As long as an entry is missing, nothing is committed: a new entry could take its
-position, and then neither of the two could be dropped or restored without breaking the chain.
+The chain itself shows a gap: the entry after it names a predecessor that does not exist. The chain cannot show that its
+newest entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its
+position in the chain and the seal of its certificate. As long as an entry is missing, nothing is committed: a new entry could
+take its position, and then neither of the two could be dropped or restored without breaking the chain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Missing:
     taken: str | None = None
     """The task whose entry has this position now."""
     again: bool = False
-    """Whether the task is learned at another position."""
+    """Whether the task has another entry, at another position."""
     replaces: bool = False
     """Whether only a tombstone records that a bank was to be written here, replacing an older one."""
 

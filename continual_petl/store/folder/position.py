@@ -1,8 +1,7 @@
 """``position.json``: the progress and training time of a half-learned task, for display only.
 
-It is written right before its checkpoint appears, and identifies it by its seal. If the process is killed between the two
-writes, the file does not match the checkpoint in the folder: its seconds still count, since that time was spent, but its
-step does not.
+It is written right before a checkpoint, which it identifies by its seal. If the process is killed between the two writes, the
+file does not match the checkpoint in the folder: its step is then ignored, but its training time still counts.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def write_position(folder: Path, position: Position) -> None:
 
 
 def read_position(folder: Path) -> Position | None:
-    """Return the position that `write_position` wrote; None if there is none, or no checkpoint to resume from.
+    """Return the position that `write_position` wrote; None if there is none, or if there is no checkpoint.
 
     Raises:
         StoreError: if it is damaged.
@@ -106,7 +105,7 @@ def half_learned(store: BankFolders) -> Mapping[str, Position | None]:
 
 
 def not_learned(store: BankFolders, task: object) -> str:
-    """Return a message that a task is not learned, or only half learned."""
+    """Return a message that says that a task is not learned, or only half learned."""
     if isinstance(task, str) and task in half_learned(store):
         return (
             f"task {task!r} is only half learned in {store.folder}: the next run of a stream with this task resumes it"

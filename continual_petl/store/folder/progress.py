@@ -1,8 +1,8 @@
 """The files of a half-learned task, each with a digest inside, so that damage is reported and training never resumes from it.
 
-torch verifies no checksums when it reads a checkpoint, so a flipped bit would go unnoticed. The digest is in the file
-itself: a separate file could be out of step with it if the process were killed. torch, like all readers of zip files,
-searches for the end of the archive from the back, and so skips the line after it.
+torch verifies no checksums when it reads a checkpoint, so a flipped bit would go unnoticed. The digest is appended to the
+file itself, since a separate file might not match it if the process were killed in between. torch ignores the appended line:
+like all readers of zip files, it searches for the end of the archive from the back.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def read_bank(path: Path) -> dict[str, Tensor]:
 
 
 def write_plan(path: Path, decides: Mapping[str, str]) -> None:
-    """Write the digests of everything that determines the learned bank."""
+    """Write the digests of all settings and data that determine the learned bank."""
     write_json(path, {"decides": dict(decides), "seal": combined_digest(decides)})
 
 

@@ -29,7 +29,7 @@ def clean(store: BankFolders) -> None:
         forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
         for stone in forgotten:
             if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:
-                # In one step, since a killed process could otherwise leave a bank without a certificate.
+                # Renamed first, since a process killed while deleting it could leave a bank without a certificate.
                 store.bank_folder(stone.name).rename(store.banks / f".{stone.name}.{os.getpid()}.old.new")
                 sync_folder(store.banks)
         progress = store.folder / ".progress"

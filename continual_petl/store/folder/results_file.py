@@ -1,4 +1,4 @@
-"""``results.jsonl``: all measurements; for each task, one sealed line with its row of R, and one when it is finished.
+"""``results.jsonl``: for each task, a sealed line with its row of the result matrix R, and another when it is finished.
 
 Each line has a seal that also covers the seal of the previous line, so a line that was changed, removed, inserted or moved
 is detected.
@@ -50,7 +50,7 @@ class RoutedCell(FrozenModel):
     """The task's position in the chain."""
     split: Literal["validation", "test"]
     num_examples: Index
-    """Number of rows; if there are many, a sample is read."""
+    """Number of rows that were routed: all rows, or a sample if there are many."""
     chosen: dict[Name, Index]
     """Number of rows for which each task was the most probable one, in descending order."""
     unknown: Index
@@ -90,7 +90,7 @@ class TaskLine(FrozenModel):
     checks: dict[str, int] = Field(default_factory=dict)
     """Number of earlier certificates checked after it, by depth: digests, probe, full."""
     gain: float | None = None
-    """Validation score of the starting point that was taken minus that of a fresh bank, after the short fits of
+    """Validation score from the starting point that was taken minus the score from a fresh bank, after the short fits of
     ``start_from: auto``."""
 
 
@@ -123,7 +123,7 @@ def read_results(path: Path) -> list[Line]:
 
 
 def each_result(path: Path) -> Iterator[Line]:
-    """Yield what `read_results` returns, line by line: the rows of a long run take a lot of memory."""
+    """Yield the lines that `read_results` returns, one by one, since the rows of a long run take a lot of memory."""
     before: str | None = None
     for number, content in enumerate(_whole_lines(path), 1):
         where = f"{path}:{number}"
@@ -144,7 +144,7 @@ def each_result(path: Path) -> Iterator[Line]:
 
 
 def read_without_cells(path: Path) -> list[Line]:
-    """Return what `read_results` returns, without the rows' cells, which saves memory."""
+    """Return the lines that `read_results` returns, but without the cells of the rows, to save memory."""
     return [line if isinstance(line, TaskLine) else line.model_copy(update={"cells": ()}) for line in each_result(path)]
 
 
@@ -160,7 +160,7 @@ def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
 
 
 def measured_rows(links: Iterable[Link], lines: Iterable[Line]) -> dict[str, RowLine]:
-    """Return the row measured after each learned task, if any; rows that only fill in cells are left out."""
+    """Return the row measured after each learned task, if any; rows that `reevaluate` appended are left out."""
     rows = (line for line in lines if isinstance(line, RowLine) and any(cell.task == line.after for cell in line.cells))
     found = {(row.after, row.index): row for row in rows}
     return {link.task: found[link.task, link.index] for link in links if (link.task, link.index) in found}
@@ -177,7 +177,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     if before and _is_whole(before[:-1]):
-        # A full-length line plus one byte: its newline was damaged, not torn off.
+        # The line is complete except for its last byte, so its newline was damaged, not torn off.
         raise StoreError(f"{path}:{number}: the end of the line is damaged. Restore the file from a copy.")
 
 
@@ -190,7 +190,7 @@ def _is_whole(content: bytes) -> bool:
 
 
 def _last_seal(path: Path) -> str | None:
-    """Return the seal of the last complete line, reading only that: the cost of appending does not grow."""
+    """Return the seal of the last complete line; only the end of the file is read, however long the file is."""
     try:
         last, behind = read_tail(path)
     except FileNotFoundError:

@@ -67,7 +67,7 @@ def _compare(
         head_of(bank).predictions(found), head_of(bank).predictions(outputs)
     )
     if differs and difference <= allowed and same_answers:
-        # A search may take a different path where two tokens are nearly tied; the log-probabilities decide.
+        # Generation may take a different path where two tokens are nearly tied, so only the log-probabilities are compared.
         ways = "" if same_texts else "; the search took a different path in some rows"
         return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)}{ways})", []
     cause = f"the differences in the environment: {'; '.join(differs)}" if differs else _LIKELY

@@ -10,7 +10,7 @@ from continual_petl.store.certificate.finding import Difference, Finding, first_
 
 
 def check_backbone(backbone: Backbone) -> list[Finding]:
-    """Return one finding if any tensor of the backbone in memory differs from what was loaded."""
+    """Return a finding if any tensor of the backbone in memory has changed since it was loaded."""
     changed = backbone.changed()
     if not changed:
         return []

@@ -53,7 +53,9 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
         try:
             read(task)
         except StoreError as error:
-            if str(error) not in {finding.message for finding in findings}:  # such as an unreadable manifest
+            if str(error) not in {
+                finding.message for finding in findings
+            }:  # an unreadable manifest is reported only once
                 findings = [*findings, error.finding if isinstance(error, Damaged) else Finding(message=str(error))]
     return TaskCheck(
         task=task,
@@ -67,9 +69,9 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
 def rotating(tasks: Sequence[str], turn: int, limit: int) -> set[str]:
     """Return the tasks to check this turn: a fixed number, chosen so that every task is checked regularly.
 
-    They are the tasks whose index equals ``turn`` modulo the smallest sufficient power of two: no state is kept between
-    turns, and a new task displaces none. This leaves up to half of the places free; the newest other tasks fill them, so
-    that every turn costs the same.
+    They are the tasks whose index equals ``turn`` modulo the smallest sufficient power of two, so no state has to be kept
+    between turns, and a new task takes no other task's turn. Up to half of the places remain free and go to the newest
+    other tasks, so that every turn costs the same.
     """
     step = 1
     while len(tasks) > limit * step:

@@ -138,6 +138,6 @@ def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]
     ordinary = [number for number, special in enumerate(mask) if not special]
-    # The token of an unknown word is not marked as special. If every token is, all of them count as preceding the text.
+    # The token of an unknown word is not marked as special. If all tokens are special, they count as preceding the text.
     start, stop = (ordinary[0], ordinary[-1] + 1) if ordinary else (len(ids), len(ids))
     return ids[:start], ids[stop:]

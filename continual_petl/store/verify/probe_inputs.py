@@ -82,7 +82,7 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
         if not 0 < tensor.shape[-1] <= limit:
             raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
-        # The only negative number that can have a meaning is ``low``.
+        # The only negative value that is allowed is ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
             raise _refused(manifest, f"its {name} hold values outside {low} to {high - 1}")
 

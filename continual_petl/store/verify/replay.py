@@ -32,7 +32,8 @@ bf16; one thread compared with two: 0 in both. In bf16, nearly tied rows may the
 change.
 """
 _OF_LOGITS = 10.0
-"""Logits over a vocabulary are in the tens, where bf16 has steps of 0.125 to 0.5; log-probabilities inherit that."""
+"""Factor on the tolerance of generative tasks: logits over a vocabulary are in the tens, where bf16 has steps of 0.125 to
+0.5, and log-probabilities inherit this error."""
 
 
 def tolerance(kind: Kind, precision: str) -> float:
@@ -44,8 +45,8 @@ def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Te
     """Return a bank's outputs for a probe, float32 on the CPU.
 
     Shape:
-        ``(8, C)``; token-classification ``(8, W, C)``, zero on padding; generative tasks ``(8, targets)``, or with targets of
-        different lengths ``(8, W)``, zero elsewhere.
+        ``(8, C)``; token-classification ``(8, W, C)``, zero on padding; generative tasks ``(8, targets)``, or ``(8, W)``
+        with zeros outside the targets if their lengths differ.
     """
     with torch.no_grad():
         inputs = {name: tensor.to(backbone.model.device) for name, tensor in probe.items()}
@@ -69,8 +70,8 @@ def decode_probe(
 ) -> dict[str, Tensor]:
     """Return the token ids that a generative task generates for a probe, at most eight per row; empty for other tasks.
 
-    A task that generates by sampling is decoded without sampling here, since random draws would prove nothing about the bank.
-    Stop strings are ignored: they need a tokenizer, which a certificate does not have.
+    A task that generates by sampling is decoded without sampling here, since random samples would prove nothing about the
+    bank. Stop strings are ignored: they need a tokenizer, which a certificate does not have.
 
     Shape:
         ``(8, 8)`` int64, padded with -1.

@@ -25,4 +25,4 @@ FORMS: dict[str, FormConfig] = {
         SparseConfig(),
     )
 }
-"""In the order of the schema and of the table of legal combinations."""
+"""In the order in which the schema and the table of legal combinations list them."""

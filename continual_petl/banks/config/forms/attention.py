@@ -29,7 +29,7 @@ class AttentionConfig(FormConfig):
         return super().options_of(modifies, insertion, composition) | {own}
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return the options without effect: a prefix's MLP always uses torch's default initialisation."""
+        """Return the options that have no effect, such as init with an MLP, which has torch's default initialisation."""
         idle = super().idle(reparametrise, init)
         return idle if reparametrise == "none" else idle | {"init", "init_scale"}
 
@@ -40,5 +40,5 @@ class AttentionConfig(FormConfig):
         check_has_no_identity(modification)
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe is used to train it."""
+        """Return the preset whose recipe trains this modification by default."""
         return "prefix" if modification.reparametrise != "none" else self.preset

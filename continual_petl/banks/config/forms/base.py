@@ -1,4 +1,4 @@
-"""The description of a form of modification: legal choices, options that have an effect, and the preset whose recipe it uses.
+"""The description of a form: its legal combinations, the options that have an effect, and the preset whose recipe it uses.
 
 Each file of this package describes one form and never imports torch, so that a stream file is checked before anything
 heavy loads; the file of the same name in `continual_petl.banks.forms` implements it. The table of legal combinations and the
@@ -33,7 +33,7 @@ PROJECTIONS: tuple[Site, ...] = ("query", "key", "value", "attention_out", "ffn_
 
 
 class Combination(NamedTuple):
-    """One row of legal choices: a form, where it may act, how it is inserted, how it may be composed."""
+    """One row of the table of legal combinations: a form, where it may act, how it is inserted, how it may be composed."""
 
     form: str
     modifies: tuple[Site, ...]
@@ -41,7 +41,7 @@ class Combination(NamedTuple):
     compositions: tuple[Composition, ...]
 
     def allows(self, form: str, modifies: str, insertion: str | None, composition: str) -> bool:
-        """Return whether a choice is in this row."""
+        """Return whether this row allows a choice."""
         return (form, insertion) == (self.form, self.insertion) and (
             modifies in self.modifies and composition in self.compositions
         )
@@ -58,7 +58,7 @@ class Combination(NamedTuple):
 
 
 class ModificationLike(Protocol):
-    """The attributes of a `Modification` that a form reads; `Modification` itself is defined in terms of the forms."""
+    """The attributes of a `Modification` that a form reads; importing `Modification` itself here would be circular."""
 
     @property
     def modifies(self) -> str:
@@ -94,7 +94,7 @@ class BankLike(Protocol):
 
 
 class FormConfig:
-    """The description of one form; the defaults suit a form that changes states and is stored as trained."""
+    """The description of one form. The defaults are for a form that changes states and is stored as it is trained."""
 
     name: ClassVar[str]
     """The name in a stream file."""
@@ -105,7 +105,7 @@ class FormConfig:
     preset: ClassVar[str]
     """The best-known preset with this form; a bank that matches no preset is trained like this one."""
     size: ClassVar[str | None] = None
-    """Another name for its size besides bottleneck: rank or length."""
+    """Another name of the option ``bottleneck`` for this form: rank or length."""
     init: ClassVar[str] = "lora"
     """The default initialisation."""
     averages: ClassVar[bool] = False
@@ -119,7 +119,7 @@ class FormConfig:
     own_parameters: ClassVar[bool] = False
     """Whether it has its own versions of backbone parameters."""
     fits_by_size: ClassVar[bool] = False
-    """Whether it fits any backbone that is at least as wide as its size."""
+    """Whether it fits every backbone whose width is at least its size."""
     fuses: ClassVar[bool] = False
     """Whether the changes of several banks with this form can be combined by attention (`fuse`)."""
     copies: ClassVar[bool] = False
@@ -150,11 +150,11 @@ class FormConfig:
         return f"an {modification.reparametrise} that computes its vectors"
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe is used to train it."""
+        """Return the preset whose recipe trains this modification by default."""
         return self.like_plain(modification)
 
     def like_plain(self, modification: ModificationLike) -> str:
-        """Return the same as `like`, regardless of any network that the vectors are trained through."""
+        """Return the same as `like` for a modification whose vectors are trained directly, not through a network."""
         return self.preset
 
 

@@ -25,7 +25,7 @@ class PromptConfig(FormConfig):
     outside = True
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return the options without effect: those of a network or LSTM that the prompt does not have."""
+        """Return the options that have no effect, such as those of a network or LSTM that the prompt does not have."""
         idle = super().idle(reparametrise, init) | (set() if reparametrise == "lstm" else {"mlp_width"})
         return idle | {"depth"} if reparametrise == "none" else idle
 
@@ -39,5 +39,5 @@ class PromptConfig(FormConfig):
             raise ValueError("a bank can have only one prompt: write one prompt with the total length")
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe is used to train it."""
+        """Return the preset whose recipe trains this modification by default."""
         return "p_tuning" if modification.reparametrise != "none" else self.preset

@@ -16,7 +16,7 @@ class SparseConfig(FormConfig):
     own_parameters = True
 
     def check_bank(self, spec: BankLike) -> None:
-        """Raise `ValueError` if another part of the bank has versions of parameters."""
+        """Raise `ValueError` if another part of the bank also has its own versions of backbone parameters."""
         if len([m for m in spec.modifications if m.config.own_parameters]) > 1 or spec.layernorms == "own":
             raise ValueError(
                 "a sparse difference already covers every parameter of the layer range: leave out other sparse or additive "
