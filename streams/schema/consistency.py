@@ -83,7 +83,7 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
 
 
 def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list[tuple[KeyPath, str]]:
-    """Return which kinds and labels of tasks the protocol of their stream does not allow, as far as they are known."""
+    """Return the kinds and labels of tasks that the stream's protocol does not allow, as far as they are known."""
     if protocol not in ("class", "domain", "revisit"):
         return []
     problems: list[tuple[KeyPath, str]] = []
