@@ -80,7 +80,7 @@ class CacheFiles:
             self.refuse(key, f"it cannot be read: {error.strerror or error}")
             return None
         if content[:_DIGEST_BYTES] != _seal(key, content[_DIGEST_BYTES:]):
-            self.refuse(key, "it is not what was written")
+            self.refuse(key, "its checksum does not match")
             return None
         with suppress(OSError):
             os.utime(path)

@@ -28,8 +28,8 @@ _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": _ADAMS, "eps": _ADAMS}
 _ITSELF = "a task cannot start from its own bank: name an earlier task, or remove start_from"
 _READS_ITSELF = "a task cannot read its own bank: name earlier tasks only"
 _SPLIT_IN_DOMAIN = (
-    "its tasks would have different labels, but with protocol: domain all tasks must have the same: write protocol: "
-    "class, or remove split"
+    "its tasks would have different labels, but with protocol: domain all tasks must have the same ones: write "
+    "protocol: class, or remove split"
 )
 
 
