@@ -237,7 +237,9 @@ def _read(
         notices.append(carved_notice(task, labels, splits["validation"]))
     if "test" not in splits and test:
         same = ", measured on the rows that also choose the epoch" if training.select == "best" else ""
-        notices.append(f"task {task.name!r}: no test split is given; the result matrix R holds its validation score{same}.")
+        notices.append(
+            f"task {task.name!r}: no test split is given; the result matrix R holds its validation score{same}."
+        )
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))
     if labels is not None:
