@@ -80,7 +80,7 @@ def collate(
 
 
 def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int, kind: Kind) -> dict[str, Tensor]:
-    """Return rows once per option, with the option as target; see `collate`."""
+    """Collate rows once per option, with the option as target; see `collate`."""
     each = one_per_option(rows, index_B)
     batch = collate(each, range(len(each)), pad_token_id, kind)
     batch["targets"] = batch.pop("labels")
@@ -125,7 +125,7 @@ def collate_packed(rows: TokenisedRows, windows: Sequence[NDArray[np.int64]], pa
 
 
 def _continued(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int) -> dict[str, Tensor]:
-    """Return sources followed by their targets."""
+    """Collate sources, each followed by its target."""
     flat, labels, lengths_B = _joined(rows, index_B)
     spans = _spans(offsets_of(lengths_B), np.arange(len(lengths_B)))
     mask_BW = _mask(spans)

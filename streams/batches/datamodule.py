@@ -71,10 +71,10 @@ class TaskDataModule(L.LightningDataModule):
         super().__init__()
         self.data = data
         self.frozen: Callable[[Batch, Split], Batch] | None = None
-        """Adds cached states to a batch's rows; called for every batch of a fit."""
+        """Adds cached hidden states to a batch; called for every training and validation batch of a fit."""
         self.together = False
-        """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires; scores are
-        means over rows, and stay the same."""
+        """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires. Scores
+        stay the same, since they are means over rows."""
         self._eval_max_tokens = eval_max_tokens
         self._pad_token_id = pad_token_id
         self._eval_batch_size = eval_batch_size
@@ -159,7 +159,7 @@ class TaskDataModule(L.LightningDataModule):
         return self.test_dataloader()
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Add cached values to a batch, if there are any."""
+        """Add cached hidden states to a batch, if there are any."""
         trainer = self.trainer
         if self.frozen is None or trainer is None or not (trainer.training or trainer.validating):
             return batch

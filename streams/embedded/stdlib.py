@@ -86,7 +86,7 @@ def docstrings() -> tuple[Docstring, ...]:
 def read_file(file: Path, package: str) -> Iterator[Docstring]:
     """Yield the usable docstrings of one file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about invalid escapes in the library's strings
+        warnings.simplefilter("ignore")  # Python warns about invalid escapes in the library's strings
         tree = ast.parse(file.read_bytes())
     yield from _walk(tree.body, package, "")
 

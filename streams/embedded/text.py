@@ -15,8 +15,8 @@ _WORD = re.compile(r"[a-z]+")
 def summary(docstring: str) -> str | None:
     """Return the beginning of a docstring on one line, or None if it is too short to be useful.
 
-    This is the first paragraph and, while the line is shorter than a sentence or two, the following ones, without
-    interactive examples; at most ``MAX_CHARACTERS`` characters, cut between words.
+    Paragraphs are joined until the line is about as long as a sentence or two, or an interactive example begins; the line is
+    then cut, between words, to at most ``MAX_CHARACTERS`` characters.
     """
     if not docstring:
         return None
@@ -46,5 +46,5 @@ def words(line: str) -> tuple[str, ...]:
 
 
 def content_hash(purpose: str, *parts: str) -> int:
-    """Return 64 bits that depend only on the arguments; every choice between rows uses them."""
+    """Return a 64-bit hash that depends only on the arguments; all choices among rows are made by it."""
     return int.from_bytes(hashlib.sha256("\x1f".join((purpose, *parts)).encode()).digest()[:8], "big")

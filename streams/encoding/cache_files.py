@@ -50,7 +50,7 @@ class CacheFiles:
         """Return the user's cache with this name; None if caching is off or there is no home folder.
 
         Args:
-            name: its subfolder in the user's cache folder.
+            name: name of the cache's subfolder in the user's cache folder.
 
         Raises:
             InputError: if the environment variables hold an invalid number of bytes or folder.
@@ -80,7 +80,7 @@ class CacheFiles:
             self.refuse(key, f"it cannot be read: {error.strerror or error}")
             return None
         if content[:_DIGEST_BYTES] != _seal(key, content[_DIGEST_BYTES:]):
-            self.refuse(key, "it is not what was written")
+            self.refuse(key, "its checksum does not match")
             return None
         with suppress(OSError):
             os.utime(path)
@@ -140,7 +140,7 @@ class CacheFiles:
         for path, about in found:
             if total <= self.max_bytes:
                 break
-            with suppress(OSError):  # another process was faster
+            with suppress(OSError):  # another process may have removed it
                 path.unlink()
             total -= about.st_size
 

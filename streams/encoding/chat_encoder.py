@@ -2,11 +2,11 @@
 
 The tokens of the assistant are those that the template marks with ``{% generation %}``, found by transformers'
 ``apply_chat_template(..., return_assistant_tokens_mask=True)``, as in TRL. For a template without marks, they are found by
-prefixes: the messages before an assistant message, rendered with the generation prompt, and the messages up to it both have
-to be prefixes of all messages as rendered, and to end between two tokens. A conversation
-for which neither method is exact is refused. If a token of the whole text spans the beginning of the last answer (such as
-two line breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
-warns.
+prefixes: the messages before an assistant message, rendered with ``add_generation_prompt=True``, and the messages up to and
+including it must both be prefixes of the whole rendered conversation, and end between two of its tokens. A conversation for
+which neither method is exact is refused. If a token of the whole text spans the beginning of the last answer (such as two
+line breaks), source and answer are tokenised separately, since in prediction a bank is given the source alone; TRL only
+warns about such tokens.
 
 A source that is too long loses its oldest turns, but not the system prompt; if the last message alone is too long, its end is
 cut off.
@@ -67,7 +67,7 @@ class ChatEncoder:
         """Return an encoded conversation.
 
         Args:
-            messages: its messages before the answer.
+            messages: the messages before the answer.
             answer: the answer, or ``None`` for prediction.
             options: other texts to encode in place of the answer.
         """
@@ -114,7 +114,7 @@ class ChatEncoder:
         Args:
             messages: the conversation, which ends with an answer.
             prompt: the text before this answer.
-            source: the tokens of this text.
+            source: the tokens of ``prompt``.
         """
         text = render(self.tokenizer, self.chat, messages)
         check_written(messages[-1], text)

@@ -1,8 +1,8 @@
-"""Chat templates: found, checked and rendered.
+"""Find, check and render chat templates.
 
-A template may come from a stranger, with a checkpoint. transformers renders it in a sandbox (Jinja's
-``ImmutableSandboxedEnvironment``), and sees plain values only; sizes are limited here. A template whose text changes from one
-rendering to the next, such as with the date, is refused: a bank's answers would change with it.
+A template is untrusted, since it may come with anybody's checkpoint. transformers renders it in a sandbox (Jinja's
+``ImmutableSandboxedEnvironment``) and gives it plain values only; the sizes of templates and of rendered texts are limited
+here. A template whose output changes over time, for example with the date, is refused: a bank's answers would change with it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def render(
         tokenizer: the backbone's tokenizer; its own template is not used.
         chat: the template.
         messages: the conversation, to which the system prompt of the task is added.
-        prompt: whether the beginning of an answer follows, as for generation.
+        prompt: whether to append the generation prompt, which begins an answer.
 
     Raises:
         UnusableChat: if the template fails, or returns too much text.

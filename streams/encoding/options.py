@@ -1,9 +1,9 @@
-"""Encodes options: the texts among which the prediction for a row is the most likely one; each row may have its own.
+"""Encodes options: the texts to choose from, of which the most likely one is predicted; each row may have its own options.
 
 An option is encoded like a target, with its end token: its log-probability is that of generating this text and ending there.
 For scoring, every row becomes one sequence per option.
 
-Shape suffixes: N rows, B rows of a batch, K options, or the largest number of options of a row.
+Shape suffixes: N rows, B rows of a batch, K options (if rows have their own, the largest number of options of a row).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def with_options(
 
 
 def one_per_option(rows: TokenisedRows, index_B: NDArray[np.int64]) -> TokenisedRows:
-    """Return some rows once per option, as their target: first all rows with the first option, and so on.
+    """Return the given rows once per option, with the option as target: first all rows with their first option, and so on.
 
-    A row with fewer options than another one has its first option again in the remaining places.
+    A row with fewer options than others repeats its first option in the remaining places.
 
     Args:
         rows: rows with options.

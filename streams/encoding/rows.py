@@ -4,7 +4,7 @@ A list of Python lists takes about 36 bytes per token and is slow to pad; one ``
 Images are one array, already in the backbone's input size.
 
 Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, A options of all rows, O tokens of
-these options.
+all options.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TokenisedRow(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """The texts with which generated texts are compared to score them."""
+    """The texts that are needed to score generated texts."""
 
     references: tuple[str, ...]
     """The uncut target texts."""
@@ -74,7 +74,7 @@ class TokenisedRows:
     target_offsets: NDArray[np.int64] | None = None
     """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
     texts: Texts | None = None
-    """For comparison with predictions."""
+    """The texts that are needed to score predictions."""
     learned: NDArray[np.bool_] | None = None
     """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
     option_ids: NDArray[np.int32] | None = None
@@ -106,7 +106,7 @@ class TokenisedRows:
 
     @property
     def option_starts(self) -> NDArray[np.int64]:
-        """Where the options of each row begin among all options, and where those of the last one end, ``(N + 1,)``."""
+        """Where the options of each row begin among all options, and where the options of the last row end, ``(N + 1,)``."""
         assert self.option_offsets is not None
         if self.option_texts is not None:
             return offsets_of(map(len, self.option_texts))
@@ -159,7 +159,7 @@ class TokenisedRows:
 
 
 def spans_of(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the positions of the tokens of some rows, and the offsets of these rows among them."""
+    """Return the positions of the given rows' tokens in the flat array, and the offsets of these rows in the selection."""
     spans = [np.arange(offsets[row], offsets[row + 1]) for row in rows]
     return np.concatenate([np.zeros(0, dtype=np.int64), *spans]), offsets_of(len(span) for span in spans)
 

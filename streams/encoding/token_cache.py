@@ -91,7 +91,7 @@ def _key(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], pairs: Sequence[str] | None, asked: dict[str, Any]
 ) -> str:
     with settings_kept(tokenizer):
-        # Truncation and padding are left over from the last call, not part of the tokenizer.
+        # Truncation and padding settings are left over from the last call; they are not part of the tokenizer.
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
         rules = tokenizer.backend_tokenizer.to_str()

@@ -1,7 +1,7 @@
 """Tokenise conversations with a chat template; see `chat_encoder` for a single one.
 
-The last assistant message is the target, and everything before it, up to the beginning of the answer that the template writes
-for generation, is the source: what a bank is given in evaluation and prediction. In training, earlier assistant messages in
+The last assistant message is the target. The source is everything before it, including the generation prompt of the template:
+this is what a bank is given in evaluation and prediction. In training, earlier assistant messages in
 the source are learned too, unless ``loss_on`` is ``last``.
 """
 
@@ -42,10 +42,10 @@ def tokenise_chats(
     """Tokenise a split of conversations.
 
     Args:
-        sources: the messages of each row, without a last one by the assistant.
+        sources: the messages of each row, without the last assistant message.
         answers: the last assistant message of each row, or ``None`` for prediction.
         tokenizer: a fast tokenizer.
-        max_length: maximum tokens of a conversation; the last message is cut to its share of it, see `room_for`.
+        max_length: maximum tokens of a conversation; source and target are each cut to their share of it, see `room_for`.
         chat: the template and the tokens to learn.
         max_target_length: maximum tokens of the last assistant message.
         options: the texts to choose from, the same for every row.
@@ -53,7 +53,7 @@ def tokenise_chats(
         where: which rows these are, for messages.
 
     Raises:
-        InputError: if a row cannot be rendered, or its tokens of the assistant cannot be found exactly.
+        InputError: if a row cannot be rendered, or the assistant's tokens in it cannot be found exactly.
         ValueError: if there are not as many answers as sources.
     """
     same_number("answers", answers, "sources", sources)

@@ -61,7 +61,7 @@ class Checked:
     inputs: list[Any]
     pairs: list[str] | None
     answers: Any
-    """The arguments of `encode_rows`."""
+    """Labels or targets; like ``inputs`` and ``pairs``, an argument of `encode_rows`."""
     names: list[Any]
     """The label or target of every row in readable form: a name, a list of names, a text, the spelling of a number."""
     keys: list[str]
@@ -107,8 +107,8 @@ class Checked:
             max_length: maximum tokens per row.
             images: the preprocessing of the backbone, for images.
             cache: where token ids of large splits are cached.
-            scored: whether predictions for the rows will be scored, for which the options or the texts of the sources are
-                kept; rows to train on need only their targets.
+            scored: whether predictions for the rows will be scored; if so, the options or the texts of the sources are kept.
+                Rows to train on need only their targets.
 
         Raises:
             InputError: if a row or a setting cannot be used.
@@ -134,7 +134,7 @@ class Checked:
                 cache=cache,
             )
         except InputError as error:
-            # Messages about a row begin with its task and split; those about a setting or an image do not.
+            # Messages about a row begin with its task and split; messages about a setting or an image do not.
             text = str(error)
             raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
         if self.options is not None:
@@ -309,7 +309,7 @@ def _check_among(
     column: str,
     targets: list[str],
 ) -> None:
-    """Check that every target is one of the options of the task, or of its row, if there are some."""
+    """Check that every target is one of the options of the task or of its row, if there are any."""
     if row_options is not None:
         wrong = [
             Fault(row=row, what=f"{show(text)} is not among {known_names([*map(show, own)])}")

@@ -35,7 +35,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     if task.kind in STRATIFIED:
         inside = held_out(train, np.unique(ranks, return_inverse=True)[1], wanted)
     if not inside.any():
-        # Also used if each label has a single input: one label is then missing from train, whichever input is held out.
+        # Also if each label has a single input: whichever input is held out, one label is then missing from train.
         inside = ranks <= np.sort(ranks)[wanted - 1]
     if inside.all():
         what = "images" if task.kind == "image-classification" else "texts"

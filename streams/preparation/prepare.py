@@ -36,7 +36,7 @@ _WHAT: Mapping[Kind, str] = {
     "causal-lm": "source",
     "image-classification": "image",
 }
-"""What messages call the inputs of kinds without texts."""
+"""The word for a row's inputs in messages, for each kind; "text" for all other kinds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,7 +145,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
             if task.kind == "token-classification"
             else "the rest of their text is not seen."
             if not task.reads_chats
-            else "their oldest turns are not seen, nor the end of the last message where that was not enough."
+            else "their oldest turns were left out and, if that was not enough, the end of their last message too."
         )
         notices.append(f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; {rest}")
     cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
@@ -237,7 +237,9 @@ def _read(
         notices.append(carved_notice(task, labels, splits["validation"]))
     if "test" not in splits and test:
         same = ", measured on the rows that also choose the epoch" if training.select == "best" else ""
-        notices.append(f"task {task.name!r}: no test split is given; R has its validation score{same}.")
+        notices.append(
+            f"task {task.name!r}: no test split is given; the result matrix R holds its validation score{same}."
+        )
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))
     if labels is not None:

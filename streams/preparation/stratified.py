@@ -104,7 +104,7 @@ def _strata(train: Checked, groups: Integers, wanted: int) -> Integers:
 
 
 def _most_frequent(groups: Integers, labels: Integers, count: int) -> Integers:
-    """Return the most frequent label of each group, and the first of equally frequent ones."""
+    """Return the most frequent label of each group; if several are equally frequent, the first of them."""
     pairs, often = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
     order = np.lexsort((-pairs[1], often, pairs[0]))  # the chosen label is the last of its group
     found = np.empty(count, dtype=np.int64)

@@ -51,11 +51,11 @@ def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
 
 
 def label_clashes(protocol: Protocol, tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple[int, str]]:
-    """Return which tasks have labels that the protocol does not allow, given those of earlier tasks, and why.
+    """Return which tasks have labels that the protocol does not allow, given the labels of earlier tasks, and why.
 
     Args:
         protocol: the stream's protocol.
-        tasks: name and labels of each task; None if they are not known.
+        tasks: the name and the labels of each task, with None for unknown labels.
 
     Example:
         >>> [number for number, why in label_clashes("class", [("a", ["x", "y"]), ("b", ["y", "z"])])]

@@ -15,7 +15,7 @@ TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16
 CHATS = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 _CAUSAL = ("gpt2", "llama", "qwen", "smollm")
-"""Substrings of the names of causal language models on the Hub, whose configuration is not read here."""
+"""If a model is on the Hub, its configuration is not read; it is taken for a causal one if its name contains one of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
         given: the user's choice; None for the default.
 
     Raises:
-        InputError: if no backbone can learn all of them, or the given one cannot.
+        InputError: if no backbone can learn all kinds, or the given one cannot.
     """
     images = [data for data, kind in kinds.items() if kind == "image-classification"]
     chats = [data for data, kind in kinds.items() if kind == "causal-lm"]

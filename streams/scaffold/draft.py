@@ -23,7 +23,7 @@ _LETTERS_OF_TOKEN = 4
 """Letters per token, for English; if a language has fewer, more rows are cut, and the run reports how many."""
 _EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
 _STEPS = 300
-"""Minimum number of optimizer steps, as far as the number of epochs allows."""
+"""Minimum number of optimizer steps, unless they would need more than `_MAX_EPOCHS`."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
@@ -71,7 +71,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
 
 
 def quoted(text: str) -> str:
-    """Return a text in the form that YAML reads back unchanged."""
+    """Return a text as YAML, in quotes where they are needed for it to be read back unchanged."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not is_number(text)
     return text if plain else '"' + "".join(map(_escaped, text)) + '"'
 

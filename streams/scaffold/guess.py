@@ -238,7 +238,7 @@ def _values(label: Column) -> str:
 
 
 def _label_named(columns: list[Column]) -> Guess | None:
-    """Return a classification only if the column's name suggests a label: the numbers could mean anything."""
+    """Return a classification only if a column is named like a label; otherwise, repeated numbers could mean anything."""
     return _label(columns) if _named(columns, "name", LABEL) is not None else None
 
 

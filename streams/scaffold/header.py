@@ -1,4 +1,4 @@
-"""Notice a table without a header, whose first row was taken as the names of its columns."""
+"""Detect a table without a header, whose first row was mistaken for the names of its columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspect the rows of some data: a file, a folder, a glob, or a data set on the Hub."""
+"""Inspect the rows of a data set: a file, a folder, a glob, or a data set on the Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile the columns of some rows: texts, numbers, repeated names, lists, images."""
+"""Profile the columns of a table: texts, numbers, repeated names, lists, images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Holds = Literal[
 ]
 
 MAX_NAMES = 1_000
-"""Maximum number of different values that count as label names, if each is repeated several times on average."""
+"""Maximum number of different values of a column that are taken for label names; they must also be repeated often enough."""
 _FEW, _FEW_OF_LABEL = 4, 2
 """Minimum average number of rows per name; lower for a column that is named like a label."""
 _LONGEST_NAME = 60

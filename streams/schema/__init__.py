@@ -1,1 +1,1 @@
-"""The schema of a stream, which is checked before any heavy import."""
+"""The schema of a stream file, checked before anything heavy is imported."""

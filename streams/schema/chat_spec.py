@@ -33,7 +33,7 @@ class ChatSpec(FrozenModel):
     system: Text | None = None
     """A system prompt for every conversation; the conversations themselves must then have no system message."""
     loss_on: LossOn = "response"
-    """The tokens that are learned: those of every assistant message (response), of the last one only (last), or all."""
+    """Which tokens are learned: every assistant message (response), only the last one (last), or all tokens (all)."""
 
     @field_validator("system")
     @classmethod
@@ -44,7 +44,7 @@ class ChatSpec(FrozenModel):
 
 
 class ResolvedChat(FrozenModel):
-    """Everything that decides how a conversation becomes text; a certificate holds it, so a bank needs no other template."""
+    """Everything that determines how a conversation becomes text; kept in the certificate, so that a bank needs no files."""
 
     template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
     """The text of the chat template."""
@@ -72,12 +72,12 @@ class ResolvedChat(FrozenModel):
 
     @property
     def spec(self) -> ChatSpec:
-        """The settings that this was resolved from."""
+        """The settings as written in a stream file, with the text of the template instead of a path."""
         return ChatSpec(template=self.template, system=self.system, loss_on=self.loss_on)
 
 
 def named_tokens(tokens: Mapping[str, object]) -> dict[str, str]:
-    """Return the special tokens of a tokenizer that a certificate can hold."""
+    """Return the special tokens that a certificate can hold: single ones with a name such as bos_token."""
     return {key: str(token) for key, token in tokens.items() if isinstance(token, str) and _KEY.fullmatch(key)}
 
 

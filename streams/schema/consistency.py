@@ -28,8 +28,8 @@ _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": _ADAMS, "eps": _ADAMS}
 _ITSELF = "a task cannot start from its own bank: name an earlier task, or remove start_from"
 _READS_ITSELF = "a task cannot read its own bank: name earlier tasks only"
 _SPLIT_IN_DOMAIN = (
-    "its tasks would have different labels, but with protocol: domain all tasks must have the same: write protocol: "
-    "class, or remove split"
+    "its tasks would have different labels, but with protocol: domain all tasks must have the same ones: write "
+    "protocol: class, or remove split"
 )
 
 
@@ -83,7 +83,7 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
 
 
 def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list[tuple[KeyPath, str]]:
-    """Return which kinds and labels of tasks the protocol of their stream does not allow, as far as they are known."""
+    """Return the kinds and labels of tasks that the stream's protocol does not allow, as far as they are known."""
     if protocol not in ("class", "domain", "revisit"):
         return []
     problems: list[tuple[KeyPath, str]] = []

@@ -123,9 +123,9 @@ class DataSpec(FrozenModel):
     data_dir: Text | None = None
     """Folder with the files for a reader, or a folder inside a Hub data set."""
     templates: Templates | None = None
-    """Columns built from other columns, such as {text: "{title} {content}"}; a.b takes key b of a column of
-    mappings, a.0 the first item of a column of lists. Missing values count as empty, and white space at both ends is
-    removed."""
+    """Columns built from other columns, such as {text: "{title} {content}"}. If column a holds mappings, {a.b} is
+    the value of their key b; if it holds lists, {a.0} is their first item. Missing values count as empty, and white space at
+    both ends is removed."""
     local: Text | None = None
     """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir. It is
     read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""

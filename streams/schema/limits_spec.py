@@ -10,7 +10,7 @@ SIZES = ("cell_mb", "unpacked_gb", "ratio")
 
 
 class LimitsSpec(FrozenModel):
-    """How many rows of each split to use, chosen by the seed rather than by their order; and which files are too large."""
+    """How many rows of each split to use, chosen by the seed rather than by their order, and how large files may be."""
 
     train: Count | None = None
     """Rows of the training split; null means all."""
@@ -26,7 +26,7 @@ class LimitsSpec(FrozenModel):
     unpacked_gb: Rate = 16.0
     """Maximum size of a compressed, parquet or arrow file after unpacking, in GB; plain text files may have any size."""
     ratio: Rate = 100.0
-    """Maximum ratio of unpacked to packed size of such a file, beyond the first 100 MB; for text it is seldom above 30."""
+    """Maximum ratio of unpacked to packed size of a file of more than 100 MB (unpacked); for text, it is seldom above 30."""
 
     def hint(self, key: str, needed: float) -> str:
         """Return advice, for an error message, on how to raise a limit to at least ``needed``."""

@@ -105,7 +105,7 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
     for key in ("chat", "remote_code"):
         if not tree.get(key):
-            tree.pop(key, None)  # streams without it are written as before
+            tree.pop(key, None)  # streams without the key stay as they were before it existed
     own = "columns" in tree and tree["columns"].get("options") is not None
     if "columns" in tree and not own:
         tree["columns"].pop("options", None)

@@ -16,4 +16,4 @@ class SplitSpec(FrozenModel):
     classes_per_task: Annotated[Int, Field(ge=2, examples=[10])]
     """Number of labels per task; the last task may have fewer, but at least two."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Determines which labels form a task, and the order of the tasks; the stream's seed and the label order do not."""
+    """Determines which labels form a task, and the order of the tasks; the stream's seed has no effect."""

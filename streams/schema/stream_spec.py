@@ -74,7 +74,8 @@ class StreamSpec(FrozenModel):
     defaults: Literal[2] = 2
     """Version of the defaults for omitted keys; a run records the version that it was learned with."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
-    """How earlier tasks are evaluated after a new one; auto means all for up to 20 tasks, and certified beyond that."""
+    """How earlier tasks are evaluated after a new one: measure all of them again (all), measure a few and check the
+    certificates of others (sample), or only check certificates (certified). auto: all for up to 20 tasks, then certified."""
     probe: Probe = "random"
     """Inputs whose outputs are stored in a task's certificate. random: tokens or pixels drawn with the task's seed, so that
     the certificate contains no data. validation: rows of the validation split, which anyone who has the run folder can then
@@ -88,8 +89,8 @@ class StreamSpec(FrozenModel):
     classifications with the same labels in all tasks; revisit: classifications whose labels may recur in any way. With these
     three, only the label must be correct."""
     data_dir: Text | None = None
-    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file;
-    copies are then not used."""
+    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file,
+    and local copies are then not used."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
 

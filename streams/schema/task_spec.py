@@ -38,7 +38,7 @@ Routing = Literal["full", "small", "off"]
 
 
 def _options(given: dict[str, Any]) -> OptionsFrom | None:
-    """Return where the options of a task are from, given the keys that are valid."""
+    """Return where the options of a task come from, according to the keys that have been validated so far."""
     columns = given.get("columns")
     return "task" if given.get("options") is not None else "row" if columns is not None and columns.options else None
 
@@ -55,7 +55,7 @@ class TaskSpec(FrozenModel):
     columns: ColumnsSpec = ColumnsSpec()
     """The meaning of the columns of the data."""
     labels: Labels | None = None
-    """The labels in the order of the classes, or a JSON file with them; null means those found in train, sorted."""
+    """The labels in the order of the classes, or a JSON file with them; null means the labels in train, sorted."""
     all_labels: Labels | None = None
     """All labels of the data, or a JSON file with them, if this task uses only some of them (labels): rows with other labels
     are left out of every split. null means that there are no other labels. (classification, image-classification)"""
@@ -67,16 +67,16 @@ class TaskSpec(FrozenModel):
     is the option with the highest log-probability after the source. columns.options gives each row its own. (causal-lm,
     seq2seq)"""
     normalise: Normalise = "none"
-    """With options, what the log-probability of an option is divided by: nothing, its number of tokens, or its number of
-    characters, so that long options are not at a disadvantage."""
+    """With options: divide the log-probability of each option by its number of tokens or characters, so that long options are
+    not at a disadvantage. none: compare the log-probabilities as they are."""
     bank: BankChoice | None = None
     """The bank of this task; null means the stream's. Replaces the stream's bank completely."""
     training: TrainingOverride = TrainingOverride()
     """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
-    """The metric in the result matrix R and for select: best. null means the default of the kind: accuracy, spearman,
-    micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own (predictions,
-    references) -> float, which remote_code has to allow."""
+    """The metric reported in the result matrix R and used by select: best. null means the default of the kind: accuracy,
+    spearman, micro_f1, entity_f1 or rougeL; with options, accuracy. package.module.name is a function of your own
+    (predictions, references) -> float, which needs remote_code: true."""
     remote_code: Bool = False
     """Whether to import the module of the function that metric names. It can do anything that you can: read it first."""
     pooling: Pooling | None = None
@@ -86,7 +86,7 @@ class TaskSpec(FrozenModel):
     routing: Literal["off"] | None = None
     """off: no data is stored for recognising rows of this task; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
-    """How many rows of each split to use, and which files are too large."""
+    """How many rows of each split to use, and how large files may be."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
     """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
     regression, by quantile of the target."""
@@ -246,7 +246,7 @@ class TaskSpec(FrozenModel):
 
     @property
     def options_from(self) -> OptionsFrom | None:
-        """Where the options are from; None if the task has none."""
+        """Where the options come from; None if the task has none."""
         return _options({"options": self.options, "columns": self.columns})
 
     @property

@@ -106,7 +106,7 @@ class TrainingSpec(FrozenModel):
     class_weights: ClassWeights | None = None
     """Class weights in the loss: balanced (by number of rows), or a mapping from label to weight (1 for other labels)."""
     backbone_dropout: Bool = False
-    """Enable the dropout with which the backbone was pre-trained (as in the papers)."""
+    """Enable the dropout with which the backbone was pre-trained, as the papers about these methods do."""
     gradient_checkpointing: Bool = False
     """Keep only the input of each layer while learning, and compute the layer again in the backward pass: this takes less
     memory and about a third more time, and gives the same gradients bit for bit."""
@@ -117,14 +117,14 @@ class TrainingSpec(FrozenModel):
     """Maximum bytes on disk for the states of prefix_cache; if a split needs more, its states are recomputed in every
     epoch."""
     select: Literal["best", "last"] = "best"
-    """Which bank is kept: the best epoch by the validation metric, or the last step."""
+    """Which bank is kept: the one of the epoch with the best validation metric (best), or of the last step (last)."""
     patience: Count | None = None
     """End training after this many validations in a row without a better score (an undefined score is not better); null means
-    that all epochs are done."""
+    that training runs for all epochs."""
     checkpoint_every: Count = 200
     """Optimizer steps between two checkpoints of a half-learned bank; a checkpoint is also saved after every epoch."""
     num_workers: Annotated[Int, Field(ge=0)] = 0
-    """Processes that collate batches; 0 means none besides the main process."""
+    """Worker processes that collate batches; 0 means that the main process does so."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks of a file before `datasets` reads it, and better messages where the messages of `datasets` are too vague."""
+"""Check a file before `datasets` reads it, and explain faults for which the messages of `datasets` are too vague."""
 
 from __future__ import annotations
 

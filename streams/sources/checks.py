@@ -1,4 +1,4 @@
-"""Checks of rows before a bank is trained on them; error messages name the place.
+"""Check rows before a bank is trained on them; error messages name the split, the column and the row.
 
 Row numbers are 1-based: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
 """

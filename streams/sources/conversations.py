@@ -17,7 +17,7 @@ Role = Literal["user", "assistant"]
 
 ROLES = ("system", "user", "assistant")
 MOST_MESSAGES = 500
-"""Maximum number of messages in a conversation: the time for rendering a template may grow with its square."""
+"""Maximum number of messages in a conversation: the time to render it may grow with the square of this number."""
 _FORMS = (("role", "content"), ("from", "value"))
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 RULE = (

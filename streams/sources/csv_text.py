@@ -35,7 +35,7 @@ def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str
 
 
 def csv_header(task: str, files: Sequence[str], limits: LimitsSpec) -> tuple[bool, list[str] | None]:
-    """Return whether tabs separate the columns of these files, and the column names; None if no file is on this machine.
+    """Return whether tabs separate the columns, and the names of the columns (None if no file is on this machine).
 
     Raises:
         InputError: as in `csv_options`.
@@ -57,7 +57,7 @@ def csv_header(task: str, files: Sequence[str], limits: LimitsSpec) -> tuple[boo
 
 
 def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield the header and the rows of a table, each with its first line's number.
+    """Yield the header and the rows of a table, each with the number of its first line.
 
     Raises:
         InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
@@ -108,7 +108,7 @@ def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: in
 
 
 class _RecordedLines:
-    """Lines of a file; the last few are kept for reporting a bad row."""
+    """The lines of a file; those of the current row are kept in ``last``, for messages about it."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._ahead = lines, next(lines, None)

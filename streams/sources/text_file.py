@@ -1,4 +1,4 @@
-"""Read untrusted text files, compressed or not, as streams within the task's limits, and locate every fault.
+"""Read untrusted text files, compressed or not, as streams within the task's limits; messages say where a fault is.
 
 A few megabytes of ``.gz`` can unpack to any size, so nothing is read before it has been checked.
 """
@@ -38,7 +38,7 @@ _MAGIC = {
     b"Rar!\x1a\x07": "rar",
     b"7z\xbc\xaf": "7z",
 }
-"""First bytes of compressed files. `datasets` unpacks all of these, whatever their names, without a limit."""
+"""First bytes of compressed files. `datasets` unpacks all these formats, whatever the file is called, and without a limit."""
 _UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <"}
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _LINE_OF_CELLS = 16
@@ -125,7 +125,7 @@ class TextFile:
         raise problem
 
     def _with_nul(self, head: bytes) -> InputError:
-        """Return the error for binary data, or for UTF-16 without a mark, in which most letters have a zero byte."""
+        """Return the error for binary data, or for UTF-16 without a byte order mark, where most letters have a zero byte."""
         at = head.index(0)
         odd, even = head[1::2].count(0), head[::2].count(0)
         if max(odd, even) < len(head) / 4 or min(odd, even) > len(head) / 8:
@@ -234,7 +234,7 @@ def check_regular(place: str, path: str) -> None:
 
 
 class _Unpacking(io.RawIOBase):
-    """A stream of a file's unpacked bytes, which checks how many there are."""
+    """A stream of a file's unpacked bytes, which stops with an error if there are too many."""
 
     def __init__(self, file: TextFile, unpack: Callable[[Any], Any]) -> None:
         self._file, self._size = file, 0

@@ -59,7 +59,7 @@ def dump_stream(spec: StreamSpec) -> str:
 
 
 def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
-    """Return the problems that `load_stream` would report, for a stream built from parts of others and not checked since."""
+    """Return the problems that `load_stream` would report for a stream that was put together from parts of other streams."""
     return contradictions(_plain(spec, ()))
 
 

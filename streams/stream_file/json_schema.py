@@ -123,7 +123,7 @@ def _below(node: Schema, part: str | int) -> Schema | None:
 
 
 def keys_of(node: Schema, *, other_names: bool = False) -> list[str]:
-    """Return the allowed keys of a mapping at ``node``; aliases of the same key only if requested."""
+    """Return the allowed keys of a mapping at ``node``; aliases of keys are included only if requested."""
     found: dict[str, None] = {}
     for option in options(node):
         names = option.get("propertyNames", {}).get("enum", [])

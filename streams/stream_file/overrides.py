@@ -39,7 +39,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], 
 
 
 def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each override of the stream that does not affect some tasks, because they set their own value.
+    """Return a sentence for each override of a stream setting that some tasks ignore, because they set their own value.
 
     Args:
         spec: the stream, with the overrides applied.

@@ -51,7 +51,7 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return the reported and the ``found`` problems in the order of `problems`; problems without a key come last.
+        """Return the reported and the ``found`` problems, sorted as in `problems`; problems without a key come last.
 
         Args:
             found: key paths of the stream, in which tasks are numbered after `split`, and their problems.

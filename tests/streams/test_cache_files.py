@@ -46,7 +46,7 @@ def test_flipped_bit_is_reported_and_the_file_removed(files: CacheFiles, at: int
     content[at] ^= 1
     _path(files).write_bytes(content)
     assert files.read("a") is None
-    assert "a.cache was not used, since it is not what was written; it was removed" in files.notices[0]
+    assert "a.cache was not used, since its checksum does not match; it was removed" in files.notices[0]
     assert not _path(files).exists()
 
 
@@ -54,7 +54,7 @@ def test_flipped_bit_is_reported_and_the_file_removed(files: CacheFiles, at: int
 def test_a_file_of_another_size_is_refused(files: CacheFiles, content: bytes) -> None:
     _path(files).write_bytes(content)
     assert files.read("a") is None
-    assert "not what was written" in files.notices[0]
+    assert "its checksum does not match" in files.notices[0]
 
 
 def test_a_file_under_another_key_is_refused(files: CacheFiles) -> None:

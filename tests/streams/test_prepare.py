@@ -141,7 +141,7 @@ def test_duplicate_texts_stay_in_one_split(tokenizer: PreTrainedTokenizerFast) -
 
 def test_score_on_model_selection_rows_is_reported_as_such(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = {"train": TRAIN, "validation": TRAIN[:20]}
-    told = "no test split is given; R has its validation score"
+    told = "no test split is given; the result matrix R holds its validation score"
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "best"}).notices
     assert notice == f"task 'toy': {told}, measured on the rows that also choose the epoch."
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "last"}).notices

@@ -88,8 +88,9 @@ class BankChoice(FrozenModel):
     start_from: StartFrom | None = None
     """What the bank starts from; banks named here are not changed. An earlier task: its bank is copied, and its head too if
     kind and labels are the same; without preset and modifications, all settings are taken from that bank. A list of earlier
-    tasks: a weighted average of their banks, with weights learned on this task's rows. auto: the most similar earlier banks,
-    their average and a fresh bank are each trained briefly, and the best on this task's validation rows is taken."""
+    tasks: a weighted average of their banks, with weights learned on this task's rows. auto: a fresh bank, the most
+    similar earlier banks and, if at least two of these clearly beat the fresh bank, their average are each trained briefly,
+    and the best on this task's validation rows is taken."""
     fuse: Annotated[tuple[TaskName, ...], Field(max_length=MAX_FUSED)] | None = None
     """With preset fusion only: earlier tasks whose banks are read and combined by attention at every site. These banks are
     not changed; they must have the same modifications, of form bottleneck, the same layers, and frozen LayerNorms."""
