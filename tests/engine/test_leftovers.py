@@ -46,7 +46,7 @@ FAULTS = (None, errno.ENOSPC, errno.EIO)
 
 
 def faults(name: str, call: int) -> tuple[int | None, ...]:
-    """Return the faults to test in one call of a command."""
+    """Return the faults to test at one call of a command."""
     if os.environ.get("CONTINUAL_PETL_FAULTS") == "all":
         return FAULTS
     return (FAULTS[call % 3],) if name in ("learn", "sweep") else (None, FAULTS[1 + call % 2])
@@ -85,7 +85,7 @@ class Command:
         return folder
 
     def killed_in(self, call: int) -> Path:
-        """Return the folder as a process that is killed in this call leaves it."""
+        """Return the folder as a process that is killed during this call leaves it."""
         copies = self._scratch / "copies"
         if not copies.exists():
             folder = self._begin()
@@ -95,7 +95,7 @@ class Command:
         return shutil.copytree(copies / str(call), self._scratch / "run")
 
     def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
-        """Make the command fail, or kill it, in one call; run the next command; return what is wrong afterwards."""
+        """Make one call of the command fail, or kill it there; run the next command; return what is wrong afterwards."""
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
         if copied and number is None:
