@@ -1,7 +1,7 @@
 """Wherever a command fails or is killed, the next one leaves the folder as an undisturbed command would.
 
 In the slow test, each command is killed in every call that writes, and each of these calls also fails once. `learn` and
-`sweep`, which take longer, meet only one fault in each call: a kill, a full disk or an I/O error, in turn. To test all faults
+`sweep`, which take longer, get only one fault at each call: a kill, a full disk or an I/O error, in turn. To test all faults
 in every call of all commands::
 
     CONTINUAL_PETL_FAULTS=all pytest -m slow -rP tests/engine/test_leftovers.py

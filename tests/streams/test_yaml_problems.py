@@ -1,4 +1,4 @@
-"""All mistakes in a stream file are reported at once, at their lines, with clear messages."""
+"""All mistakes in a stream file are reported at once, each with its line and a clear message."""
 
 from __future__ import annotations
 
