@@ -93,7 +93,9 @@ def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path
     wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
-    print(f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} different folders")
+    print(
+        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} distinct states of the folder"
+    )
     assert wrong == []
 
 
