@@ -24,7 +24,7 @@ _ROLES = "{'system': 'w82', 'user': 'w80', 'assistant': 'w81'}[message['role']]"
 _BEGIN = "{% for message in messages %}[CLS] {{ " + _ROLES + " }} "
 _END = "\n{% endfor %}{% if add_generation_prompt %}[CLS] w81 {% endif %}"
 PLAIN = _BEGIN + "{{ message['content'] }} [SEP]" + _END
-"""A template of words in the tiny vocabulary, without ``{% generation %}``; an answer ends with the end token."""
+"""A template that adds only words of the tiny vocabulary, without ``{% generation %}``; answers end with the end token."""
 MARKED = (
     _BEGIN
     + "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }} [SEP]{% endgeneration %}"

@@ -157,7 +157,7 @@ OUTSIDE: dict[str, dict[str, int | None]] = {
     "qwen2": {"model.embed_tokens": 0, "model.norm": 1},
     "vit": {"embeddings": 0, "layernorm": 1},
 }  # fmt: skip
-"""By prefix of a parameter's name: the layer that it belongs to although it is outside all; the longest prefix wins."""
+"""For parameters outside all layers, by prefix of the name: the layer they count towards. The longest prefix wins."""
 
 
 @pytest.mark.parametrize("family", OUTSIDE)

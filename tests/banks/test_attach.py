@@ -75,7 +75,7 @@ def test_folding_keeps_answers_except_for_diff_pruning(family: str, preset: str)
     bank.fold()
     after = states(model, family, bank)
     if any(modification.reparametrise == "lstm" for modification in bank.spec.modifications):
-        # LSTM kernels differ with and without gradients.
+        # torch uses other LSTM kernels with gradients than without.
         torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
     else:
         assert torch.equal(after, before)
@@ -160,7 +160,7 @@ def test_gradient_checkpointing_that_would_skip_the_bank_is_refused() -> None:
     model: Any = make_model("bert").requires_grad_(False)
     bank = make_bank(model, "houlsby")
     for layer in model.encoder.layer:
-        # As `activation_checkpointing_enable` does, which has another name in older versions of transformers.
+        # As `activation_checkpointing_enable` does; older versions of transformers name this method differently.
         layer.gradient_checkpointing = True
         layer._gradient_checkpointing_func = partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
     expected = states(model, "bert", bank)

@@ -149,7 +149,7 @@ def test_cached_and_uncached_decoding_give_equal_tokens(
     plain = generate(model, make_bank(model, "probe"), inputs, {**settings, "use_cache": True})
     assert not torch.equal(with_cache, plain)
     if num_beams == 1 and family in DECODERS:
-        # The row gets the same tokens alone, without padding on the left.
+        # The same tokens are generated if the row is alone, without padding on the left.
         row = {"input_ids": ids[1:2, 3:], "attention_mask": torch.ones(1, 4, dtype=torch.long)}
         alone = generate(model, bank, row, {**settings, "use_cache": True})
         assert torch.equal(alone[:, 4:], with_cache[1:2, 7:])

@@ -35,7 +35,7 @@ ROW = {"form": "bottleneck", "modifies": "ffn", "insertion": "parallel", "bottle
 
 
 def parents(model: PreTrainedModel, bank: Any, num: int = 3) -> list[Bank]:
-    """Return banks with random values that differ for each."""
+    """Return banks with random values that differ from bank to bank."""
     found = [make_bank(model, bank, seed=seed) for seed in range(num)]
     for seed, parent in enumerate(found):
         draw = torch.Generator().manual_seed(seed)
@@ -240,7 +240,7 @@ def test_settings_are_those_of_the_banks_that_are_read() -> None:
     assert (spec.modifications, spec.layers) == (known["a"].resolve().modifications, "1-2")
     assert (preset_of(spec), recipe_of(spec)) == ("fusion", RECIPES["fusion"])
     assert in_words(spec) == "fusion: bottleneck on ffn (9)"
-    # The settings that the parents were learned with count, not those that the stream has now.
+    # A fused bank takes the settings with which its parents were learned, not the stream's current ones.
     learned = BankChoice.model_validate({"preset": "parallel", "bottleneck": 2}).resolve()
     assert resolve_bank("d", known, lambda name: learned).modifications == learned.modifications
     # A bank that starts from a fused one reads the same banks.

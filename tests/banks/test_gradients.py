@@ -68,7 +68,7 @@ class _Pass(nn.Module):
         self.family = family
         self.sums = torch.randn(3, *IDS.shape, WIDTH, dtype=torch.float64)
         if family == "bert":
-            # torch gives no gradient to the padding embedding; leave out the states of padding, which alone depend on it.
+            # torch gives no gradient to the padding embedding; leave out the states at padding, since only they depend on it.
             self.sums *= INPUTS["bert"]["attention_mask"].unsqueeze(-1)
         with torch.no_grad():
             for parameter in self.bank.parameters():

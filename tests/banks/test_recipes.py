@@ -66,7 +66,7 @@ CHANGED = {
     # With these options, a preset equals another one.
     ("prefix", "reparametrise", "none"): "prefix_flat",
     ("prefix_flat", "reparametrise", "mlp"): "prefix",
-    # This bank equals no preset, but is trained through an MLP like prefix.
+    # This bank equals no preset, but is trained through an MLP like the preset ``prefix``.
     ("multihead_parallel", "reparametrise", "mlp"): "prefix",
     ("mam", "reparametrise", "none"): "mam_flat",
     ("mam_flat", "reparametrise", "mlp"): "mam",
@@ -96,7 +96,7 @@ def _allowed(preset: str) -> list[dict[str, Any]]:
 
 def test_every_option_is_covered() -> None:
     named = {name for preset in PRESETS for choice in _allowed(preset) for name in choice}
-    # rank and length are aliases of bottleneck; modifications is no option of a preset; only fusion has fuse.
+    # rank and length are aliases of bottleneck; presets do not allow modifications, and only fusion allows fuse.
     assert named == set(BankChoice.model_fields) - {"rank", "length", "modifications", "fuse"}
 
 

@@ -46,7 +46,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def report(learned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the page of that run."""
+    """Return the report page of that run."""
     return write_report(tmp_path_factory.mktemp("report"), read_facts(learned))
 
 

@@ -57,7 +57,7 @@ def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path,
         assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
         opened.draw()
         assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}, (
-            "no figure is drawn again when it is scrolled near"
+            "a figure must not be drawn again when it is scrolled into view"
         )
         assert [url for url in opened.asked if "/tasks/" in url] == [
             url for url in opened.asked if "/tasks/000000.js" in url

@@ -214,7 +214,9 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
             cells[0]["status"] = cells[1]["status"] = "certified"
         results = joined(results, cells)
         numbers.append(numbers_after(results, len(results.tasks)))
-    assert numbers == [numbers_after(results, count) for count in range(1, 5)], "rows can be added one by one"
+    assert numbers == [numbers_after(results, count) for count in range(1, 5)], (
+        "adding rows one by one must change nothing"
+    )
     assert numbers[1]["run/forgetting"] == 0.25
     assert numbers[2] == {"run/tasks": 3.0, "run/newest_score": 0.75, "run/certified": 0.0, "score/c": 0.75}
     whole = numbers[3]
@@ -222,7 +224,7 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
     assert whole["run/acc"] == 0.75
     assert whole["run/bwt"] == pytest.approx(-0.25 / 3)
     assert whole["run/largest_change"] == 0.25
-    assert "run/forgetting" not in whole, "a row in between lacks scores, so the best ones are unknown"
+    assert "run/forgetting" not in whole, "an earlier row lacks scores, so the best scores are unknown"
 
 
 def test_replay_logs_known_values(logged: tuple[Run, Recording]) -> None:

@@ -15,7 +15,7 @@ REGRESSION = [(KIND, "kind: regression\n")]
 
 
 def numbers(value: Any) -> dict[str, str | bytes | None]:
-    """Return the files of a regression whose third training row has this target."""
+    """Return the files of a regression task whose third training row has this target."""
     rows = [{"text": row["text"], "label": float(number)} for number, row in enumerate(ROWS)]
     wrong = [row if number != 2 else row | {"label": value} for number, row in enumerate(rows)]
     return {f"data/other/{split}.jsonl": json_lines(wrong if split == "train" else rows) for split in SPLITS}

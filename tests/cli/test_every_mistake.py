@@ -78,7 +78,7 @@ def test_all_mistakes_are_reported_in_one_pass(bench: Bench, words: list[str], c
     assert list(told) == list(SAYS)
     for line, says in SAYS.items():
         assert told[line].startswith(says), told[line]
-    # The mistake that the schema finds does not hide the others, which are also found without it.
+    # The mistake that the schema finds hides no other: after it is corrected, the rest is reported as before.
     right = _told(bench, STREAM.replace("houlsbi", "houlsby"), capsys, *words)
     assert right == {line: text for line, text in told.items() if line != 24}
 

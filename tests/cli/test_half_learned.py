@@ -81,7 +81,7 @@ def test_pending_replacement_is_reported(half: Path, tmp_path: Path, capsys: Any
     assert main(["list", str(run)]) == 0
     told = "unchanged so far: one; the replacement is half learned, and run --replace resumes it\n"
     assert capsys.readouterr().out.endswith(f"\n{told}")
-    # As if killed right after the commit of the task: the remaining progress is that of the learned bank.
+    # As if killed right after the commit of the task: the progress that is left over belongs to the learned bank.
     (run / "results.jsonl").unlink()
     assert main(["list", str(run)]) == 0
     assert "half learned" not in capsys.readouterr().out

@@ -67,7 +67,7 @@ def test_list_of_many_tasks_does_not_read_the_stream(runs: Path, tmp_path: Path,
 
 
 def entries(count: int, name: str = "t{}") -> list[dict[str, Any]]:
-    """Return the entries of ``count`` tasks, as ``list`` shows them."""
+    """Return ``count`` entries in the form in which ``list`` shows tasks."""
     return [
         {
             "task": name.format(number),

@@ -2,7 +2,7 @@
 
 `deaths` forks one child for each name in INSTANTS, so that torch is not imported again; the child's run folder is
 FOLDER/INSTANT, in which the first of two tasks may already be learned. ``main(BACKBONE, FOLDER)`` prints a line at every
-step, waits in the fifth for a line on standard input, and exits with 100 plus the number of the signal that stopped it.
+step, waits at the fifth for a line on standard input, and exits with 100 plus the number of the signal that stopped it.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def main(backbone: str, folder: str) -> None:
 
 
 class Waits(L.Callback):
-    """Print a line at every step, and wait in the fifth for a line on standard input."""
+    """Print a line at every step, and wait at the fifth for a line on standard input."""
 
     _num_steps = 0
 

@@ -1,8 +1,8 @@
-"""A disk on which the k-th operation fails, or in which the process is killed.
+"""A disk on which the k-th operation fails, or during which the process is killed.
 
 `FaultyDisk` replaces ``os`` in the module that writes files. `Everywhere` replaces functions of ``os`` itself, in a separate
-process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies this folder in
-each call of one process that changes it, as a kill during the call would leave it.
+process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies this folder
+during each call that changes it, as a kill during the call would leave it.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class FaultyDisk:
 
 
 KILLED = 77
-"""The exit code of a process that was killed in a call."""
+"""The exit code of a process that was killed during a call."""
 _CHANGES = ("write", "fsync", "replace", "rename", "unlink", "remove", "rmdir", "mkdir", "truncate")
 
 
 class Everywhere:
-    """Counts the calls of this process that change something below a folder; one fails, or the process is killed in it.
+    """Counts this process's calls that change something below a folder; one fails, or the process is killed during it.
 
     Args:
         folder: calls that change something below it are counted, except those on the lock.
         at: number of the call that fails, from 0; None only counts.
-        number: errno of the error; None: the process exits in this call, without cleaning up.
+        number: errno of the error; None: the process exits during this call, without cleaning up.
     """
 
     def __init__(self, folder: Path, at: int | None = None, number: int | None = None) -> None:
@@ -116,11 +116,11 @@ class Everywhere:
 
 
 class Copies(Everywhere):
-    """Copies a folder in every call that changes it, as a kill would leave it: with half of the call's content written.
+    """Copies a folder during every call that changes it, as a kill would leave it: with half of the content written.
 
     Args:
         folder: calls that change something below it are counted, except those on the lock.
-        copies: the folder for the copies; each is named after the number of its call.
+        copies: the folder for the copies; each copy is named after the number of the call.
     """
 
     def __init__(self, folder: Path, copies: Path) -> None:
@@ -166,10 +166,10 @@ def state_of(folder: Path) -> str:
 
 
 def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | None) -> tuple[bool, str]:
-    """Call ``act`` in a forked process that fails, or is killed, in one of its calls.
+    """Call ``act`` in a forked process; one of its calls fails, or the process is killed during that call.
 
     Returns:
-        Whether ``act`` succeeded nevertheless, and the traceback, which is empty if it was killed or raised a `StoreError`.
+        Whether ``act`` succeeded nevertheless; and the traceback, empty if the process was killed or a `StoreError` raised.
     """
     said, says = os.pipe()
     child = os.fork()

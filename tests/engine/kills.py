@@ -61,7 +61,7 @@ class Kills:
         self.wrong: list[str] = []
 
     def make(self, count: int, seed: int) -> None:
-        """Kill ``count`` times, then let the last run end."""
+        """Kill ``count`` times, then let the last run finish."""
         draw, run, first = random.Random(seed), self._folder / "0", True
         while sum(self.phases.values()) < count or not first:
             last = sum(self.phases.values()) >= count

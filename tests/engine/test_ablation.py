@@ -182,7 +182,7 @@ def test_undefined_score_has_no_relative_change(
     )
 
     def constant(learner: ContinualLearner, *given: Any) -> Any:
-        # As if the bank predicted the same number for every row: then no correlation is defined.
+        # As if the bank predicted the same number for every row, so that the correlation is undefined.
         found = evaluate(learner, *given)
         assert isinstance(learner.active_bank, AblatedView)
         return found.model_copy(update={"scores": {}}) if learner.active_bank.removed else found

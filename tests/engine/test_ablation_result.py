@@ -1,4 +1,4 @@
-"""An ablation is the same as JSON, figure, table and page, and contradictory values are refused."""
+"""An ablation has the same values as JSON, figure, table and page, and contradictory values are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Averages of banks: the gradients of their weights equal those of autograd, tensors are combined exactly, or refused."""
+"""Averages of banks: gradients of the weights equal autograd's, tensors are combined exactly, other forms are refused."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def tasks_of(backbone: Path) -> TaskStream:
 
 
 class Learned:
-    """A run that has learned the first of two tasks, with the banks and calls of a run that learns both without a fault."""
+    """A run that has learned the first of two tasks; for comparison, the banks and calls of learning both without a fault."""
 
     def __init__(self, backbone: Path, folder: Path) -> None:
         self.tasks, self.folder = tasks_of(backbone), folder / "first"
@@ -68,7 +68,7 @@ class Learned:
             wrong.append(f"{where}the store holds {tasks}")
         if left := [str(path) for path in folder.rglob("*.new")]:
             wrong.append(f"{where}left behind {left}")
-        # Many failures leave the same bytes in the folder; the command is repeated only once for each of these states.
+        # Many failures leave the same bytes in the folder; the command is repeated only once for each distinct state.
         if (state := state_of(folder)) not in self._resumed and bank_digests(learn(self.tasks, folder)) != self.digests:
             wrong.append(f"{where}another bank")
         self._resumed.add(state)
@@ -93,7 +93,9 @@ def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path
     wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
-    print(f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} different folders")
+    print(
+        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} distinct states of the folder"
+    )
     assert wrong == []
 
 

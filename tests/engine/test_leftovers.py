@@ -1,7 +1,7 @@
 """Wherever a command fails or is killed, the next one leaves the folder as an undisturbed command would.
 
 In the slow test, each command is killed in every call that writes, and each of these calls also fails once. `learn` and
-`sweep`, which take longer, meet only one fault in each call: a kill, a full disk or an I/O error, in turn. To test all faults
+`sweep`, which take longer, get only one fault at each call: a kill, a full disk or an I/O error, in turn. To test all faults
 in every call of all commands::
 
     CONTINUAL_PETL_FAULTS=all pytest -m slow -rP tests/engine/test_leftovers.py
@@ -46,7 +46,7 @@ FAULTS = (None, errno.ENOSPC, errno.EIO)
 
 
 def faults(name: str, call: int) -> tuple[int | None, ...]:
-    """Return the faults to test in one call of a command."""
+    """Return the faults to test at one call of a command."""
     if os.environ.get("CONTINUAL_PETL_FAULTS") == "all":
         return FAULTS
     return (FAULTS[call % 3],) if name in ("learn", "sweep") else (None, FAULTS[1 + call % 2])
@@ -85,7 +85,7 @@ class Command:
         return folder
 
     def killed_in(self, call: int) -> Path:
-        """Return the folder as a process that is killed in this call leaves it."""
+        """Return the folder as a process that is killed during this call leaves it."""
         copies = self._scratch / "copies"
         if not copies.exists():
             folder = self._begin()
@@ -95,7 +95,7 @@ class Command:
         return shutil.copytree(copies / str(call), self._scratch / "run")
 
     def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
-        """Make the command fail, or kill it, in one call; run the next command; return what is wrong afterwards."""
+        """Make one call of the command fail, or kill it there; run the next command; return what is wrong afterwards."""
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
         if copied and number is None:
@@ -229,5 +229,5 @@ def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Co
     calls = range(len(found.calls))
     cases = [(call, number) for call in calls for number in faults(name, call)]
     wrong = [text for call, number in cases for text in found.fails_at(call, number, copied=True)]
-    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} different folders")
+    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} distinct states of the folder")
     assert not wrong, "\n".join(wrong)

@@ -69,7 +69,7 @@ def test_staged_bank_is_committed_byte_for_byte(
     assert report.notices == ("told",)
     request = StopRequest()
     if not alike:
-        # This process pretends to run on another processor than the worker.
+        # This process pretends to run on a different processor from the worker's.
         other = {"processor": "another"}
         monkeypatch.setattr(
             staging, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)
@@ -96,8 +96,8 @@ def test_worker_errors_are_sent_as_plain_values(backbone_folder: Folder, tmp_pat
     for kind in (StoreError, MemoryRanOutError, DivergedError, InputError):
 
         def act(request: StopRequest, kind: type[Exception] = kind) -> Report:
-            raise kind("what is to be done")
+            raise kind("what to do")
 
-        with pytest.raises(kind, match="what is to be done") as raised:
+        with pytest.raises(kind, match="what to do") as raised:
             worker._reported("one", act).raise_error()
         assert raised.type is kind

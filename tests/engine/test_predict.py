@@ -42,7 +42,7 @@ def test_predictions_match_the_scores(
     split = run.session.split(run.session.spec.tasks[0]).rows
     learner = models.resident("one")
     outputs = outputs_of(learner, split, models.pad_token_id, run.session.spec.trainer, run.session.folder)
-    # Equal bit for bit, since the batches are those of the evaluation.
+    # Equal bit for bit, since the batches are the same as in the evaluation.
     size = manifest.training.batch_size
     assert Predictor(models).predict(rows, "one", batch_size=size) == answers(
         manifest.kind, manifest.labels, torch.stack(outputs)

@@ -31,7 +31,7 @@ QUICK = {"epochs": 1}
 
 
 def _learned(backbone: Path, tmp_path: Path, *names: str, **more: Any) -> Path:
-    """Learn tasks one after the other; the data of each is deleted before the next."""
+    """Learn tasks one after the other, and delete the data of each before the next is learned."""
     given: list[dict[str, Any]] = []
     for name in names:
         given = [*given, task_on_disk(name, tmp_path / "data")]

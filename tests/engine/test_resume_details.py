@@ -119,7 +119,8 @@ def test_stop_between_commit_and_results_keeps_the_time(half: Half, tmp_path: Pa
     learn(half.tasks, run)
     assert LONG < trained(run) < 2 * LONG
     found = files_of(run)
-    assert all(found[name] == half.whole[name] for name in half.whole if name != "results")  # has its row twice
+    # results.jsonl has the task's row twice.
+    assert all(found[name] == half.whole[name] for name in half.whole if name != "results")
     assert not (run / ONE).exists()
 
 

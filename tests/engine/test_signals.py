@@ -121,7 +121,7 @@ def test_ignored_signal_stays_ignored() -> None:
         with listening() as request:
             os.kill(os.getpid(), signal.SIGINT)
             assert request.signal_number is None
-            assert list(request.handlers) == [signal.SIGTERM], "Lightning would get a handler for SIGINT"
+            assert list(request.handlers) == [signal.SIGTERM], "Lightning must not get a handler for SIGINT"
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

@@ -115,7 +115,7 @@ def test_settings_are_inherited_along_a_chain(backbone_folder: Folder, tmp_path:
     banks = [spec.resolved_bank(each) for each in spec.tasks]
     assert [bank.start_from for bank in banks] == [None, "one", "two"]
     assert {bank.model_copy(update={"start_from": None}) for bank in banks} == {banks[0]}
-    # A child inherits the settings that its parent was learned with, not those that the stream has now.
+    # A child inherits the settings with which its parent was learned, not the stream's current ones.
     session = Session(stream(backbone_folder(), [ONE, two()], bank="lora", training=QUICK).spec, Store(tmp_path))
     learn(stream(backbone_folder(), [ONE], training=QUICK), tmp_path)
     assert session.bank(session.spec.tasks[1]).modifications[0].form == "bottleneck"

@@ -61,7 +61,7 @@ def compare(subject: Subject, to: Path) -> dict[str, Any]:
 
 
 def saved_again_is_the_same(model: Any, folder: Path) -> None:
-    """Assert that both files agree with those that peft saves: names, tensors and settings."""
+    """Assert that peft itself would save the same two files: names, tensors and settings."""
     model.save_pretrained(folder / "again")
     ours, theirs = (load_file(path / "adapter_model.safetensors") for path in (folder, folder / "again"))
     assert ours.keys() == theirs.keys()
@@ -104,7 +104,7 @@ CASES = [(f, c) for f in FAMILIES for c in CHOICES]
 
 
 def marked(cases: list[tuple[str, Any]]) -> list[Any]:
-    """Return the cases, and mark as slow all but those of BERT and every third one of the other families in `SOME`."""
+    """Return the cases, marked as slow except for BERT's and a third of those of the other families in `SOME`."""
     kept = [(f, c) for n, f in enumerate(SOME) for m, c in enumerate(CHOICES) if f == "bert" or (n + m) % 3 == 0]
     return [case if case in kept else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 

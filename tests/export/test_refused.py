@@ -32,7 +32,7 @@ BANK = {"preset": "lora", "rank": 2}
 
 @pytest.fixture(scope="module")
 def run_folder(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of three tasks: one pools like BERT's class, one does not, and no format can express the bank of one."""
+    """Return a run of three tasks: one pools like BERT's classifier class, one by the mean, and one with Houlsby adapters."""
     name = str(backbone_folder("bert"))
     tasks = [task("own", pooling="pooler"), task("mean", pooling="mean"), task("far", bank=small("houlsby"))]
     folder = tmp_path_factory.mktemp("exports") / "run"

@@ -1,4 +1,4 @@
-"""Mutates inputs, by changing bits, bytes and lines, inserting fragments of the language, or splicing; and makes noise."""
+"""Mutates inputs (bits, bytes, lines, inserted fragments of the language, splices), and generates random ones."""
 
 from __future__ import annotations
 

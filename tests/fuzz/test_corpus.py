@@ -1,4 +1,4 @@
-"""Past findings stay fixed, and the harness detects what it is meant to."""
+"""Past findings stay fixed, and the harness detects what it is meant to detect."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_exact_match_ignores_only_outer_space() -> None:
 
 
 def test_token_f1_matches_squad() -> None:
-    # Without articles, case and punctuation: row 1 has 2 of 2 words right, of 3; row 2 none, row 3 all.
+    # Without articles, case and punctuation, row 1 has precision 2/2 and recall 2/3, row 2 has no word right, row 3 all.
     found = _chosen("token_f1", ["the Black cat!", "a dog", "x"], ["black cat sat", "cat", "X."])
     assert found == pytest.approx((0.8 + 0 + 1) / 3)
 
@@ -108,7 +108,7 @@ def test_optional_metrics_are_computed_only_if_chosen() -> None:
 
 def test_bleu_is_corpus_level_with_brevity_penalty() -> None:
     texts, references = ["the cat sat", "", "a b c d e f"], ["the cat sat on", "x y", "a b c d e g"]
-    # The lengths are 9 and 12. Right n-grams: 8 of 9, 6 of 7, 4 of 5 (one in "the cat sat") and 2 of 3.
+    # The texts have 9 words, the references 12. Right n-grams: 8 of 9, 6 of 7, 4 of 5 (one in "the cat sat") and 2 of 3.
     precision = (8 / 9 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25
     bleu = float(np.exp(1 - (4 + 2 + 6) / 9) * precision)
     parts = make_scores("seq2seq", None)

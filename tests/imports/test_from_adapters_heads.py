@@ -83,7 +83,7 @@ def test_head_that_would_read_other_states_is_detected(backbone_folder: Folder, 
 
 
 def static(folder: Path, tensors: dict[str, Tensor], labels: dict[str, int]) -> None:
-    """Replace a head by that of a transformers class, as `adapters` stores it."""
+    """Replace a head by the head of a transformers class, as `adapters` stores it."""
     whole = {"config": None, "model_type": "bert", "label2id": labels}
     (folder / HEAD_CONFIG).write_text(json.dumps(whole))
     save_file(tensors, folder / HEAD_TENSORS)

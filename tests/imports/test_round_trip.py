@@ -78,7 +78,7 @@ def same(one: Subject, other: Subject) -> None:
 
 
 def marked(cases: list[tuple[str, Any]]) -> list[Any]:
-    """Return the cases, and mark as slow all but those of BERT and those of LoRA on the six families."""
+    """Return the cases, marked as slow except for BERT's and for LoRA on the families in `SIX`."""
     return [
         c if c[0] == "bert" or (c[0] in SIX and c[1] == "lora") else pytest.param(*c, marks=pytest.mark.slow)
         for c in cases

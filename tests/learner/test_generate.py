@@ -158,7 +158,7 @@ def test_start_token_equal_to_the_end_token_is_handled(backbone_folder: Folder) 
     backbone, tokenizer = load_backbone(str(backbone_folder("bart"))), make_tokenizer("bart")
     bank = wandering(backbone, "seq2seq", "houlsby")
     bias: Any = backbone.model.final_logits_bias
-    bias[0, 3] = 1e3  # every text ends at once
+    bias[0, 3] = 1e3  # every text ends immediately
     batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
     spec = GenerationSpec(max_new_tokens=4, no_repeat_ngram_size=1)
     assert generate(backbone, bank, spec, batch, tokenizer) == [[]]

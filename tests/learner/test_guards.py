@@ -1,4 +1,4 @@
-"""Every isolation guard detects the mistake that it is meant for."""
+"""Every isolation guard detects the mistake that it is meant to detect."""
 
 from __future__ import annotations
 

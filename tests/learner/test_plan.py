@@ -52,7 +52,7 @@ def test_unsupported_kinds_are_refused(backbone_folder: Folder, family: str, kin
 
 
 def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) -> None:
-    """Llama's head has its own weights, which a base model's checkpoint lacks; those of BART and GPT-2 are tied."""
+    """Llama's head has its own weights, which a base model's checkpoint lacks; the heads of BART and GPT-2 are tied."""
     kind = "causal-lm"
     base: Any = make_model("llama").base_model
     base.save_pretrained(tmp_path)

@@ -19,7 +19,7 @@ def _f64(*values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-# The score of task 0 rises and falls, that of task 1 falls; scores above the diagonal are zero-shot.
+# The score of task 0 rises and falls, the score of task 1 falls; scores above the diagonal are zero-shot.
 R_TT = _f64([0.8, 0.4, 0.2], [0.9, 0.6, 0.3], [0.7, 0.5, 0.9])
 REFERENCE_T = _f64(0.1, 0.3, 0.5)
 

@@ -34,7 +34,7 @@ class Made:
 def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *, shorter: int = 1) -> Run:
     """Return a run with the learned task ``one`` and the given tasks, whose banks are random.
 
-    The maximum length of each task is smaller by ``shorter`` tokens than that of the one before.
+    The maximum length decreases by ``shorter`` tokens from task to task.
     """
     training = {"epochs": 1, "batch_size": 16}
     run = learn(stream(backbone_folder, [task("one", num_rows=16, bank=small("houlsby"))], training=training), folder)

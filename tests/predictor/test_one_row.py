@@ -99,7 +99,9 @@ def test_one_image_is_a_path_an_array_or_an_image_of_pillow(backbone_folder: Fol
     with Image.open(tmp_path / "one.png") as opened:
         ones: list[Any] = [tmp_path / "one.png", str(tmp_path / "one.png"), opened, pixels, {"bytes": content}]
         assert [run.predict(one, name) for one in ones] == [expected] * len(ones)
-    assert run.predict(np.stack([pixels] * 3, -1), name) == expected, "three channels must be one image"
+    assert run.predict(np.stack([pixels] * 3, -1), name) == expected, (
+        "an array with three channels must count as one image"
+    )
     assert run.predict(np.stack([pixels, pixels]), name) == run.predict([pixels, pixels], name)
 
 

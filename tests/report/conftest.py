@@ -32,7 +32,7 @@ def facts(learned: Path) -> RunFacts:
 
 @pytest.fixture(scope="session")
 def shared(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run of two of these tasks, in the opposite order, with one bank for both."""
+    """Return the folder of a run of two of these tasks, in reverse order, with one bank for both."""
     folder = tmp_path_factory.mktemp("reported") / "shared"
     bank = {"preset": "houlsby", "bottleneck": 4, "scope": "shared"}
     learn(stream(backbone_folder(), [task("four", pairs=True), task("one")], bank=bank), folder)

@@ -237,7 +237,7 @@ def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monke
     first, task = read_facts(learned).tasks[0], found.tasks[0]
     assert (task.seal, task.fit) == (first.seal, first.fit)
     assert (task.manifest, task.history) == (first.manifest, first.history)
-    assert task.manifest is not task.manifest or task.history is not task.history, "they are read again on each access"
+    assert task.manifest is not task.manifest or task.history is not task.history, "must be read on each access"
     shutil.rmtree(run / "banks/two")
     with pytest.raises(StoreError, match="two is missing; the task was never learned in this run, or was forgotten"):
         found.tasks[1].opened()

@@ -84,7 +84,7 @@ def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Pa
     assert "4 tasks learned, 4 certificates checked, nothing changed." in text
     assert "continual-petl verify" in text
     for name in ("one", "two", "multilabel", "four"):
-        assert page.texts.count(name) >= 2, "in the list of tasks and in the table of certificates"
+        assert page.texts.count(name) >= 2, "must be in the list of tasks and in the table of certificates"
     digest = Run(learned).store.manifest("two").digest
     assert digest[:16] in page.texts
     growth = {"parameters", "bytes", "each", "each-bytes"}

@@ -141,7 +141,7 @@ def test_texts_of_a_run_are_escaped(facts: RunFacts, tmp_path: Path, evil: str) 
     escaped = (
         evil.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;").replace("'", "&#39;")
     )
-    assert html.count(escaped) >= 2, "as a label and as a notice"
+    assert html.count(escaped) >= 2, "must appear as a label and in a notice"
     ticks = figures[1]["layout"]["xaxis"]["ticktext"]
     assert ticks[0] == evil.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     assert ticks[1].count("&") == ticks[1].count(";"), "a long name is truncated, but never inside an HTML entity"

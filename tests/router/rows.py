@@ -26,7 +26,7 @@ def rows_of(vocabulary: str, number: int, seed: int, *, name: str | None = None)
 
 
 def labelled_task(name: str, *, vocabulary: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return a task with the words of the given vocabulary, by default the one called like the task."""
+    """Return a task with the words of the given vocabulary, by default the one named like the task."""
     words = vocabulary or name
     sizes = {"train": 60, "validation": 30, "test": 16}
     data = {split: rows_of(words, size, seed, name=name) for seed, (split, size) in enumerate(sizes.items())}

@@ -183,7 +183,7 @@ def test_task_committed_after_the_first_prediction_is_found(
     text = _texts("high")[0]
     for _ in range(2):
         assert run.predict([text], unknown="nearest")[0].task == "low"  # type: ignore[index]
-    assert reads == ["low", "low"], "not read once for the totals and once to tell whether a row is unknown"
+    assert reads == ["low", "low"], "the statistics must not be read again to tell whether a row is unknown"
     learn(_stream(backbone_folder(), ("low", "high")), tmp_path / "run")
     assert run.predict([text], unknown="nearest")[0].task == "high"  # type: ignore[index]
 

@@ -1,4 +1,4 @@
-"""A run's totals have the same bits from the file and from the certified statistics, after any change of the run."""
+"""A run's totals are bit for bit the same from the file and from the certified statistics, after any change of the run."""
 
 from __future__ import annotations
 

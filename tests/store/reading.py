@@ -33,7 +33,7 @@ def in_a_process(act: Callable[[], object], told: Path) -> int:
 
 
 def versions(folder: Path, backbone: Path) -> None:
-    """Learn the run; write next to it the answers and scores of task one in both versions, either of which is valid."""
+    """Learn the run; save the answers and scores of both versions of task one, either of which a reader may see."""
     known = []
     for number, way in enumerate(WAYS):
         run = learn(stream(backbone, [way], training=QUICK), folder.with_name(f"alone-{number}"))

@@ -15,7 +15,7 @@ CONFIG = ViTConfig(image_size=4)
 
 
 def images() -> ImageProcessing:
-    """Return the image processing of a backbone without a preprocessor file that takes images of 4 by 4 pixels."""
+    """Return the image processing of a backbone that takes images of 4 by 4 pixels and has no preprocessor file."""
     return image_processing(str(Path(__file__).parent), None, CONFIG)
 
 
@@ -51,7 +51,7 @@ FIRST: dict[Kind, list[dict[str, Any]]] = {
     "causal-lm": [{"source": "w1 w2", "target": "w3"}],
     "image-classification": [{"image": [[0, 1], [2, 3]], "label": "a"}, {"image": [[9, 9], [9, 9]], "label": "b"}],
 }
-"""Rows of each kind that together have every label."""
+"""For each kind, rows that together have every label."""
 
 
 def rows_of(kind: Kind, num_rows: int, seed: int = 0) -> list[dict[str, Any]]:

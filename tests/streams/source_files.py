@@ -37,7 +37,7 @@ FORMATS = (*TEXT_FORMATS, "parquet")
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write rows in the format that the suffix of the file names."""
+    """Write rows in the format given by the file's suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         datasets.Dataset.from_list(rows).to_parquet(path)

@@ -76,11 +76,11 @@ def test_decompression_bomb_takes_little_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_table_repeating_one_text_is_bounded(tmp_path: Path, suffix: str, few_free: None) -> None:
-    """The footer of such a parquet file states a size of only 20 kB."""
+    """Parquet stores the repeated text once, so its footer states a size of only 20 kB."""
     path = write_table(tmp_path / f"rows.{suffix}", table(["w" * 10_000] * 500))
     with pytest.raises(InputError, match=r"unpack to more than 0.001 GB .limits.unpacked_gb"):
         read(path, unpacked_gb=0.001, ratio=1e6)
-    if suffix == "parquet":  # such arrow files are as large as their content
+    if suffix == "parquet":  # an uncompressed arrow file is as large as its content
         with pytest.raises(InputError, match=r"rows.parquet: [\d,]+ bytes unpack to more than 100 times as many"):
             read(path)
 
@@ -146,7 +146,7 @@ def test_image_bytes_are_not_counted_as_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("make", "name"), [(zipped, "zip"), (tarred, "tar"), (b"\x28\xb5\x2f\xfd".__add__, "zstd")])
 def test_archives_are_refused(tmp_path: Path, make: Callable[[bytes], bytes], name: str) -> None:
-    """`datasets` would unpack them without a limit, whatever the names of the files are."""
+    """`datasets` would unpack an archive without a limit, even if its name ends in .jsonl."""
     (tmp_path / "rows.jsonl").write_bytes(make(json_lines().encode()))
     with pytest.raises(InputError, match=rf"rows.jsonl: this is a {name} file, which is not supported: unpack it"):
         read(tmp_path / "rows.jsonl")

@@ -22,7 +22,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from tests.streams.test_resume import NUM_ROWS, _interrupted, _uninterrupted
 from tests.usual import few
 
-# lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
+# With torch 2.13, lightning 2.6.6 still creates the deprecated LeafSpec (lightning/pytorch/utilities/_pytree.py).
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
 
 LENGTHS = np.random.default_rng(3).gamma(4.0, 9.0, size=2000).astype(np.int64) + 2
@@ -86,7 +86,7 @@ def test_order_without_budget_is_unchanged() -> None:
 
 def test_budget_is_well_used_with_little_padding() -> None:
     batches = _order(batch_size=10_000).epoch(0)
-    # Unused: up to an eighth at the end of a bucket, and a remainder if the budget is not a multiple of the longest row.
+    # Rows may be an eighth shorter than the longest in their bucket, and its length need not divide the budget.
     assert np.mean([_tokens(batch) for batch in batches]) > 0.75 * BUDGET
     assert sum(map(_tokens, batches)) < 1.05 * LENGTHS.sum()
 

@@ -96,7 +96,7 @@ def test_least_recently_used_files_are_removed_first(files: CacheFiles) -> None:
         files.write(key, CONTENT)
         os.utime(_path(files, key), (number + 1, number + 1))
     os.utime(_path(files), (0, 0))
-    assert files.read("a") == CONTENT  # used just now
+    assert files.read("a") == CONTENT  # now the most recently used
     files.write("h", CONTENT)
     assert sorted(path.name for path in files.folder.iterdir()) == [f"{key}.cache" for key in "acdefgh"]
 

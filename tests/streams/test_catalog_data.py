@@ -26,7 +26,7 @@ def _tasks() -> dict[str, tuple[str, str]]:
     for name, file in catalog().items():
         for task in load_stream(file, [("data_dir", "copies")]).tasks:
             assert isinstance(task.data, DataSpec)
-            if task.data.path not in ("embedded", "json"):  # trace is read from files
+            if task.data.path not in ("embedded", "json"):  # TRACE is read from local files, not from the Hub
                 found.setdefault(f"{task.data.path} {task.data.name}", (name, task.name))
     return found
 
@@ -85,7 +85,7 @@ def test_a_copy_in_the_format_of_the_hub_holds_the_same_rows(
     assert (copy.inputs, copy.pairs) == (hub.inputs, hub.pairs)
     if labels is None or hub.class_names is None:
         assert copy.answers == hub.answers
-    else:  # the answers of the copy are positions in the list of the task
+    else:  # answers in the copy are positions in the task's list of labels
         assert isinstance(labels, tuple)
         assert [labels[number] for number in copy.answers] == hub.answers
 

@@ -16,10 +16,10 @@ from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
-# lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
+# With torch 2.13, lightning 2.6.6 still creates the deprecated LeafSpec (lightning/pytorch/utilities/_pytree.py).
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    # Python 3.12 and later, when a worker process is forked while torch has threads.
+    # Python 3.12 and later warn when a worker process is forked while torch has threads.
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 

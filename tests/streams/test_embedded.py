@@ -69,7 +69,8 @@ def test_rows_are_plain_and_every_class_is_in_every_split(name: str) -> None:
 def test_passages_and_near_duplicates_are_in_one_split(rows: Splits) -> None:
     sets = {split: [frozenset(words(str(row["text"]))) for row in rows[split]] for split in rows}
     for one, other in [("train", "validation"), ("train", "test"), ("validation", "test")]:
-        # Copies from a Jaccard index of 0.75 on are dropped before package names are hidden, which can raise it: hence 0.85.
+        # Rows with a Jaccard index of 0.75 or more are dropped before package names are hidden. Hiding the names can raise
+        # the index, so the limit here is 0.85.
         close = [(a, b) for a in sets[one] for b in sets[other] if len(a & b) >= 0.85 * len(a | b)]
         assert close == []
 

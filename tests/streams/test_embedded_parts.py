@@ -134,7 +134,7 @@ def test_ambiguous_rows_and_near_duplicates_are_dropped() -> None:
     rows = _rows(300)
     train, test = splits.assemble(rows)["train"], splits.assemble(rows)["test"]
     twisted = Example(source=train[0].source, text=train[0].text, label="x" if train[0].label == "y" else "y")
-    # 7 of the 8 words of a test passage, with the first eighth word for which the copy falls into train.
+    # A near-duplicate: a test passage with another eighth word, chosen so that its hash puts it into train.
     start = test[0].source.rsplit(" ", 1)[0]
     copy = next(s for w in "abcdefghij" if splits.split_of(s := f"{start} {w}") == "train")
     after = splits.assemble([*rows, twisted, Example(source=copy, text=copy, label="x")])

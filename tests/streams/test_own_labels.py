@@ -1,4 +1,4 @@
-"""A task that uses only some labels of its data: which rows it has, and what is reported about the other rows."""
+"""A task that uses only some labels of its data: which rows it keeps, and what is reported about the others."""
 
 from __future__ import annotations
 

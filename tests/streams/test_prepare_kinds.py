@@ -1,4 +1,4 @@
-"""Every task kind, from rows to numbers: the same guarantees for all of them."""
+"""Every task kind is prepared from rows to tensors with the same guarantees."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
-# lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
+# With torch 2.13, lightning 2.6.6 still creates the deprecated LeafSpec (lightning/pytorch/utilities/_pytree.py).
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    # Python 3.12 and later, when a worker process is forked while torch has threads.
+    # Python 3.12 and later warn when a worker process is forked while torch has threads.
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 
@@ -33,7 +33,7 @@ Seen = list[tuple[int, tuple[int, ...]]]
 
 
 class Stop(Exception):
-    """Stands in for a killed process."""
+    """Raised where a real process would be killed."""
 
 
 class Recorder(L.LightningModule):
@@ -161,7 +161,7 @@ def test_resumes_after_any_step(tmp_path: Path, step: int) -> None:
     assert parts.weights == whole.weights
     if step % NUM_BATCHES:
         assert parts.validated == whole.validated
-    else:  # Lightning skips the validation of an epoch if the checkpoint was saved between its last batch and its validation
+    else:  # Lightning skips an epoch's validation if the checkpoint was saved between the last batch and the validation
         ended = step // NUM_BATCHES - 1
         assert parts.validated == [epoch for epoch in whole.validated if epoch != ended]
 

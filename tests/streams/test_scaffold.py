@@ -84,7 +84,7 @@ def test_task_is_named_after_its_data(data: str, name: str) -> None:
 @given(st.text(min_size=1, max_size=40))
 def test_any_text_roundtrips(text: str) -> None:
     found = parse(f"key: {quoted(text)}\n")
-    if not found.problems:  # characters that no file may contain are reported
+    if not found.problems:  # texts with characters that are not allowed in YAML are refused
         assert found.tree == {"key": text}
 
 

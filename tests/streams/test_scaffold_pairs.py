@@ -51,7 +51,7 @@ def test_repeated_query_is_a_text_not_a_label() -> None:
 
 def test_pairs_are_recognised_by_similarity_or_elimination() -> None:
     assert "share words" in _guess(utterance=ONE, reply=OTHER, label=LABELS).pairing
-    # The texts differ in length, and neither name shows which of the two is the text.
+    # The two columns differ in length, but neither name shows that it is the main text.
     assert "the only texts" in _guess(remark=ONE, background=LONG, label=LABELS).pairing
 
 

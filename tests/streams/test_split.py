@@ -23,7 +23,7 @@ DIVISIONS = st.tuples(st.integers(4, 60), st.integers(2, 30)).filter(lambda nk: 
 
 
 def stream_file(tmp_path: Path, *entries: str, head: str = "") -> Path:
-    """Write a stream with these entries, the first in line 4."""
+    """Write a stream with these entries, the first on line 4."""
     lines = ["name: s", "backbone: minilm", head or "seed: 1", *(f"tasks: [{{{entry}}}," for entry in entries[:1])]
     file = tmp_path / "s.yaml"
     file.write_text("\n".join([*lines, *(f"  {{{entry}}}," for entry in entries[1:]), "]"]))

@@ -30,12 +30,12 @@ CHATML_WITH_BREAK = CHATML_PLAIN.replace(
     "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}",
     "{{ '\\n' }}{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}",
 ).replace("{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' %}{% generation %}")
-"""ChatML with marks that include the line break after an answer, which also counts as learned if there are no marks."""
+"""ChatML whose marks include the line break after an answer, which is also learned if a template has no marks."""
 THINKING = CHATML_PLAIN.replace(
     "{% if message['role'] == 'assistant' %}{{ message['content']",
     "{% if message['role'] == 'assistant' %}{{ ('<think></think>' if loop.last else '') + message['content']",
 )
-"""Like the template of Qwen3, which writes the thoughts of the last answer only."""
+"""Like the template of Qwen3, which keeps the thinking part of the last answer only."""
 
 
 def labelled(rows: TokenisedRows) -> tuple[list[int], list[int]]:
@@ -44,7 +44,7 @@ def labelled(rows: TokenisedRows) -> tuple[list[int], list[int]]:
 
 
 def trl_labels(messages: list[Message], template: str) -> tuple[list[int], list[int]]:
-    """Return the ids and labels of TRL with assistant_only_loss."""
+    """Return the ids and labels that TRL trains on with assistant_only_loss."""
     out = CHAT_TOKENIZER.apply_chat_template(
         messages, chat_template=template, return_dict=True, tokenize=True, return_assistant_tokens_mask=True
     )
@@ -53,7 +53,7 @@ def trl_labels(messages: list[Message], template: str) -> tuple[list[int], list[
 
 
 def trl_completion(messages: list[Message], template: str) -> tuple[list[int], list[int]]:
-    """Return the ids and labels of TRL for a prompt and a completion, which is the last message."""
+    """Return the ids and labels that TRL trains on if the last message is the completion, and the others the prompt."""
     options: dict[str, Any] = {"chat_template": template, "tokenize": True, "return_dict": True}
     prompt = CHAT_TOKENIZER.apply_chat_template(messages[:-1], add_generation_prompt=True, **options)["input_ids"]
     ids = CHAT_TOKENIZER.apply_chat_template(messages, **options)["input_ids"]
@@ -61,7 +61,7 @@ def trl_completion(messages: list[Message], template: str) -> tuple[list[int], l
 
 
 def begins_answer(messages: list[Message], template: str) -> bool:
-    """Return whether the tokens of the prompt begin those of the conversation; if not, TRL warns of a "Mismatch"."""
+    """Return whether the conversation's tokens start with the prompt's; if not, TRL warns of a "Mismatch"."""
     options: dict[str, Any] = {"chat_template": template, "tokenize": True, "return_dict": True}
     prompt = CHAT_TOKENIZER.apply_chat_template(messages[:-1], add_generation_prompt=True, **options)["input_ids"]
     whole = CHAT_TOKENIZER.apply_chat_template(messages, **options)["input_ids"]

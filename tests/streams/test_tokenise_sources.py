@@ -1,4 +1,4 @@
-"""Sources and targets: row ends, truncation and padding."""
+"""Sources and targets: end tokens, truncation and padding."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from continual_petl.streams.encoding.tokenise import tokenise_words
 
 
 def _pieces(special: bool = True) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that makes each letter a token and drops underscores, as others drop invisible characters."""
+    """Return a tokenizer that makes each letter a token and drops underscores, as real ones drop invisible characters."""
     letters = {letter: number for number, letter in enumerate(["[UNK]", "[CLS]", "[SEP]", *"abc", "##a", "##b", "##c"])}
     backend = Tokenizer(WordPiece(letters, unk_token="[UNK]"))
     backend.normalizer = normalizers.Replace("_", "")

@@ -1,4 +1,4 @@
-"""All mistakes in a stream file are reported at once, at their lines, with clear messages."""
+"""All mistakes in a stream file are reported at once, each with its line and a clear message."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_illegal_modification_keeps_the_list_of_the_nearest_legal_ones(tmp_pa
     row = "{form: lowrank, modifies: ffn, insertion: parallel, bottleneck: 4}"
     (problem,) = _problems(tmp_path / "s.yaml", f"{GOOD}bank:\n  modifications:\n    - {row}\n")
     assert ":7: key bank.modifications.0: no method has lowrank on ffn" in problem
-    # One legal row has the same form, the other the same insertion and place.
+    # Of the two listed combinations, one has the same form, the other the same insertion and modified representation.
     assert {legal.form for legal in LEGAL if str(legal) in problem} == {"lowrank", "bottleneck"}
     assert problem.endswith(f"docs/methods.md lists all {len(LEGAL)}")
 

@@ -11,7 +11,7 @@ from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import json_schema
 
-# jsonschema has no type hints; a type checker does not ask for any if it is imported this way.
+# jsonschema has no type hints; imported this way, it is `Any` to a type checker.
 JSONSCHEMA: Any = importlib.import_module("jsonschema")
 TASK = {"name": "a", "kind": "classification", "data": "a.csv"}
 
@@ -70,7 +70,7 @@ def test_schema_refuses_what_the_models_refuse(more: dict[str, Any]) -> None:
 def test_every_key_is_described_and_presets_are_listed() -> None:
     schema = json_schema()
     assert schema["$defs"]["BankChoice"]["anyOf"][0]["enum"] == list(PRESETS)
-    # The name of fusion alone is not a bank: it also needs the tasks to fuse.
+    # A bank cannot be given as the name ``fusion`` alone, since the tasks to fuse are needed too.
     properties = schema["$defs"]["BankChoice"]["anyOf"][1]["properties"]
     assert properties["preset"]["anyOf"][0]["enum"] == [*PRESETS, FUSION]
     for name, definition in [("stream", schema), *schema["$defs"].items()]:

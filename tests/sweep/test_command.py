@@ -36,7 +36,7 @@ def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pyt
     assert "Chosen on validation; no test row was read" in shown.out
     assert "2 complete" in shown.out
     assert "never swept, so the stream's own settings apply: two." in shown.out
-    assert shown.out.count("two") == 1, "task two has no row in the table"
+    assert shown.out.count("two") == 1, "task two must not be in the table"
     assert "continual-petl run sweeps/tiny/chosen.yaml" in shown.out
     assert main(["run", "sweeps/tiny/chosen.yaml", "--dry-run"]) == 0
     assert [line["task"] for line in ended(bench / "sweeps" / "tiny")] == ["one", "one"]
