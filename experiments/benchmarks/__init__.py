@@ -1,1 +1,1 @@
-"""Measurements of this package beside its peers, one command per table: ``python -m experiments.benchmarks TABLE``."""
+"""Benchmarks of this package and its peers, one command per table: ``python -m experiments.benchmarks TABLE``."""

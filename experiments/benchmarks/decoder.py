@@ -79,7 +79,7 @@ def measure_memory(stream: dict[str, Any], *, threads: int) -> dict[str, float]:
 
     Args:
         stream: the result of `stream_of`.
-        threads: torch's threads.
+        threads: number of torch threads.
     """
     command = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.decoder", str(threads), json.dumps(stream)]
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**18)}

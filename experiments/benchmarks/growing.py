@@ -96,7 +96,7 @@ def many_tasks(
     for number in range(first, first + num_tasks):
         drawn = rows(24, number)
         data = {"train": drawn[:16], "validation": drawn[16:]}
-        # Names of equal length, since each file of a task contains its name.
+        # All names have the same length, since each file of a task contains its name and sizes are compared.
         tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
     spec = {
         "name": "growth",

@@ -133,7 +133,7 @@ def tasks_in_turns(
     folders: dict[int, Path], backbone: str, *, repetitions: int, threads: int, tell: Callable[[str], None]
 ) -> dict[int, list[Cost]]:
     """Return the cost of tasks by the initial number of banks in the store; runs take turns, task by task."""
-    # After the last task of a stream, all tasks are checked, so the last task is never learned.
+    # After the last task of a stream, all tasks are checked instead of a sample, so the last task is never learned.
     count = _DROPPED + repetitions + 1
     courses = {size: _Course(folder, backbone, size, count, threads) for size, folder in folders.items()}
     found: dict[int, list[Cost]] = {size: [] for size in folders}

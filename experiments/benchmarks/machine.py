@@ -63,7 +63,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(besides: str | None = None) -> tuple[str, bool]:
-    """Return the commit of this repository, and whether files differ from it; an empty commit outside a checkout.
+    """Return the commit of this repository, and whether files differ from it; outside a checkout, the commit is empty.
 
     Args:
         besides: files that may differ, as a git pathspec.

@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
     """Parse the command line.
 
     Raises:
-        InputError: if the options cannot be measured.
+        InputError: if an option is invalid, or options do not fit together.
     """
     given = _parser(tables).parse_args(arguments)
     rows, length = _size(given.batch or ("4x16" if given.quick else "32x64"))
@@ -101,7 +101,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
         bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
         repetitions=repetitions,
         # A whole run, from a fresh bank to its test score, includes all warm-up; fresh processes need none, and `decoder`
-        # measures a second epoch.
+        # only measures the second epoch.
         warmup=0 if given.quick or given.table in ("end_to_end", "course", "memory", "decoder") else 2,
         count=given.count if given.count is not None else (1 if given.quick else 2),
         threads=threads,

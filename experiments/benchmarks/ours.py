@@ -41,8 +41,8 @@ def make_learner(
         bank: as in a stream file.
         device: device of the learner.
         num_labels: number of labels of its task.
-        attention: attention implementation; for predictions, that of `fastest`.
-        training: training settings; by default those of a stream.
+        attention: attention implementation; give that of `fastest` to measure predictions.
+        training: training settings; None means the defaults of a stream.
     """
     spec = BankChoice.model_validate(bank).resolve()
     settings = training or ResolvedTraining.of(TrainingSpec(), spec)

@@ -61,24 +61,24 @@ def _setting(measures: Measures) -> str:
         alone = "" if len(scale.seeds) >= len(orders) else "not in all orders, "
         how = f"each with every seed ({paired}: {alone}each with its own seed)"
     some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
-    limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())
+    train, validation, test = (some.limits[split] for split in ("train", "validation", "test"))
     share, every = 100 * REPLAY.options["memory"], REPLAY.options["every"]
     told = counted(len(orders), "order")
     return f"""\
-{len(orders[0])} tasks in {told}, {how}; at most {limits} rows per task. The task of a row is known at
-prediction time.
+{len(orders[0])} tasks in {told}, {how}; at most {train} training, {validation} validation and {test} test
+rows per task. The task of a row is known at prediction time.
 
 {named}
 
 Sequential methods pass one body from task to task; each task has its own head, which later tasks do not train, so all
 forgetting is due to the body. Replay keeps {share:g} % of the training rows of each earlier task (at least one) and takes
 one optimizer step on up to a batch of these rows after every {every} batches of new rows, each row through the head of its
-own task, which is trained too. De Masson d'Autume et al. 2019 keep every row and replay 100 for every 10,000 new ones,
-which at this size would be less than a batch for a whole task, so more is replayed here, from a smaller memory. Joint
-training learns all tasks at once, for the same number of epochs. All methods keep the epoch with the best validation score:
-the score of the task being learned or, in joint training, the mean over all tasks. Banks do not depend on the order, so
-they are learned in the first order with every seed and in the second with the first seed. The kinds of bank differ in size,
-as shown below.
+own task, so that this head is trained further. De Masson d'Autume et al. 2019 keep every row and replay 100 rows for every
+10,000 new ones. At the size of this study, that would be less than a batch per task, so more rows are replayed here, from a
+smaller memory. Joint training learns all tasks at once, for the same number of epochs. All methods keep the epoch with the
+best validation score: the score of the task being learned or, in joint training, the mean over all tasks. Banks do not
+depend on the order, so they are learned in the first order with every seed and in the second with the first seed. The kinds
+of bank differ in size, as shown below.
 
 All standard errors are over seeds and do not include the choice of test rows."""
 

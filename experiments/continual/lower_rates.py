@@ -69,7 +69,8 @@ def section(stream: Stream, scale: Scale, book: Book) -> str:
     if not rows:
         return ""
     said = (
-        "Sequential fine-tuning at each of these learning rates: means over orders with the first seed; none is tuned."
+        "Sequential fine-tuning at each of these learning rates: means over orders with the first seed; they were not used "
+        "to choose a rate."
     )
     return f"{said}\n\n{grid(['rate', 'ACC', 'forgetting', 'learning accuracy'], rows)}"
 

@@ -195,7 +195,7 @@ class Stream:
         return [trial for trial in found if trial is not None]
 
     def plan(self, scale: Scale, book: Book) -> Iterator[list[Trial]]:
-        """Choose learning rates, then learn the streams; the methods behind the claim of no forgetting come first."""
+        """Choose learning rates, then learn the streams; the methods needed to show that banks do not forget come first."""
         yield [trial for family in FAMILIES for trials in family.alone(scale) for trial in trials]
         for methods in ((BANKS[0], SEQUENTIAL), METHODS):
             yield [trial for method in methods for trial in self.trials(method, scale, book)]

@@ -7,7 +7,8 @@ Neither is in the library, which learns one task at a time; the loop is in `expe
   ``every``). Earlier heads are trained further on their rows. As in a run, the epoch with the best validation score on the
   new task is kept.
 * joint: the batches of all tasks in one shuffled sequence, for the same number of epochs, with one optimizer for body and
-  heads. The epoch with the best mean of all validation scores is kept. The order of the tasks does not change any bit.
+  heads. The epoch with the best mean of all validation scores is kept. The result does not depend on the order of the
+  tasks, bit for bit.
 
 Shape suffixes: T tasks; ``R_TT`` as in `continual_petl.metrics`.
 """

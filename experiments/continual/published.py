@@ -42,7 +42,7 @@ FIVE = (
             Published("LAMOL", "76.5", _NOTE, "GPT-2, not BERT"),
             Published("IDBR", "76.3", _NOTE, "78.1 in a later comparison, setting unclear"),
             Published(
-                "Progressive Prompts", "77.9", _NOTE, "given the task; 79.9 in a later comparison, setting unclear"
+                "Progressive Prompts", "77.9", _NOTE, "is given the task; 79.9 in a later comparison, setting unclear"
             ),
         ),
     ),
@@ -77,7 +77,10 @@ FIFTEEN = (
                 "O-LoRA", "69.6", _OLORA, "the released scripts write the task's name into every prompt, in tests too"
             ),
             Published(
-                "Progressive Prompts", "77.9", _OLORA, "equals their figure for BERT on five tasks; their own is 79.5"
+                "Progressive Prompts",
+                "77.9",
+                _OLORA,
+                "equals that paper's figure for BERT on five tasks; for this setting, it reports 79.5",
             ),
             Published("fine-tuning per task", "78.1", _OLORA),
             Published("multi-task", "76.5", _OLORA),

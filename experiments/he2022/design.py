@@ -1,6 +1,6 @@
 """After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, its composition, and MAM compared with other banks.
 
-The paper uses XSum and translation; here the tasks are two classifications with MiniLM, see
+The paper uses XSum and translation; here MiniLM learns two classification tasks, see
 `experiments.he2022.methods`. An encoder layer has one attention module and one FFN, so adapters with the same
 bottleneck cost the same on either. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6
 at 2 %. Left out: the larger-budget rows of Table 4 (3.6 %), the two mixtures other than MAM in Table 6 (PA attn with PA
@@ -36,7 +36,7 @@ _BANKS_OF_6: tuple[tuple[_Key, str], ...] = (
 )
 PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = (
     (
-        "After Table 3: insertion form and modified representation, with about 2 % of the parameters",
+        "After Table 3: insertion form and modified representation, with about 2 % of the parameters trained",
         (
             (("prefix", LARGE), "prefix, 200"),
             (("SA attn", LARGE), "SA attn, 200"),
@@ -104,8 +104,8 @@ _INTRO = """Accuracy on test rows, in points: mean and standard error over seeds
 are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU
 instead of softmax. A learning rate is chosen once per method, on validation rows of SST-2 with the first seed. For
 comparison, the paper's numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so
-only the order of the rows can be compared. The paper's sizes are 200, 30, 512 and those of Table 6; the 0.1 % in its Table
-4 is in fact 0.4 % to 0.5 %."""
+only the order of the rows can be compared. The paper's sizes are 200 in Table 3, 30 in Table 4 and 512 in Table 5 (for
+LoRA, the rank with as many parameters); Table 6 has several. The 0.1 % in its Table 4 is in fact 0.4 % to 0.5 %."""
 
 
 def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:
@@ -126,7 +126,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
          at(LARGE, "SA ffn", "PA ffn"), at(LARGE, "SA attn", "PA attn"), 0.0),
         ("parallel insertion is better than sequential (Table 3; here 2 %)",
          at(LARGE, "PA attn", "PA ffn"), at(LARGE, "SA attn", "SA ffn"), 0.0),
-        ("with 0.1 % it is best to change the heads: prefix and MH-PA compared with PA attn and PA ffn (Table 4)",
+        ("with 0.1 % it is best to change the attention heads: prefix and MH-PA compared with PA attn and PA ffn (Table 4)",
          at(SMALL, "prefix", "MH-PA attn"), at(SMALL, "PA attn", "PA ffn"), 0.0),
         ("scaling by 4 makes parallel adapters better (Table 5)",
          at(LARGE, "scaled parallel"), at(LARGE, "PA ffn"), 0.0),

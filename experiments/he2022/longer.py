@@ -75,9 +75,9 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
 
 
 _INTRO = f"""Accuracy on MRPC's test rows, in points: mean and standard error over seeds; the best of each column is bold.
-{TRAIN:,} training rows as in the methods study; each row's learning rate is chosen from the same two, on MRPC's validation
-rows with the first seed. The gain of the last epoch is on validation rows; the learning rate has decayed to zero by
-its end."""
+{TRAIN:,} training rows as in the methods study; each method's learning rate is chosen from the same two rates as there, on
+MRPC's validation rows with the first seed. The gain of the last epoch is on validation rows; the learning rate has decayed
+to zero by its end."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

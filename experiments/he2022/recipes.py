@@ -56,7 +56,7 @@ HERE: Mapping[str, Method] = {
 
 
 def presets(scale: Scale) -> tuple[str, ...]:
-    """Return the presets; for a quick study, only the first and the last of those that are tried here."""
+    """Return the presets; for a quick study, only ``houlsby`` and those that are tried here."""
     return ("houlsby", *HERE) if scale.quick else tuple(name for name in RECIPES if name in STUDIED)
 
 

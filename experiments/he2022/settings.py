@@ -1,5 +1,5 @@
-"""The settings of both encoder studies of He et al. 2022: methods with their learning rates, and their banks at parameter
-budgets.
+"""The settings of both encoder studies after He et al. 2022: methods, their learning rates, and their banks at several
+parameter budgets.
 
 Budgets are shares of MiniLM's 22.7 million parameters; sizes follow from the library's parameter counts (`budgets`). A method
 that cannot come within a tenth of a budget has no row for it: one rank of LoRA on queries and values is 0.04 %, so 0.1 % is
@@ -28,7 +28,7 @@ def preset(name: str, size: str = "bottleneck", **options: Any) -> Callable[[int
 
 
 def written(modifies: str, insertion: str, **options: Any) -> Callable[[int], Spec]:
-    """Return a function from a size to an adapter that is specified by its dimensions."""
+    """Return a function from a size to a bank with one kind of adapter, written out without a preset."""
     one = {"form": "bottleneck", "modifies": modifies, "insertion": insertion, "init": "bert", **options}
     return lambda value: {"modifications": [one | {"bottleneck": value}]}
 

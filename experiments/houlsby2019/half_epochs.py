@@ -56,7 +56,7 @@ def body(scale: Scale, book: Book) -> str:
 def _stopped_early(scale: Scale, book: Book) -> list[str]:
     """Return what `training.patience` would have saved, computed from the validation scores of the trials with all epochs.
 
-    Until it stops, such a trial is the same, since the schedule of its learning rate is that of all epochs.
+    Until it stops, a trial with ``patience`` equals the trial with all epochs: both have the same learning rate schedule.
     """
     curves = []
     for task in scale.some(ELEVEN):
@@ -77,7 +77,7 @@ def _stopped_early(scale: Scale, book: Book) -> list[str]:
 
 
 def _num_epochs(curve: Sequence[float], patience: int) -> int:
-    """Return after how many epochs a trial ends that stops after ``patience`` epochs without a better score.
+    """Return the number of epochs of a trial that stops after ``patience`` epochs without a better score.
 
     Example:
         >>> [_num_epochs([0.5, 0.4, 0.6, 0.6, 0.7], patience) for patience in (1, 2, 3)]

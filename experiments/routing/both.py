@@ -42,7 +42,7 @@ def joined_with_banks(tasks: Sequence[TaskRows], by_label: bool) -> dict[str, An
 
     Args:
         tasks: tasks whose validation rows every bank has predicted, as far as needed.
-        by_label: whether a row counts as correct if its label is, whatever its task.
+        by_label: whether a row counts as correct if its label is correct, whatever its task.
     """
     own, right = [], []
     for number, task in enumerate(tasks):

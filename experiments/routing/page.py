@@ -93,8 +93,8 @@ def _models(result: Result, classic: Result | None) -> list[str]:
         f"## {TITLES['models']}",
         "All weights of the backbone are trained, with one head per task, on the same rows for the same number of epochs; "
         f"the task of each row is given. The learning rate, {found['rate']:g}, is the one of {', '.join(found['rates'])} at "
-        "which joint training has the best validation score. Loss is the mean of the scores right after each task minus the "
-        "mean at the end.",
+        "which joint training has the best validation score. *Loss* is the mean of the scores right after each task was "
+        "learned, minus the mean at the end.",
         grid(["", "mean test score at the end", "loss"], rows),
     ]
 

@@ -65,7 +65,7 @@ def cells_after(
 
     Args:
         tasks: the tasks, in the order they were learned.
-        by_label: whether a row counts as correct if its label is, whatever its task.
+        by_label: whether a row counts as correct if its label is correct, whatever its task.
         split: name of the split to route.
         distances: whether to look for unknown rows, which takes longer than finding the tasks.
     """

@@ -62,7 +62,7 @@ def page(found: dict[str, Any]) -> str:
         for suffix in ("", "_checkpointing")
     ]
     tables = "\n\n".join(f"`{json.dumps(given)}`:\n\n{table(found, bank)}" for bank, given in found["banks"].items())
-    return f"""# Memory to learn one bank on decoders of 0.6 to 8 billion parameters
+    return f"""# Memory needed to learn one bank on decoders of 0.6 to 8 billion parameters
 
 Written by `python -m experiments.sizes` from [sizes.json](sizes.json). Computed from the published configurations, without
 weights; the formulas are in [estimate.py](estimate.py). Sizes are in GB (10^9 bytes), for batches of {rows} rows of

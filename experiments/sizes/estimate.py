@@ -1,4 +1,4 @@
-"""Memory to learn one bank, from a model's configuration alone.
+"""Memory needed to learn one bank, from a model's configuration alone.
 
 * Parameters are counted on the meta device.
 * Weights: 2 bytes per parameter in bf16. The linear layers, except the output head, are quantised: int8 takes one byte per

@@ -72,7 +72,7 @@ def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]
 
 _TOTAL = """{trials} trials and {hours:.1f} hours in total, counting shared trials once. Hours are wall-clock time per trial,
 whatever the machine's load; divided by the number of parallel trials, the total is {whole_machine:.1f} hours."""
-_FIRST_SEED = """Running only the first seed (`--seeds 1 --out FOLDER`), which gives most results no standard error, takes
+_FIRST_SEED = """Running only the first seed (`--seeds 1 --out FOLDER`), so that most means have no standard error, takes
 {trials} trials and {whole_machine:.1f} hours, divided in the same way."""
 _ONE_SEED = """**One seed.** Another seed would give other scores, and nothing here shows how different they would be, so a
 claim that holds is only a hint."""

@@ -1,4 +1,4 @@
-"""The lines of the ledger as comparable numbers."""
+"""The results in the ledger, case by case, for the tables of the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Case:
     taken: str
     """The starting point that auto chooses: fresh, an earlier task, or average."""
     choosing: float
-    """Seconds that auto takes to choose; where they were timed, without the routing statistics, which every commit stores."""
+    """Seconds that auto takes to choose; the routing statistics, which every commit stores anyway, are excluded if they were
+    timed."""
     whole: bool
     """Whether starts are tried with all steps of the task."""
     learning: float

@@ -19,7 +19,7 @@ from tests.streams.hub_formats import hub_rows, write_copy
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = sorted(EXPERIMENTS.glob("*/full_scale/*.yaml"))
 
-# Stand-in, model of the published size, parameters of a bank by the paper's formulas, with the biases of the released code.
+# Small stand-in, model of the published size, parameters of the bank (the paper's formulas, plus the released code's biases).
 BANKS: dict[str, tuple[str, Name, int]] = {
     "xsum_bart_large": ("bart", "bart-large", 27_377_664 + 24 * (512 + 1024)),
     "en_ro_mbart_large": ("mbart", "mbart-large", 27_377_664 + 24 * (512 + 1024)),
@@ -46,7 +46,7 @@ def test_all_files_are_covered() -> None:
 
 
 @pytest.mark.parametrize("name", BANKS)
-def test_its_bank_has_the_parameters_of_the_paper(name: str) -> None:
+def test_bank_has_as_many_parameters_as_in_the_paper(name: str) -> None:
     _, model, expected = BANKS[name]
     assert count(model, _stream(name).bank) == expected
 

@@ -181,7 +181,7 @@ def test_one_seed_leaves_a_claim_unclear() -> None:
     assert verdict == ("unclear", "80.0 vs. 10.0: +70.0, one seed")
 
 
-def test_near_enough_is_less_than_the_margin_below() -> None:
+def test_claim_of_closeness_allows_a_margin() -> None:
     assert claims.at_least(Mean(80.0, 0.1, 3), Mean(80.5, 0.1, 3), -1.0).word == "yes"
     assert claims.at_least(Mean(79.0, 0.1, 3), Mean(80.5, 0.1, 3), -1.0).word == "no"
 
@@ -199,5 +199,5 @@ def test_doctests_pass(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"experiments.{name}")).failed == 0
 
 
-def test_large_budgets_are_those_of_the_tables_of_design() -> None:
+def test_design_rows_have_the_small_and_the_large_budget() -> None:
     assert {row.budget for row in design_rows()} == {SMALL, LARGE}

@@ -23,7 +23,7 @@ def _score(trial: Trial) -> float:
     return 0.6 + 0.1 * second + 0.03 * top + 0.0001 * (trial.seed % 3)
 
 
-def test_every_row_has_all_epochs_on_the_one_task_at_a_rate_of_its_own() -> None:
+def test_every_row_is_trained_for_eight_epochs_at_its_chosen_rate() -> None:
     book = fill(longer.STUDY, SMALL, _score)
     for row in longer.ROWS:
         trials = longer.final(row, SMALL, book)
@@ -66,7 +66,7 @@ def test_page_is_made_from_available_trials(stages: int, tmp_path: Path) -> None
     assert page.count("\n| MAM (flat) |") == 1
 
 
-def test_the_last_epoch_is_that_of_the_trials_that_count() -> None:
+def test_gain_of_the_last_epoch_is_measured_on_the_final_trials() -> None:
     book = fill(longer.STUDY, SMALL, _score)
     trials = longer.final(find("MAM (flat)", LARGE), SMALL, book)
     assert last_epoch(book, trials, longer.TASK) is None

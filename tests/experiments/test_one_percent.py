@@ -55,7 +55,7 @@ def test_the_bank_is_the_widest_of_one_percent() -> None:
     assert count("minilm", BANK) <= most < count("minilm", {**BANK, "bottleneck": BANK["bottleneck"] + 1})
 
 
-def test_the_bank_has_the_tasks_rates_and_epochs_of_the_wider_one() -> None:
+def test_narrow_bank_differs_from_the_wider_bank_only_in_size() -> None:
     book = _book(one_percent.STUDY)
     for task in compare.ELEVEN:
         narrow, wide = (compare.final(method, SMALL, book, task) for method in (NARROW, compare.HOULSBY))

@@ -26,7 +26,7 @@ def test_rates_are_those_that_validation_rows_chose() -> None:
     assert found == {preset: RECIPES[preset].learning_rate for preset in found}
 
 
-def test_the_best_mean_over_tasks_is_chosen_and_what_diverged_is_not() -> None:
+def test_rate_with_the_best_mean_is_chosen_unless_it_diverged() -> None:
     def give(trial: Trial) -> dict[str, Any]:
         rate = trial.training["learning_rate"]
         if (rate, trial.tasks) == (4e-4, ("rte",)):

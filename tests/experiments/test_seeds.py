@@ -37,7 +37,7 @@ def _keys(study: Study, seeds: int, book: Book) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_more_seeds_reuse_fewer(name: str, book: Book) -> None:
+def test_more_seeds_include_the_trials_of_fewer(name: str, book: Book) -> None:
     study = find(name)
     one, two, three = (_keys(study, seeds, book) for seeds in (1, 2, 3))
     assert one <= two <= three
@@ -122,7 +122,7 @@ def test_pages_with_one_seed_are_of_all_studies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [classic5.STREAM, long7.STREAM], ids=["crossed", "in turns"])
-def test_seeds_beyond_the_orders_have_a_measurement_too(stream: Stream) -> None:
+def test_every_seed_is_run_even_with_more_seeds_than_orders(stream: Stream) -> None:
     five = replace(SMALL, num_seeds=5)
     for method in METHODS:
         runs = stream.runs(five, method)

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whether a process runs")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks in /proc for running processes")
 @pytest.mark.slow
 def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "starts.py"
@@ -41,7 +41,7 @@ def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 def alive(number: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         state = Path(f"/proc/{number}/stat").read_text("utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The endpoint of `peft_endpoint` on LitServe (https://github.com/Lightning-AI/LitServe), with one worker process.
 
 ``python -m experiments.benchmarks.peers.litserve_endpoint BACKBONE NUM_TASKS LENGTH THREADS`` prints its address. LitServe
-passes each request to its worker process, and starts further processes that outlive it if it is killed alone.
+passes each request to its worker process. It also starts other processes, which keep running if only this one is killed.
 """
 
 from __future__ import annotations

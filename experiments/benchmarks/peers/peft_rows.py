@@ -1,4 +1,4 @@
-"""Predictions of typical endpoints around peft: a call of `set_adapter` for each request."""
+"""Predictions as in a typical endpoint for peft adapters: `set_adapter` is called for each request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Predict = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def make(backbone: str, num_tasks: int, length: int, threads: int) -> Predict:
-    """Return the function from a request's body to a response's body, with adapters of random values."""
+    """Return a function that maps a request's body to a response's body; the adapters' values are random."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(backbone)

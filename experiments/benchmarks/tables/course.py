@@ -26,6 +26,7 @@ _AROUND = 10
 """Numbers in the table are medians over this many tasks on each side of task k."""
 _UNITS = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
 _NAMES = ("seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB")
+_TRENDS = ("seconds per task", "CPU seconds per task", "peak memory of the process", "bytes stored per task")
 
 
 def measure(bench: Bench) -> Measured:
@@ -66,9 +67,9 @@ def body(result: Result) -> str:
     ]
     lines = []
     for first, found in result.facts["lines"].items():
-        for name, line in zip(_NAMES, found.values(), strict=True):
+        for name, line in zip(_TRENDS, found.values(), strict=True):
             lines.append(
-                f"* {name.partition(',')[0]}, from task {first} to {count}: the fitted line changes by "
+                f"* {name}, from task {first} to {count}: the fitted line changes by "
                 f"{percent(line['share'])} of the mean (95 percent interval {percent(line['low'])} to "
                 f"{percent(line['high'])}); the target is at most {percent(TARGET)} up or down: "
                 f"{'met' if abs(line['share']) <= TARGET else 'missed'}."

@@ -34,7 +34,8 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
 }
 FULL_WINDOWS = [way for way in WAYS if "packing" not in way]
 MEASURED = {"xsum": (32, FULL_WINDOWS), "rosts_en_ro": (160, [PLAIN, "packing", "packing, gradient checkpointing"])}
-"""Training rows of each task, with about the same number of tokens, and how it is learned; only short rows are packed."""
+"""For each task, the number of training rows (about as many tokens for both) and the ways to learn it; only short rows are
+packed."""
 
 
 def measure(bench: Bench) -> Measured:
@@ -68,7 +69,7 @@ def _learned(stream: dict[str, Any], seen: list[dict[str, float]]) -> Callable[[
 
 
 def body(result: Result) -> str:
-    """Return the table and what it compares."""
+    """Return the table and its explanation."""
     memory, learned = result.facts["memory"], result.facts["learned"]
     rows = []
     for name, taken in result.medians.items():
@@ -87,7 +88,7 @@ def body(result: Result) -> str:
             grid(columns, rows),
             "",
             "* *Training, MB*, measured once: by how much a fresh process grows while it learns, if freed blocks are given "
-            "back to the system; weights are not included, but what is set up at first use is (up to about 80 MB).",
+            "back to the system; the weights are not counted, but one-time initialisation is (up to about 80 MB).",
             f"* Texts are generated greedily, {decoder.NUM_TEXTS} in one batch, {decoder.NEW_TOKENS} tokens each. Speed and "
             "memory only: the weights are random, so scores would be meaningless.",
         ]

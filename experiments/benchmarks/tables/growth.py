@@ -1,8 +1,8 @@
 """Adding the k-th bank and switching to it, for the peers within a time limit.
 
 Peers take turns, task by task. A peer that exceeds the time limit in total, or a tenth of it for one task, is stopped; the
-table has its times up to that task. Ours is measured by `experiments.benchmarks.growth`: runs on stores of 10 to 1,000 banks
-take turns.
+table has its times up to that task. Our package is measured by `experiments.benchmarks.growth`: runs on stores of 10 to 1,000
+banks take turns.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ TARGET = 0.02
 WINDOW = 5
 """Numbers in the table are medians over this many neighbouring tasks."""
 SHOWN = (1, 10, 20, 100, 250, 500, 1_000)
+_TRENDS = {
+    "seconds": "seconds per task",
+    "cpu_seconds": "CPU seconds per task",
+    "peak_bytes": "peak memory of the process",
+    "stored_bytes": "bytes stored per task",
+}
 _TIMED = {
     "open_seconds": {"few": "open the smallest store", "many": "open the largest store"},
     "switch_seconds": {"resident": "switch to a bank in memory", "disk": "switch to a bank on disk"},
@@ -128,8 +134,8 @@ def body(result: Result) -> str:
     lines = [f"* {name} {why}." for name, why in result.facts["stopped"].items()]
     for name, line in ours["slopes"].items():
         lines.append(
-            f"* ours, {name}: from task {SAMPLE} to the last, the fitted line changes by {percent(line['share'])} of the "
-            f"mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most "
+            f"* ours, {_TRENDS[name]}: from task {SAMPLE} to the last, the fitted line changes by {percent(line['share'])} "
+            f"of the mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is at most "
             f"{percent(TARGET)} up or down: {'met' if abs(line['share']) <= TARGET else 'missed'}."
         )
     for what, names in _TIMED.items():

@@ -52,7 +52,7 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps({"code": code, "seconds": time.perf_counter() - began, "cpu_seconds": used.ru_utime + used.ru_stime,
                   "peak_bytes": used.ru_maxrss * 1024}))
 """
-"""Runs a command from a small process: started from a large one, it would count the parent's memory as its own peak."""
+"""Runs a command from a small process: if a large process started it, its peak would include the memory of that process."""
 
 
 def measure(bench: Bench) -> Measured:

@@ -1,7 +1,7 @@
 """Rows without a task name: a batch compared with the same batch with task names, and the time to open large routers.
 
-All banks and covariances are copies of one, but each copy has its own means, so that the rows of a batch are routed to many
-tasks. The batch with task names uses the tasks that the router finds, so the same banks predict both batches.
+All tasks have copies of the same bank and covariance, but each has its own means, so that the rows of a batch are routed to
+many tasks. The batch with task names uses the tasks that the router finds, so the same banks predict both batches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUTINGS: tuple[Literal["full", "small"], ...] = ("full", "small")
 
 
 def measure(bench: Bench) -> Measured:
-    """Measure batches among 32 tasks, then open routers of up to 1,000."""
+    """Measure batches routed among 32 tasks, then the opening of routers of up to 1,000 tasks."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     batches, counts = (4, (4, 8)) if bench.options.quick else (32, (10, 100, 1000))
@@ -101,7 +101,7 @@ def _batches(bench: Bench, run: Run, routing: str) -> list[Candidate]:
 
 
 def _opened(bench: Bench, folder: Path, count: int) -> dict[str, float]:
-    """Return what `opened` measures, each time in a fresh process: the medians, and the largest peak memory."""
+    """Run `opened` in fresh processes; return the medians of the times, and the largest peak memory."""
     argv = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.tables.routing", str(folder)]
     found = []
     for _ in range(bench.options.repetitions):
