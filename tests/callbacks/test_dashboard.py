@@ -215,7 +215,7 @@ def test_metrics_of_sampled_rows_are_omitted() -> None:
         results = joined(results, cells)
         numbers.append(numbers_after(results, len(results.tasks)))
     assert numbers == [numbers_after(results, count) for count in range(1, 5)], (
-        "adding rows one by one must change nothing"
+        "rows added one by one must give the same numbers"
     )
     assert numbers[1]["run/forgetting"] == 0.25
     assert numbers[2] == {"run/tasks": 3.0, "run/newest_score": 0.75, "run/certified": 0.0, "score/c": 0.75}

@@ -94,7 +94,7 @@ def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
     print(
-        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; the folder had {len(learned._resumed)} states"
+        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} distinct folder states"
     )
     assert wrong == []
 

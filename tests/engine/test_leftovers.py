@@ -229,5 +229,5 @@ def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Co
     calls = range(len(found.calls))
     cases = [(call, number) for call in calls for number in faults(name, call)]
     wrong = [text for call, number in cases for text in found.fails_at(call, number, copied=True)]
-    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} distinct states of the folder")
+    print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} distinct folder states")
     assert not wrong, "\n".join(wrong)
