@@ -61,7 +61,7 @@ class LinearHead(Head):
 class ClassHead(LinearHead):
     """Predicts one of C labels for a row, or for each of its tokens, with softmax and cross-entropy.
 
-    The mean weights every labelled row or token by its label's weight, as ``torch.nn.CrossEntropyLoss`` does.
+    The loss is the mean over labelled rows or tokens, weighted by class as in ``torch.nn.CrossEntropyLoss``.
 
     Shape:
         ``(B, D)`` to ``(B, C)``, or ``(B, W, D)`` to ``(B, W, C)``.

@@ -13,7 +13,8 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
     """Check that one task's bank can be initialised as a copy of another's; their heads may differ.
 
     Raises:
-        InputError: naming the part that was folded away, or the first tensor that differs.
+        InputError: if the parent was trained through a network that is discarded after training, or a tensor differs in
+            name or shape; the message names the network or the first such tensor.
     """
     where = f"task {plan.name!r}, bank.start_from: {parent.name!r}"
     folding = next((modification for modification in parent.bank.modifications if modification.folds), None)

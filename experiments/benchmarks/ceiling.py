@@ -1,8 +1,8 @@
 """The matrix products of one training step: a lower bound on the time of any implementation in this precision.
 
 All products that a step cannot avoid are included: forward through every layer, backward to the lowest modified place
-(gradients of states, but not of frozen weights), and all products of the bank. There are as many weights as in the model,
-states are shared, and results are written to preallocated memory, so only the products are timed. Not counted: softmax,
+(gradients of states, but not of frozen weights), and all products of the bank. Each product has its own weights, as in the
+model; inputs and outputs of the same shape share one preallocated tensor, so no allocation is timed. Not counted: softmax,
 LayerNorms, non-linearities, sums, the optimizer, the embeddings and the head.
 
 Shape suffixes: N = B T tokens, D width, F width inside the FFN, R bottleneck, S heads times rows, d width of a head.

@@ -125,7 +125,7 @@ def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[
             claim=f"Removing all adapters costs far more than removing those of any single layer (section 3.6), {task}",
             found=f"{whole:+.1f} % for all, {min(single):+.1f} % for the layer that costs most",
             holds=whole < 2 * min(min(single), 0),
-            why="far more: at least twice",
+            why="criterion: at least twice as much",
         ),
         Claim(
             claim=f"Lower layers matter less than higher ones (section 3.6), {task}",

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.studies.ledger import Book, Made
 from experiments.studies.scale import Scale
+from experiments.studies.statistics import counted
 from experiments.studies.study import Study
 from experiments.studies.trial import Trial
 
@@ -70,11 +71,13 @@ def provenance(study: Study, scale: Scale, book: Book) -> str:
     )
     arithmetic = sorted({str(line.outcome["arithmetic"]) for line in lines if "arithmetic" in line.outcome})
     how = f", {' and '.join(arithmetic)}" if arithmetic else ""
-    said = [f"{len(lines)} trials, {hours:.1f} h of training in total; {data}{how}.{missing}"]
+    said = [f"{counted(len(lines), 'trial')}, {hours:.1f} h of training in total; {data}{how}.{missing}"]
     rows = {(name, digest) for line in lines for name, digest in line.data.items()}
     mixed = sorted(name for name, count in Counter(name for name, _ in rows).items() if count > 1)
     said += [f"* **The trials used different rows or files of {', '.join(mixed)}.**"] if mixed else []
-    said += [f"* {made[name]} trials: {_circumstances(book.made[name])}" for name in made if name in book.made]
+    said += [
+        f"* {counted(made[name], 'trial')}: {_circumstances(book.made[name])}" for name in made if name in book.made
+    ]
     return "\n".join([said[0], "", *said[1:]]) if len(said) > 1 else said[0]
 
 
@@ -82,6 +85,6 @@ def _circumstances(made: Made) -> str:
     changed = " with changes" if made.changed else ""
     units = ", ".join(unit for unit in made.machine.units if "amx" in unit or unit == "avx2")
     return (
-        f"commit `{made.commit[:10]}`{changed}, {made.began} UTC, {made.machine.cores} cores ({units}), {made.jobs} jobs, "
-        f"torch {made.versions['torch']}: `{made.command}`"
+        f"commit `{made.commit[:10]}`{changed}, {made.began} UTC, {made.machine.cores} cores ({units}), "
+        f"{counted(made.jobs, 'job')}, torch {made.versions['torch']}: `{made.command}`"
     )

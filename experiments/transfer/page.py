@@ -50,16 +50,16 @@ in earlier lines it includes them."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 
-_SHORTER = f"""The two domains with all their rows, measured while the limit was 1,500 rows instead of {WHOLE_UP_TO:,}, so
-starts were tried with {SHARE:.1%} of the steps, with a margin of half a standard error
-(`results/short_fits.ndjson`). Choosing takes a fraction of the time above, but a few steps show an earlier
-bank's head start and not its final score: auto chooses an earlier bank in four of six cases, and its mean
-score is below that of a fresh bank. So the limit stays at {WHOLE_UP_TO:,} rows."""
+_SHORTER = f"""Results for the two domains with all their rows, measured when candidates were trained for all steps only
+if a task saw at most 1,500 rows in training (now {WHOLE_UP_TO:,}). These tasks see more, so candidates were trained for
+{SHARE:.1%} of the steps, and had to beat the fresh bank by half a standard error (`results/short_fits.ndjson`). Choosing takes
+a fraction of the time above, but a few steps show an earlier bank's head start and not its final score: auto chooses an
+earlier bank in four of six cases, and its mean score is below that of a fresh bank. So the limit stays at {WHOLE_UP_TO:,} rows."""
 
 _AGAIN = """. Where auto chose again after its rule had changed, there was more other work than during learning, so the share
 of choosing is overestimated"""
-_ONE_BANK = """Sequential LoRA: one bank is trained on one task of a stream after the other, on all rows. Each task
-starts from the bank as the earlier tasks left it, and changes it. Mean test scores:"""
+_ONE_BANK = """Sequential LoRA: a single bank is trained on the tasks of a stream, one after another, with all their
+rows. Each task starts from the bank as the earlier tasks left it, and changes it. Mean test scores:"""
 _ALL_ROWS = f"""{", ".join(FEWER_THAN_200[:-1])} and {FEWER_THAN_200[-1]} have at most 200 rows of each label among all
 their rows, so they are not learned again with 200."""
 

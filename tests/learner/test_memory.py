@@ -29,7 +29,7 @@ TASKS = [task("one", num_rows=20)]
 
 
 class Fails:
-    """Replaces a function; raises an out-of-memory error in its n-th call."""
+    """Replaces a function; raises an out-of-memory error on its n-th call."""
 
     def __init__(self, real: Any, error: BaseException, call: int = 1) -> None:
         self._real, self._error, self._left = real, error, call

@@ -152,7 +152,7 @@ class BankChoice(FrozenModel):
         if self.modifications is not None:
             if options:
                 raise ValueError(
-                    f"{', '.join(options)} belongs inside each modification when modifications are written out"
+                    f"with a list of modifications, give {', '.join(options)} inside each modification, not beside the list"
                 )
             return BankSpec(modifications=self.modifications, **whole)
         assert self.preset is not None

@@ -18,7 +18,9 @@ def check_replaced(session: Session, tasks: Collection[str]) -> None:
     for task in tasks:
         if task not in session.store.tasks:
             known = ", ".join(session.store.tasks) or "none"
-            raise InputError(f"--replace {task}: this task is not learned in {session.folder}; learned tasks: {known}")
+            raise InputError(
+                f"--replace {task}: this task has not been learned in {session.folder}; learned tasks: {known}"
+            )
         if task not in [spec.name for spec in session.spec.tasks]:
             raise InputError(f"--replace {task}: the stream does not say how to learn it; add it to `tasks`")
         check_not_shared(session.store, task, "replaced")
