@@ -52,9 +52,10 @@ NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of eac
 
 _SHORTER = f"""Results for the two domains with all their rows, measured when candidates were trained for all steps only
 if a task saw at most 1,500 rows in training (now {WHOLE_UP_TO:,}). These tasks see more, so candidates were trained for
-{SHARE:.1%} of the steps, and had to beat the fresh bank by half a standard error (`results/short_fits.ndjson`). Choosing takes
-a fraction of the time above, but a few steps show an earlier bank's head start and not its final score: auto chooses an
-earlier bank in four of six cases, and its mean score is below that of a fresh bank. So the limit stays at {WHOLE_UP_TO:,} rows."""
+{SHARE:.1%} of the steps, and had to beat the fresh bank by half a standard error (`results/short_fits.ndjson`). Choosing
+takes a fraction of the time above, but a few steps show an earlier bank's head start and not its final score: auto chooses
+an earlier bank in four of six cases, and its mean score is below that of a fresh bank. So the limit stays at
+{WHOLE_UP_TO:,} rows."""
 
 _AGAIN = """. Where auto chose again after its rule had changed, there was more other work than during learning, so the share
 of choosing is overestimated"""

@@ -62,8 +62,8 @@ class Missing:
         if self.replaces:
             return (
                 f"task {self.task!r} was replaced{where}, but its bank is missing. If the process was killed during the "
-                f"replacement, the next command that learns restores the old bank; otherwise restore {path} from a copy, or drop "
-                f"it on purpose with {drop}. {until}"
+                f"replacement, the next command that learns restores the old bank; otherwise restore {path} from a copy, or "
+                f"drop it on purpose with {drop}. {until}"
             )
         other = "" if self.taken is None else f", and that entry now belongs to {self.taken!r}"
         return (
