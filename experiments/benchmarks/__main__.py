@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from continual_petl.errors import InputError
-from experiments.benchmarks.bench import TABLES, UNMEASURED, render, run
+from experiments.benchmarks.bench import TABLES, render, run
 from experiments.benchmarks.environments import make_environments
 from experiments.benchmarks.options import ROOT, parse
 from experiments.benchmarks.peers.client import PeerError
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
             case ["environments", *more]:
                 make_environments(more)
             case _:
-                run(parse(arguments, (*TABLES, *UNMEASURED)))
+                run(parse(arguments, TABLES))
     except (InputError, PeerError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -25,10 +25,8 @@ from experiments.benchmarks.shapes import Shape, make_shape
 
 TABLES = (
     "step", "breakdown", "inference", "mixed", "same_rows", "growth", "course", "prefix", "end_to_end", "memory", "start",
-    "routing", "serve", "decoder",
+    "routing", "serve", "decoder", "large",
 )  # fmt: skip
-UNMEASURED = ("large",)
-"""Tables without a committed result so far."""
 MODULES = {"transformers": "plain", "peft": "with_peft", "adapters": "with_adapters"}
 
 

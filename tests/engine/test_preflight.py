@@ -148,7 +148,7 @@ def test_unwritable_folder_is_refused(backbone_folder: Folder, tmp_path: Path, m
 
 def test_dry_run_refuses_the_same_input_as_a_run(backbone_folder: Folder, tmp_path: Path) -> None:
     kept = stream(backbone_folder(), [task("first", num_rows=16)], training={"prefix_cache": "on"})
-    with pytest.raises(InputError, match=r"--replace other: this task is not learned in .*; learned tasks: none"):
+    with pytest.raises(InputError, match=r"--replace other: this task has not been learned in .*; learned tasks: none"):
         dry_run(Session(kept.spec, Store(tmp_path)), replace=["other"])
     with pytest.raises(
         InputError, match=r"task 'first': training\.prefix_cache is 'on', but the states below its bank"

@@ -53,7 +53,7 @@ def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder
 
 def test_invalid_replace_is_refused(folder: Path, backbone_folder: Folder) -> None:
     with pytest.raises(
-        InputError, match=r"--replace nine: this task is not learned in .*; learned tasks: one, two, three"
+        InputError, match=r"--replace nine: this task has not been learned in .*; learned tasks: one, two, three"
     ):
         learn(anew(backbone_folder()), folder, replace=["nine"])
     with pytest.raises(InputError, match="--replace one: the stream does not say how to learn it"):
