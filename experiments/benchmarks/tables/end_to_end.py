@@ -78,7 +78,7 @@ def measure(bench: Bench) -> Measured:
             "accuracy": kept,
             "phases": phases,
             "rows": task.facts(),
-            "at the end": AT_THE_END,
+            "at the end": list(AT_THE_END),
         },
     )
 
