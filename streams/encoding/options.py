@@ -1,4 +1,4 @@
-"""Encodes options: the texts to choose from, of which the most likely one is predicted; each row may have its own options.
+"""Encodes options, the texts among which the most likely one is predicted; each row may have its own.
 
 An option is encoded like a target, with its end token: its log-probability is that of generating this text and ending there.
 For scoring, every row becomes one sequence per option.

@@ -109,7 +109,7 @@ class Harmful:
 
 
 def forgeries(real: dict[str, Any]) -> dict[str, object]:
-    """Return forged checkpoints, keyed by what is wrong with each; training must not resume from any of them."""
+    """Return forged checkpoints by a description of the forgery; training must not resume from any of them."""
     found: dict[str, object] = {"harmful": {"epoch": Harmful()}, "a list": [1], "another mapping": {"a": 1}}
     for name in real:
         found[f"without {name}"] = {key: value for key, value in real.items() if key != name}

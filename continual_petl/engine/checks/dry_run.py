@@ -51,7 +51,7 @@ class TaskFacts:
     modifications: int
     """Number of parameters of the bank's modifications."""
     own: int
-    """Number of backbone parameters of which the bank has its own copies."""
+    """Number of backbone parameters that the bank copies and trains."""
     head: int
     share: float
     """Parameters of the modifications, the copies and the head together, as a share of the backbone's parameters."""

@@ -133,10 +133,30 @@ def body(result: Result) -> str:
     """Return the table and the conclusions."""
     facts = result.facts
     count: int = facts["count"]
+    peaks = [1e-6 * own for own in facts["memory"].values()]
+    verify = facts["verify"]
+    per_task = 1000 * verify["cpu_seconds"] / count
+    return "\n".join(
+        [
+            grid([f"{count:,} tasks", "", "target", ""], _compared(result)),
+            "",
+            f"* `verify` of all digests and probes takes {number(verify['seconds'])} s and {number(verify['cpu_seconds'])} "
+            f"CPU seconds, {number(per_task)} ms per task, and {number(1e-6 * verify['peak_bytes'])} MB.",
+            f"* `list` takes {number(1e-6 * max(own['peak_bytes'] for own in facts['list']))} MB, `report` "
+            f"{number(1e-6 * facts['report']['peak_bytes'])} MB; index.html is {number(1e-6 * facts['page bytes'])} MB.",
+            f"* With {RESIDENT_BYTES / 2**20:.0f} MiB for banks, predictions with {' and '.join(facts['memory'])} tasks peak "
+            f"at {' and '.join(number(peak) for peak in peaks)} MB.",
+        ]
+    )
+
+
+def _compared(result: Result) -> list[list[str]]:
+    """Return a row of the table for each target: what was measured, the value, the target, and whether it is met."""
+    facts = result.facts
+    count: int = facts["count"]
     listed = [own["seconds"] for own in facts["list"]]
     tasks = {name: median(values) for name, values in result.samples.items()}
     early, late = tasks.values()
-    peaks = [1e-6 * own for own in facts["memory"].values()]
     paint = facts["first paint"]
     rows = [
         [
@@ -177,18 +197,4 @@ def body(result: Result) -> str:
             late / early - 1 <= TARGETS["task"],
         ],
     ]
-    shown = [[what, value, target, "met" if met else "missed"] for what, value, target, met in rows]
-    verify = facts["verify"]
-    per_task = 1000 * verify["cpu_seconds"] / count
-    return "\n".join(
-        [
-            grid([f"{count:,} tasks", "", "target", ""], shown),
-            "",
-            f"* `verify` of all digests and probes takes {number(verify['seconds'])} s and {number(verify['cpu_seconds'])} "
-            f"CPU seconds, {number(per_task)} ms per task, and {number(1e-6 * verify['peak_bytes'])} MB.",
-            f"* `list` takes {number(1e-6 * max(own['peak_bytes'] for own in facts['list']))} MB, `report` "
-            f"{number(1e-6 * facts['report']['peak_bytes'])} MB; index.html is {number(1e-6 * facts['page bytes'])} MB.",
-            f"* With {RESIDENT_BYTES / 2**20:.0f} MiB for banks, predictions with {' and '.join(facts['memory'])} tasks peak "
-            f"at {' and '.join(number(peak) for peak in peaks)} MB.",
-        ]
-    )
+    return [[what, value, target, "met" if met else "missed"] for what, value, target, met in rows]
