@@ -12,7 +12,8 @@ import pytest
 
 from continual_petl import Run
 from continual_petl.errors import StoreError
-from continual_petl.store.files.sealed import write_sealed
+from continual_petl.store.files import sealed
+from continual_petl.store.files.sealed import read_sealed, write_sealed
 from tests.store.tampering import problems
 
 Folder = Callable[..., Path]
@@ -40,3 +41,21 @@ def test_files_of_another_format_are_refused(folder: Path, file: str, named: str
 def test_copied_store_is_verified(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere" / "mine")
     assert problems(tmp_path / "elsewhere" / "mine") == {}
+
+
+def test_content_read_before_is_checked_as_strictly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "MAX_CHECKED", 2)
+    monkeypatch.setattr(sealed, "_CHECKED", {})
+    paths = [tmp_path / f"{number}.json" for number in range(3)]
+    seals = [write_sealed(path, {"format_version": 1, "number": number}) for number, path in enumerate(paths)]
+    for _ in range(2):
+        for number, path in enumerate(paths):
+            found = read_sealed(path, 1, "it")
+            assert found == ({"format_version": 1, "number": number}, seals[number])
+            found[0].clear()
+    with pytest.raises(StoreError, match="format version 1, this release reads 2"):
+        read_sealed(paths[2], 2, "it")
+    for edited in (b" ", b"\n"):
+        paths[2].write_bytes(paths[2].read_bytes() + edited)
+        with pytest.raises(StoreError, match="is not the one that was written"):
+            read_sealed(paths[2], 1, "it")

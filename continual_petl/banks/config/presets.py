@@ -7,6 +7,7 @@ times the learning rate of a full copy. A bank needs no preset: its dimensions c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from continual_petl.banks.config.spec import BankSpec
@@ -115,6 +116,7 @@ STUDIED: frozenset[str] = frozenset(name for name, row in _ROWS.items() if row.s
 """Presets whose learning rate comes from a committed study."""
 
 
+@lru_cache(maxsize=128)
 def preset_of(spec: BankSpec) -> str | None:
     """Return the preset that a bank matches, regardless of sizes, layers, scope and start_from; None if there is none.
 

@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from continual_petl.report import figures as package
@@ -87,6 +88,7 @@ def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, s
     return SECTIONS.index(figure.section), figure.draw.__module__
 
 
+@cache
 def _load() -> None:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

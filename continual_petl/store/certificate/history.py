@@ -17,7 +17,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import HISTORY, Manifest
 from continual_petl.store.certificate.values import Index
 from continual_petl.store.files.atomic import json_bytes, write_file
-from continual_petl.store.files.reading import MAX_JSON_BYTES, parse_json, read_file, read_json
+from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, parse_json, read_file
 from continual_petl.store.files.sealed import check_version, invalid
 from continual_petl.streams.schema.field_types import Name
 
@@ -120,7 +120,7 @@ def read_curve(folder: Path) -> Curve | None:
     """
     path = folder / CURVE
     try:
-        return Curve.model_validate(read_json(path))
+        return Curve.model_validate(as_written(read_file(path, MAX_JSON_BYTES), path))
     except FileNotFoundError:
         return None
     except ValidationError as error:

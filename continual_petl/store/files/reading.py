@@ -144,14 +144,8 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
                 return
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Return the object in a JSON file of the store.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        StoreError: if it is damaged.
-    """
-    content = read_file(path, max_bytes)
+def as_written(content: bytes, path: Path) -> dict[str, Any]:
+    """Parse the bytes of a JSON file, or raise `StoreError` if they are not exactly those that a store writes."""
     value = parse_json(content, str(path))
     try:
         expected = json_bytes(value)

@@ -6,6 +6,7 @@ added to the schema.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from pydantic import ValidationError
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.files.atomic import write_json
-from continual_petl.store.files.reading import read_json
+from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, parse_json, read_file
 
 SEAL = "seal"
 VERSION = "format_version"
+MAX_CHECKED = 2**16
+_CHECKED: dict[bytes, str] = {}
+"""Seals of contents that were checked, by the digest of their bytes: most of the time of a read is spent on the checks, and
+the report of a long run reads every file twice."""
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
@@ -45,9 +50,14 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
         FileNotFoundError: if there is none.
         StoreError: if it was damaged or edited, or was written by an incompatible release.
     """
-    raw = read_json(path)
+    content = read_file(path, MAX_JSON_BYTES)
+    digest = hashlib.sha256(content).digest()
+    known = _CHECKED.get(digest)
+    raw = parse_json(content, str(path)) if known is not None else as_written(content, path)
     check_version(raw, path, version)
     seal = raw.pop(SEAL, None)
+    if known is not None:
+        return raw, known
     try:
         expected = seal_of(raw)
     except ValueError as error:  # NaN and the like, which no store writes
@@ -57,6 +67,9 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
             f"{path}: its content does not match its seal; it was edited after {what} was written. Restore the file "
             "from a copy: its content can no longer be trusted."
         )
+    if len(_CHECKED) == MAX_CHECKED:
+        _CHECKED.clear()
+    _CHECKED[digest] = expected
     return raw, expected
 
 
