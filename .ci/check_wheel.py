@@ -89,7 +89,7 @@ def check_contents(wheel: Path) -> None:
 
 
 def build(work: Path) -> tuple[Path, Path]:
-    """Build from a clean copy (an old ``build/`` would leak into it); return the wheel and the sdist, both checked."""
+    """Return a checked wheel and sdist, built from a clean copy: files of an old ``build/`` would end up in the wheel."""
     source = work / "source"
     shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCE))
     _run(sys.executable, "-m", "build", "--wheel", "--outdir", work / "direct", cwd=source)
@@ -118,7 +118,7 @@ def required(wheel: Path) -> dict[str, importlib.metadata.Distribution]:
         try:
             found[key] = importlib.metadata.distribution(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            sys.exit(f"{wheel.name} needs {line!r}, which is not in the environment that `make` installs from it")
+            sys.exit(f"{wheel.name} needs {line!r}, which is not in the environment that runs this script")
         new = {(key, each) for each in ("", *requirement.extras)} - seen
         seen |= new
         todo += [(needed, each) for _, each in new for needed in found[key].requires or []]
@@ -126,7 +126,7 @@ def required(wheel: Path) -> dict[str, importlib.metadata.Distribution]:
 
 
 def link(distribution: importlib.metadata.Distribution, folder: Path) -> None:
-    """Put the files of a package, except its scripts, into ``folder``, with their byte code."""
+    """Link or copy the files of an installed package into ``folder``, with their byte code but without its scripts."""
     for file in distribution.files or []:
         if ".." in file.parts:
             continue

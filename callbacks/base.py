@@ -43,7 +43,7 @@ class TaskEvent:
     models: frozenset[str] = frozenset()
     """Tasks whose banks are in memory."""
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
-    """Results of the certificate checks, probes included, that the run made after this task, by earlier task."""
+    """The checks of earlier tasks' certificates (probes included) that ran after this task, by name of the earlier task."""
     routed: tuple[RoutedCell, ...] = ()
     """For each measured task, where its rows are routed if no task is named; the current task comes last."""
     recheck: Callable[[str], Rechecked] | None = None

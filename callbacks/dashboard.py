@@ -40,7 +40,7 @@ class Dashboard(StreamCallback):
     """Log losses and scores while a task is learned, and the run's metrics after each task.
 
     Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based number),
-    at the steps at which the report's learning curves have points. After each task ``run/...`` (acc, bwt, forgetting,
+    at the same steps as the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
     newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows without
     a task name; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The
     configuration holds bank, learning rate, epochs, seed, sizes and data digests of the first 50 tasks, under

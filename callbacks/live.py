@@ -1,7 +1,7 @@
 """Live terminal display of a run: progress bars over tasks and steps, the remaining time, and the newest rows of R.
 
-Nothing is drawn from a thread: a loader that forks must not inherit a held lock. The display is redrawn after a batch, at
-a limited rate; the lines of `Progress` are printed above it and remain.
+No thread refreshes the display: a forked data loader worker could inherit the display's lock while the thread holds it.
+The display is redrawn after a batch, at a limited rate; the lines of `Progress` are printed above it and remain.
 """
 
 from __future__ import annotations

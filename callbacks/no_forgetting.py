@@ -31,8 +31,8 @@ class NoForgetting(StreamCallback):
     While a task is learned (even with your own Trainer): digests of the backbone and of every other bank in memory,
     and the outputs of those banks on fixed inputs, must stay the same, bit for bit.
 
-    After a task is committed: the chain of certificates must be intact and complete, earlier certificates must hold as
-    required by the policy, and re-measured scores must be equal. Banks with ``scope: shared`` give no such guarantee and
+    After a task is committed: the chain of certificates must be intact and complete, earlier certificates must pass
+    the checks of the policy, and re-measured scores must be equal. Banks with ``scope: shared`` give no such guarantee and
     are left out.
 
     Args:
@@ -113,7 +113,7 @@ class NoForgetting(StreamCallback):
             while len(known) > _KEPT_CHECKS:
                 del known[next(iter(known))]
         for task in self._chosen(event, earlier):
-            # A task with a precision that this run does not use has no backbone here; `Run.verify` loads it.
+            # None if this run has no backbone in the task's precision; `Run.verify` loads one.
             backbone = event.backbones.get(store.manifest(task).environment.precision)
             check = event.checked.get(task) or check_task(store, task, backbone, probe=self.policy != "digests")
             self._raise_if(check.findings)
@@ -135,7 +135,7 @@ class NoForgetting(StreamCallback):
 
     @staticmethod
     def _raise_if(findings: Sequence[Finding]) -> None:
-        # Findings about things that could not be checked, such as a score whose code is missing, are left to `verify`.
+        # Findings that only say what could not be checked, such as a score whose code is missing, are left to `verify`.
         if changed := [finding.message for finding in findings if finding.unchecked is None]:
             raise ForgettingError(" ".join(changed))
 

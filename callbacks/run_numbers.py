@@ -1,4 +1,4 @@
-"""The values that loggers receive after each task: the metrics that `Results` computes, by the names of the loggers."""
+"""The values that loggers receive after each task: the metrics that `Results` computes, under the names that are logged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from continual_petl.report.routed_results import routed_results
 from continual_petl.store.folder.results_file import RoutedCell
 
 MAX_SCORES = 50
-"""The scores of the first tasks, up to this many, are logged by name after every further task."""
+"""Number of tasks, counted from the first, whose scores are logged by name after every further task."""
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 
@@ -72,7 +72,7 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
 
     Returns:
         ``run/...``, ``score/TASK`` of the first tasks, ``transfer/...`` for tasks that tried several starting points, and
-        ``routed/...`` for rows without a task name; NaN is left out.
+        ``routed/...`` for rows without a task name; NaN and infinite values are left out.
     """
     row, found = results.rows[count - 1], results.after(count)
     changes = np.abs(row.values - results.own[row.columns])[:-1]

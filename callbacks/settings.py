@@ -10,7 +10,7 @@ from continual_petl.banks.config.words import in_words
 from continual_petl.store.certificate.manifest import Manifest
 
 MAX_TASKS = 50
-"""The settings of the first tasks, up to this many, are logged, as for ``score/TASK``."""
+"""Number of tasks, counted from the first, whose settings are logged; the same number as for ``score/TASK``."""
 
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:

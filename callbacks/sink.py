@@ -60,7 +60,7 @@ class Sink:
     def leave(self, error: Exception, how: str = "it failed") -> None:
         """Stop using the logger, and report why.
 
-        It must not log later tasks after a missing one: the next run continues after the newest logged task.
+        It must not log later tasks, because the next run continues after the newest logged task: the gap would remain.
         """
         if self.problem is not None:
             return
@@ -169,8 +169,8 @@ class Sink:
 def send(logger: Logger, values: Mapping[str, object], step: int) -> None:
     """Log values at a step.
 
-    W&B has its own axis, which counts calls unless a step is given, and drops earlier steps. A run that continues offline
-    begins at 0 again there, so the step is given.
+    W&B has its own axis, which counts calls unless a step is given, and drops earlier steps. In an offline run that is
+    continued, this axis starts at 0 again, so the step is always given.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment

@@ -1,7 +1,6 @@
-"""The exceptions, grouped by who has to act.
+"""The exceptions of this package, and helpers for the texts of their messages.
 
 Every message is one paragraph that says where the problem is, which value was given, what is allowed, and what to do.
-Helpers for phrases that messages share are below.
 """
 
 from __future__ import annotations

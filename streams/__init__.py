@@ -1,6 +1,6 @@
 """Task streams: the stream file, data sources, tokenised batches.
 
-Everything public can be imported from here and is loaded on first use, so that checking a stream file stays light.
+Everything public can be imported from here and is loaded on first use, so that checking a stream file stays fast.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class TaskStream:
         """Read a stream file; see `load_stream`.
 
         Raises:
-            StreamFileError: listing all mistakes in the file and the overrides.
+            StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
         """
         spec, places = load_placed(path, overrides)
         stream = cls(spec)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# The cache is off by default; tests of the cache set its folder.
+# The token cache is off in tests, except in those of the cache, which set its folder.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
 # More threads only slow down models of this size; processes that tests start inherit this setting.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,4 +1,4 @@
-"""Do slow set-up that no test depends on only once, or not at all.
+"""Patches that skip slow set-up, or do it only once, where no test depends on it.
 
 The patches change neither what a function returns nor which errors it raises. They also apply to forked processes, but not
 to new interpreters that tests start.
@@ -23,7 +23,7 @@ def make_quick() -> None:
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     import torch
 
-    # For an absent device, torch stores the seed for later, together with the call stack, every time.
+    # If a device is missing, every call stores the seed for later, together with the call stack.
     devices: list[Any] = [torch.cuda, torch.xpu, torch.mtia]
     for device in devices:
         if not device.is_available():

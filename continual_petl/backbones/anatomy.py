@@ -128,7 +128,7 @@ class Anatomy:
     attention_registry: bool = True
     """Whether the family computes attention through the registry of `transformers`, which prefixes require."""
     prompt: PromptSite | None = None
-    """Where prompts are inserted; None if they cannot be."""
+    """Where prompts are inserted; None if the family does not support prompts."""
     output_head: OutputHead = "none"
     images: bool = False
     """Whether the family reads images instead of text."""

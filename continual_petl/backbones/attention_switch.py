@@ -1,4 +1,4 @@
-"""Temporarily switches the attention implementation of a frozen model: for training, or to the one in a certificate.
+"""Temporarily switches the attention implementation of a frozen model, for training or to match a certificate.
 
 A certificate records the implementation that its bank predicts with, and holds bit for bit only with that one; the bank may
 have been trained with a faster one. The implementation is just a name in the model's configuration, which `transformers`
@@ -19,7 +19,7 @@ _KNOWN = ("eager", "sdpa")
 
 
 def switchable(backbone: Backbone, implementation: str) -> str:
-    """Return the attention that a backbone has after `attend_as`: unchanged if it cannot use the one asked for."""
+    """Return the implementation that `attend_as` would switch to: the current one if the backbone cannot switch."""
     own_code = not backbone.anatomy.attention_registry
     return backbone.attention if own_code or implementation not in _KNOWN else implementation
 

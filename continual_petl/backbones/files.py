@@ -113,7 +113,7 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
 
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
-    """Return the Python files that ``auto_map`` names; keys of files in other repositories start with the repository."""
+    """Return the Python files that ``auto_map`` names; keys of files in other repositories start with its name."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}

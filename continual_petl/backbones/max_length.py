@@ -67,7 +67,7 @@ def _written(name: str, revision: str | None) -> Any:
     try:
         written = None if path is None else json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return None  # `transformers` says what is wrong with it
+        return None  # the error is reported when `transformers` reads the file
     if not isinstance(written, dict) or written.get("model_type") not in known_families():
         return None
     anatomy = find_anatomy(written["model_type"])

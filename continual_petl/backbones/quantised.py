@@ -3,11 +3,11 @@
 * int8: 8-bit integers with one scale per output (``Int8WeightOnlyConfig``);
 * nf4: 4-bit codes with one scale per 64 weights, the scales themselves in 8 bits (QLoRA, Dettmers et al. 2023, section 3);
 * int4: 4-bit integers with one scale per 32 weights, each in a byte (``IntxWeightOnlyConfig``). The packed integers of
-  ``Int4WeightOnlyConfig`` cannot be used: their kernels compute no gradient, so nothing can be learned below them, their
-  packing depends on the device, and there is none for CPUs.
+  ``Int4WeightOnlyConfig`` cannot be used: their kernels compute no gradient, so nothing can be learned below them, and their
+  packing depends on the device and does not exist for CPUs.
 
-The codes are computed on the CPU from the dtype of the checkpoint, so they, and the backbone's digest, are the same in every
-precision. In a forward pass, the values that the codes represent are multiplied in the precision of the states.
+The codes are computed on the CPU from weights in the checkpoint's dtype, so they, and the backbone's digest, are the same in
+every precision. In a forward pass, the values that the codes represent are multiplied in the precision of the states.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def read_quantised(name: str, config: Any) -> Quantize | None:
 
 
 def refuse_parts(what: str, why: str) -> InputError:
-    """Return the error for something that would need the values that quantised weights represent."""
+    """Return the error for an operation that would need the exact values of weights that are stored as codes."""
     return InputError(
         f"{what}: the backbone's linear layers are quantised (backbone.quantize): their weights are codes, and {why}. Choose "
         "a bank that works alongside the weights, such as lora, houlsby or prefix, or load the backbone without quantize."

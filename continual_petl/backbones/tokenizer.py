@@ -34,8 +34,8 @@ def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool 
         ) from error
     if not tokenizer.is_fast:
         raise InputError(
-            f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which this project "
-            "needs. Put a tokenizer.json next to its config.json, or choose another backbone."
+            f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which is "
+            "required. Put a tokenizer.json next to its config.json, or choose another backbone."
         )
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         # Without tokenizer files transformers silently creates one without a vocabulary.

@@ -63,7 +63,7 @@ class AblatedView(Bank):
         return [prefix for prefix in super().prefixes() if prefix.layer.number not in self.removed]
 
     def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the bank's versions of parameters, except those of modifications in the layers left out."""
+        """Return the bank's versions of parameters, except those that a modification in a removed layer changes."""
         gone = {name for name, layer in _modified(self).items() if layer in self.removed}
         return {name: tensor for name, tensor in super().substitutes(model).items() if name not in gone}
 

@@ -32,7 +32,7 @@ from continual_petl.banks.recompute import layers_recomputed
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _at_work: WeakSet[nn.Module] = WeakSet()
 _table = threading.Lock()
-"""Guards `_turns`, the lock of each backbone, and `_at_work`, the backbones that carry a bank."""
+"""Guards `_turns`, the lock of each backbone, and `_at_work`, the backbones that have a bank attached."""
 
 
 def run(
@@ -114,8 +114,8 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
 def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
     """Attach the bank's forms, prefixes and prompt to the backbone inside the ``with`` block.
 
-    The bank's own parameters are not attached here: `run` and `generate` pass them in. A backbone carries one bank at a
-    time: other threads wait at the start of the block.
+    The bank's own parameters are not attached here: `run` and `generate` pass them in. Only one bank can be
+    attached to a backbone at a time: other threads wait at the start of the block.
 
     Returns:
         The number of prompt vectors.

@@ -27,7 +27,7 @@ class Bank(nn.Module):
         model: the backbone; only its modules and the shapes of its parameters are read, so it may be on the meta device.
         sites: the sites of the model.
         head: the task's head; any module.
-        reads: the backbone output that the task uses; only then does a full copy include the pooler or output head.
+        reads: the backbone output that the task uses; a full copy includes the pooler or the output head only if it is used.
         folded: build the stored form instead of the trained one; see `fold`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Cuts a forward pass in two: one part computes the states below a layer, the other one continues from such states.
+"""Cuts a forward pass in two: the first part computes the states below a layer, the second continues from them.
 
 Nothing in a frozen model changes below the lowest layer that a bank touches, so the states there can be computed once and
 reused, in later epochs and for other banks on the same rows. While a pass is cut, the ``forward`` of some layers is replaced

@@ -1,7 +1,7 @@
 """``continual-petl doctor``: check this machine and print a summary to paste into a bug report.
 
 Nothing that identifies a person or a machine is printed: no key, user name or host name, and no folder except the one given.
-Errors do not stop it; they are reported in place of the result.
+Errors do not stop the command; they are reported in place of the result.
 """
 
 from __future__ import annotations

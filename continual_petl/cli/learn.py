@@ -71,7 +71,7 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
 
 
 def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) -> BankChoice:
-    """Return the task's bank with --start-from; a task without one gets the stream's bank (for auto) or its parent's."""
+    """Return the task's bank with --start-from; for a task without ``bank``, the stream's (for auto) or its parent's."""
     bank = task.bank or (spec.bank if start_from == AUTO else None)
     known = {} if bank is None else bank.model_dump(exclude_none=True)
     try:

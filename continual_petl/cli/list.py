@@ -35,7 +35,8 @@ def _half(store: Store) -> list[str]:
     if left := {task: position for task, position in half.items() if not store.has(task)}:
         lines.append(half_learned_line(left))
     if half:
-        # A learned task keeps its progress folder until its row of R is written; that alone does not show a replacement.
+        # A learned task keeps its progress folder until its row of R is written, so the folder alone does not mean that the
+        # task is being replaced.
         done = {(line.task, line.index) for line in each_result(store.results_file) if isinstance(line, TaskLine)}
         again = {task: at for task, at in half.items() if store.has(task) and (task, store.link(task).index) in done}
         if again:

@@ -22,8 +22,8 @@ _EXAMPLES = """examples:
   continual-petl run stream.yaml --run-dir runs/mine --training.learning_rate 3e-4
   continual-petl verify runs/mine
 
-exit codes: 0 all is well; 1 a check failed, or the answer is no (something was forgotten or is damaged, two runs differ, rows
-need to be corrected, a problem was found); 2 the input cannot be used; 3 an internal error of continual-petl; 4 another
+exit codes: 0 all is well; 1 a check failed or a problem was found (something was forgotten or is damaged, two runs differ,
+rows need to be corrected); 2 the input cannot be used; 3 an internal error of continual-petl; 4 another
 process is writing to the run; 128 + n ended by signal n.
 """
 

@@ -24,7 +24,7 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.records import format_of
 
 if TYPE_CHECKING:
-    from continual_petl.predictor.routed import RoutedAnswer  # with torch
+    from continual_petl.predictor.routed import RoutedAnswer  # imports torch
 
 Given = tuple[Row, Record | None]
 """A row, and its full record if it is from a file with columns."""

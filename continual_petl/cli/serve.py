@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         engine=arguments.engine,
         replicas=arguments.replicas,
     )
-    from continual_petl.serve.start import serve  # with torch
+    from continual_petl.serve.start import serve  # imports torch
 
     def ready(address: str) -> None:
         out().print(

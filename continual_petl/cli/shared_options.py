@@ -35,8 +35,8 @@ def add_task(command: argparse.ArgumentParser) -> None:
 
 
 def add_remote_code(command: argparse.ArgumentParser) -> None:
-    """Add --remote-code, the permission to execute code that a run folder asks for."""
-    text = "execute code of the backbone or of a metric if RUN asks for it; read that code first"
+    """Add --remote-code, the permission to execute code that a run folder refers to."""
+    text = "allow code of RUN's backbone or metrics to be executed; read that code first"
     command.add_argument("--remote-code", action="store_true", help=text)
 
 
@@ -98,6 +98,6 @@ def add_limits(command: argparse.ArgumentParser) -> None:
     for key, metavar, text in (
         ("cell_mb", "MB", "longest text in one cell, in millions of characters (default: 4)"),
         ("unpacked_gb", "GB", "largest size of a compressed or parquet file once unpacked (default: 16)"),
-        ("ratio", "N", "largest ratio of unpacked to packed size of such a file (default: 100)"),
+        ("ratio", "N", "largest ratio of unpacked to packed size of a compressed or parquet file (default: 100)"),
     ):
         command.add_argument(f"--limits.{key}", metavar=metavar, type=float, help=text)

@@ -14,7 +14,7 @@ def when_stopped(how: str, arguments: argparse.Namespace) -> str:
     """Return the message.
 
     Args:
-        how: its first words, such as ``stopped``.
+        how: the first words of the message, such as ``stopped``.
         arguments: the arguments of the command; `learn_and_show` adds ``all_learned``, and `run` the folder that it learns
             into.
     """

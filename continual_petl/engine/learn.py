@@ -156,7 +156,7 @@ def finish_committed(session: Session, watching: list[L.Callback], request: Stop
         session: the run.
         watching: the callbacks.
         request: the stop request.
-        num_more: number of tasks that the command learns after these.
+        num_more: number of tasks that will be learned after these.
     """
     links, lines = session.store.links(), session.store.results()
     committed, rows = unfinished(links, lines), measured_rows(links, lines)

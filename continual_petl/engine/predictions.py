@@ -1,4 +1,4 @@
-"""The predictions of an opened run, for rows with or without a named task; also finds similar tasks."""
+"""How an opened run predicts rows, with or without a task name, and finds similar tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Predictions(ABC):
-    """The predictions of a run."""
+    """The methods of `Run` that predict rows and find similar tasks."""
 
     @property
     @abstractmethod
@@ -51,9 +51,9 @@ class Predictions(ABC):
         batch_size: int = 32,
         unknown: Unknown | None = None,
     ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
-        """Return the prediction for one row, or a list of predictions for several rows, each from the bank of its task.
+        """Return the prediction for one row, or a list of predictions for several rows, each by the bank of its row's task.
 
-        Without a task, the run finds the task of each row, and also returns the probability of that task; see
+        Without a task, the run finds the task of each row and also returns its probability; see
         `predictor.routed`.
 
         Args:
@@ -63,7 +63,7 @@ class Predictions(ABC):
                 each row, among the tasks that were learned with ``routing``.
             batch_size: rows per batch.
             unknown: allowed only without a task. ``reject``, the default: a row that does not resemble the rows of any task
-                gets no prediction; ``nearest``: the most probable task predicts it.
+                gets no prediction; ``nearest``: the bank of the most probable task predicts it.
 
         Example::
 

@@ -107,7 +107,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
 
 
 def _unknown(results: Results) -> dict[str, list[str]]:
-    """Return the cells to fill in: the tasks whose scores are unknown, by the task of the row.
+    """Return the cells to fill in: for each row of R, by its task, the tasks whose scores are unknown.
 
     Cells that earlier rows leave out are ignored, since a run of thousands of tasks has millions of them.
     """

@@ -1,4 +1,4 @@
-"""An open run folder: its results, its verification and its predictions."""
+"""Open a run folder to read its results, verify it, and predict with its banks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run(Sharing):
 
     Args:
         folder: the run folder, or the address of a run on the Hub: ``hf://USER/RUN``, ``hf://USER/RUN@REVISION``. Such a run
-            is downloaded, and verified before it predicts; see `from_hub`.
+            is downloaded, and verified before its first prediction; see `from_hub`.
         session: the session in which the run was learned, if it is still in memory; None reads everything from the folder.
         remote_code: whether Python code that comes with the backbone, or computes a metric, may be executed if the folder's
             stream asks for it. A folder may come from anyone; without your permission, everything that needs this code is
@@ -264,8 +264,8 @@ class Run(Sharing):
             progress: called with the number of certificates checked so far and the total.
 
         Returns:
-            One check per task that was checked. Problems with files that belong to no task come last, under their names in
-            brackets.
+            One check per task that was checked. Problems with files that belong to no task come last; instead of a task,
+            they name the file in parentheses.
 
         Raises:
             InputError: if the task is not learned, or ``probe=False`` is combined with ``data`` or ``limit``.

@@ -87,7 +87,7 @@ class Session:
         """Import the code of a learned task's own metric; do nothing if it has none.
 
         Raises:
-            InputError: if the user has not allowed that, or the code is missing or differs from the certified one.
+            InputError: if the user has not allowed this code, or it is missing or differs from the certified code.
         """
         manifest = self.store.manifest(task)
         if manifest.metric_code is None:
@@ -114,7 +114,7 @@ class Session:
     def check_backbone(self) -> None:
         """Raise `StoreError` if the run folder's banks were learned on a backbone other than the stream's.
 
-        Called before anything is written: a stream.yaml that names the other backbone would make the banks unusable.
+        Called before anything is written: a stream.yaml with another backbone would make the banks unusable.
         """
         tasks = self.store.tasks
         if tasks:

@@ -36,7 +36,7 @@ class Sharing(Predictions):
 
         Raises:
             InputError: if the task is not learned, the folder cannot be used, or the format cannot express the bank.
-            ExportError: if the exported model does not give the same outputs as the bank; nothing is then written.
+            ExportError: if the exported model does not give the same outputs as the bank; then nothing is written.
 
         Example::
 

@@ -31,7 +31,7 @@ class StopRequest:
         """The installed signal handlers, by signal number; empty outside the main thread."""
 
     def on_signal(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener``, which replaces any earlier one, with a signal's number when one arrives, or now if one has."""
+        """Call ``listener`` with the number of the first signal, now if it has arrived already; replaces the old listener."""
         self._listener = listener
         if self.signal_number is not None:
             listener(self.signal_number)

@@ -110,7 +110,7 @@ class TaskRun:
 
     @property
     def training_attention(self) -> str:
-        """The attention that the bank is trained with; it predicts with ``backbone.attention``."""
+        """The attention implementation that the bank is trained with; predictions use ``backbone.attention``."""
         return self.session.models.training_attention(self.backbone)
 
     def training(self) -> AbstractContextManager[Backbone]:

@@ -107,7 +107,7 @@ def fitting_trainer(
 def answers_here(arguments: Mapping[str, Any]) -> bool:
     """Return whether a Trainer with these settings would merely predict batch by batch in this process, on the CPU.
 
-    That is the case if the stream asks for the CPU, or if it names no accelerator and there is none.
+    That is the case if the stream asks for the CPU, or if it names no accelerator and this machine has none.
     """
     asked = {key: arguments[key] for key in ("accelerator", "devices", "deterministic") if key in arguments}
     asked.setdefault("accelerator", "auto")
@@ -140,7 +140,7 @@ def num_processes(spec: StreamSpec) -> int:
     """Return how many processes share the fit of each task.
 
     Raises:
-        InputError: if Lightning rejects the stream's ``trainer``, if a run cannot start so many processes, or if not every
+        InputError: if Lightning rejects the stream's ``trainer``, if a run cannot start that many processes, or if not every
             process would hold the whole bank.
     """
     with quiet():

@@ -141,8 +141,8 @@ def adapters_card(subject: Subject, base: str, *, with_head: bool) -> str:
 
     Args:
         subject: the task.
-        base: what the backbone is loaded from.
-        with_head: whether the head is one of `adapters`, which `load_adapter` loads with the rest.
+        base: the name or path that the backbone is loaded from.
+        with_head: whether the head is in the format of `adapters`, so that `load_adapter` loads it too.
     """
     plan = subject.plan
     text = f"""An adapter of [adapters](https://docs.adapterhub.ml) 1.3 for a task of kind {plan.kind}, exported by

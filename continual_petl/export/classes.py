@@ -1,15 +1,15 @@
-"""Which `transformers` class computes what a task's head computes, and how the head is written into it.
+"""The `transformers` class that computes the same as a task's head, and how the head is written into it.
 
 A bank's head is one linear layer on the pooled states. Most classifiers of transformers have a second layer in between, with
-a non-linearity, whose effect is cancelled:
+a non-linearity, whose effect has to be cancelled:
 
 * tanh(x) is x for small x. With a first layer of ``s I`` and a last one of ``W / s``, ``s = 2^-14``, the relative difference
   is below ``(s x)^2 / 3``: 1e-6 for ``x`` = 28. The factors are powers of two, so multiplying by them is exact.
 * gelu(x) is x / 2 for small x, with a relative difference of ``0.8 s x``; here ``s = 2^-24`` (ELECTRA).
 * DeBERTa's non-linearity is a key of its configuration, which is set to linear.
 
-The exponent range of float32 and bfloat16 is large enough for that; that of float16 is not. Based on the code of
-transformers 5.23.
+The exponent range of float32 and bfloat16 is large enough for these factors; the range of float16 is not. Based on the code
+of transformers 5.23.
 
 Shape suffixes: C outputs, D width of the backbone.
 """

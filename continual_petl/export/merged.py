@@ -33,8 +33,8 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
 
     Raises:
         InputError: if the bank cannot be merged, or the class cannot express its head.
-        ExportError: if the checkpoint read back from the files gives different outputs from the bank, or texts would
-            become different tokens.
+        ExportError: if the checkpoint read back from the files gives different outputs from the bank, or would tokenise
+            texts differently.
     """
     plan, backbone = subject.plan, subject.backbone
     whole = merged(backbone.model, subject.bank)

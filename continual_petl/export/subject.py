@@ -43,7 +43,7 @@ class Subject:
                 shutil.copyfile(path, folder / FILE)
 
     def check_tokenizer(self, folder: Path) -> None:
-        """Raise `ExportError` if the tokenizer in a folder produces different tokens than the task's."""
+        """Raise `ExportError` if the tokenizer in a folder would tokenise texts differently from the task's."""
         if self.tokenizer is None:
             return
         found = AutoTokenizer.from_pretrained(folder)
@@ -51,7 +51,7 @@ class Subject:
             raise ExportError(
                 f"task {self.plan.name!r}: for this model type transformers builds a {type(found).__name__} from the "
                 f"tokenizer's files, not the {type(self.tokenizer).__name__} that the task was learned with: texts "
-                "would become different tokens. Nothing was written. Use Run.predict, or format 'peft', which does "
+                "would be tokenised differently. Nothing was written. Use Run.predict, or format 'peft', which does "
                 "not include a tokenizer."
             )
 

@@ -25,7 +25,7 @@ class LinearHead(Head):
         num_outputs: one per label; 1 for regression.
         dropout: probability of dropout on the features, in training only.
         label_smoothing: share of a target that is spread evenly over all labels.
-        class_weights: one per label, in the loss only; None weights all labels equally.
+        class_weights: one per label, in the loss only; None means that all labels have the same weight.
     """
 
     class_weights: Tensor | None

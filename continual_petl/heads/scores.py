@@ -85,7 +85,7 @@ class Bleu(SacreBLEUScore):
 
 
 class ExactMatch(Metric):
-    """Share of texts that equal their reference, apart from white space at both ends.
+    """Share of texts that equal their reference, ignoring white space at both ends.
 
     Case and punctuation count: the answers of a multiple-choice task may be single letters.
     """
@@ -182,7 +182,7 @@ def make_scores(
             "matthews": Matthews(num_labels),
         }
     elif kind in GENERATIVE and metric == "accuracy":
-        # Each row has its own options; predictions and targets are positions in that list.
+        # Each row has its own list of options; predictions and targets are positions in this list.
         scores = {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
     elif kind == "regression":
         with warnings.catch_warnings():

@@ -70,9 +70,9 @@ class EditSimilarity(_MeanOverTexts):
 
 
 class ChoiceMatch(_MeanOverTexts):
-    """Share of texts that begin with the same character as their reference, apart from white space.
+    """Share of texts that begin with the same character as their reference, ignoring leading white space.
 
-    For references that start with the letter of a choice, followed by an explanation, as in TRACE's ScienceQA.
+    Meant for references that start with the letter of a choice, followed by an explanation, as in TRACE's ScienceQA.
     """
 
     @staticmethod

@@ -125,7 +125,7 @@ def push_export(folder: Path, task: str, repo: str, *, private: bool = False, re
     def check(there: Mapping[str, RepoFile]) -> None:
         if "stream.yaml" in there:
             raise InputError(
-                f"{repo}: this repository holds a run; push the task {task!r} to another one, or push the run"
+                f"{repo}: this repository holds a run; push task {task!r} to another repository, or push the whole run"
             )
 
     return _Upload(

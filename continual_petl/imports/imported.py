@@ -29,7 +29,7 @@ class Imported:
     stored: dict[str, Tensor]
     """Its tensors as they were read."""
     computes: Callable[..., Compute]
-    """Returns, for a task and its head's tensors (``head``), what the other library would compute with the stored tensors."""
+    """Returns, for a task and its head's tensors (``head``), a function that computes the other library's outputs."""
 
 
 def check_imported(imported: Imported, subject: Subject) -> float:

@@ -1,4 +1,4 @@
-"""Where a tensor of an adapter belongs in a bank: the projections and LayerNorms by the paths of their modules."""
+"""Finds the places in a bank for the tensors of an adapter: projections and LayerNorms, by the paths of their modules."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ FACTORS: tuple[Site, ...] = ("key", "value", "ffn_inner")
 
 @dataclass(frozen=True)
 class Place:
-    """A projection, or its part of a fused module."""
+    """A projection: a module of its own, or a part of a fused module."""
 
     layer: Layer
     site: Site
     name: str
-    """Its name in a bank."""
+    """The name of the projection in a bank."""
     path: str
     """The module's path in the backbone."""
     columns: slice | list[int] | None
-    """The outputs of the module that belong to it; None for all."""
+    """The module's outputs that belong to the projection; None for all."""
 
 
 def places(sites: Sites, wanted: Collection[Site]) -> list[Place]:
-    """Return the places of all sites, layer by layer."""
+    """Return the places of the wanted sites, layer by layer."""
     return [
         Place(
             layer,

@@ -19,7 +19,7 @@ from continual_petl.heads.kinds import GENERATIVE
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids")
 """Keys of a batch that the backbone reads, if present."""
 STATES = "states_below"
-"""Precomputed input (B, T, D) of the lowest layer that the bank touches; see `banks.layer_cut`."""
+"""Precomputed input (B, T, D) of the lowest layer that the bank changes; see `banks.layer_cut`."""
 
 
 def answer(

@@ -207,7 +207,7 @@ class ContinualLearner(L.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return a fresh optimizer over the active bank alone, with its learning-rate schedule."""
         training = self.plan.training
-        # Lightning refuses to clip the gradients of a fused optimizer under "16-mixed", which scales them, and "bf16-mixed".
+        # With precision "16-mixed" or "bf16-mixed", Lightning refuses to clip the gradients of a fused optimizer.
         optimizer = make_optimizer(self.active_bank, training, fused=type(self.trainer.precision_plugin) is Precision)
         schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -188,7 +188,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
 
 
 def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
-    """Check that a prompt fits: rows are not packed, and the rotary tables stay constant for the longest row."""
+    """Check that a prompt fits: rows are not packed, and the longest row does not make the model recompute rotary tables."""
     prompt = plan.bank.num_prompt_vectors
     if prompt and plan.training.packing:
         raise InputError(

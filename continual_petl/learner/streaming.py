@@ -28,7 +28,7 @@ from continual_petl.learner.task_plan import TaskPlan
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _CLEANED = 8
-"""More characters than the longest sequence from which transformers' clean-up removes spaces, such as ``n ' t``."""
+"""A number of characters above the length of any text from which transformers' clean-up removes spaces, such as ``n ' t``."""
 Put = Callable[[str], None]
 
 

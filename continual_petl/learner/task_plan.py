@@ -37,7 +37,7 @@ class PlanFields(FrozenModel):
     seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
     """The task's seed, derived from the stream's seed and the task's name."""
     class_weights: tuple[float, ...] | None
-    """Weight of each label in the loss; None weighs all labels equally."""
+    """Weight of each label in the loss; None means that all labels have the same weight."""
     generation: GenerationSpec | None
     """How text is generated; None for tasks that do not generate any."""
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None

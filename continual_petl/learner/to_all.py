@@ -26,7 +26,7 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.together import Part, respond_together
 
 _cuts: WeakKeyDictionary[nn.Module, dict[int, bool]] = WeakKeyDictionary()
-"""By model and layer, whether a pass that is cut below the layer has bit-identical results."""
+"""By model and layer, whether a pass that is cut below the layer gives the same results as a whole pass, bit for bit."""
 
 
 class Task(NamedTuple):
@@ -76,7 +76,7 @@ def _layer(backbone: Backbone, task: Task, batch: dict[str, Tensor]) -> int:
 
 
 def can_cut(backbone: Backbone, layer: int, batch: dict[str, Tensor]) -> bool:
-    """Return whether a pass of the backbone that is cut below a layer has bit-identical results; tried once per layer."""
+    """Return whether a pass cut below a layer gives the same results as a whole pass, bit for bit; tried once per layer."""
     if len(backbone.anatomy.stacks) > 1 or layer == 0:
         return False
     known = _cuts.setdefault(backbone.model, {})

@@ -1,8 +1,8 @@
 """Group tasks whose rows can share batches, and divide the rows into batches.
 
-Tasks share a group if their certificates name the same attention, their backbones have the same precision and their banks can
-share a forward pass (`banks.mixed.sharing`). Each generative task, and each task whose bank cannot share a pass with any
-other, forms a group of its own. Within a group, kinds, poolings and lengths may differ.
+Tasks share a group if their certificates name the same attention implementation, their backbones have the same precision
+and their banks can share a forward pass (`banks.mixed.sharing`). Each generative task, and each task whose bank cannot share
+a pass with any other, forms a group of its own. Within a group, kinds, poolings and lengths may differ.
 
 Shape suffixes: N rows of all tasks of a group.
 """
@@ -51,8 +51,8 @@ def groups(
 
 
 def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
-    """Return groups of tasks that encode the same rows identically for the same backbone with the same attention; each
-    generative task forms a group of its own.
+    """Return groups of tasks that encode a row in the same way, for the same backbone with the same attention implementation;
+    each generative task forms a group of its own.
 
     Args:
         manifests: manifests by task.

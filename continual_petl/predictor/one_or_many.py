@@ -33,7 +33,7 @@ class PillowImage(Protocol):
 
 
 OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
-"""A single row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
+"""What every task reads as a single row: a text, a path, a Pillow image, a mapping with the bytes of an image."""
 
 OneOrSeveral: TypeAlias = "tuple[str, str] | list[dict[str, str]] | NDArray[Any]"
 """One row or several, depending on the task: two strings are one pair for a task on pairs, otherwise two rows; an array may

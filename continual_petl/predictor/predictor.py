@@ -156,8 +156,8 @@ class Predictor:
         Args:
             rows: as in `predict`.
             tasks: the learned task of each row to predict, by row index.
-            below: the states of these rows, or None. Banks that change lower layers, and tasks that generate text, start at
-                the embeddings instead.
+            below: the states of these rows, or None. Passes for banks that change lower layers, and for tasks that
+                generate text, start at the embeddings instead.
             batch_size: rows per batch.
 
         Raises:

@@ -19,11 +19,11 @@ from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.model_cache import ModelCache
 
 MAX_BYTES = 2**29
-"""Maximum size of the kept states in bytes; if they would take more, none are kept, and banks start at the embeddings."""
+"""Maximum size of the kept states in bytes; if they would take more, none are kept, and passes start at the embeddings."""
 
 
 def below_banks(models: ModelCache, finder: TaskFinder, num_rows: int) -> dict[Encoding, Below] | None:
-    """Return, for each encoding, an object to keep the rows' states in; None if no bank could resume from them.
+    """Return, for each encoding, an object that can hold the rows' states; None if no bank could resume from them.
 
     Args:
         models: the run's backbone and banks.

@@ -42,8 +42,8 @@ def predict_routed(
         models: the run's backbone and banks.
         rows: as in `Predictor.predict`; rows of different types may be mixed in a list.
         batch_size: rows per batch.
-        unknown: ``reject``: a row that does not resemble the rows of any task gets no prediction; ``nearest``: the most
-            probable task predicts it.
+        unknown: ``reject``: a row that does not resemble the rows of any task gets no prediction; ``nearest``: the bank of
+            the most probable task predicts it.
 
     Raises:
         InputError: if the run cannot find tasks by itself, no task takes a row of this type, or ``unknown`` is not one of

@@ -217,7 +217,7 @@ def _wanted(row: Row, manifest: Manifest) -> str | None:
 
 
 def _is_filled(row: Row, manifest: Manifest) -> bool:
-    """Return whether no text of a row of the right type is blank; images have none."""
+    """Return whether a row of the right type has no blank text; an image has no text at all."""
     if manifest.kind == "image-classification":
         return True
     return all(text.strip() for text in ((row,) if isinstance(row, str) else row))

@@ -1,4 +1,4 @@
-"""Find the task of rows given without a task name: the router over the tasks of a run, and how rows are encoded for it.
+"""Find the task of each row that is given without a task name, with a router over the tasks of a run.
 
 Shape suffixes: N rows, T tasks, F features that the router reads per row.
 """
@@ -45,7 +45,8 @@ class Route:
 
 
 Encoding = tuple[object, ...]
-"""Equal for tasks that encode a row in the same way and use the backbone in the same precision, with the same attention."""
+"""Equal for tasks that encode a row in the same way and use the backbone in the same precision, with the same attention
+implementation."""
 States = Mapping[Encoding, Mapping[int, Array]]
 """The features that the router reads from each row, ``(F,)``, by encoding and row index; rows that no task takes are left
 out."""
@@ -69,7 +70,7 @@ class TaskFinder:
         return {manifest.task: manifest for manifest, _ in self.groups.values()}
 
     def cut(self, models: ModelCache) -> int:
-        """Return the number of the lowest layer that any bank may change; below it, the passes of all banks are the same."""
+        """Return the number of the lowest layer that any bank may change; below it, all banks compute the same states."""
         backbone = models.backbone_of(next(iter(self.manifests)))
         if len(backbone.anatomy.stacks) > 1:
             return 0
@@ -104,7 +105,7 @@ class TaskFinder:
                 backbone = models.backbone_of(manifest.task)
                 backbone.model.train(False)
                 own = None if below is None else Below(layer=below[encoding].layer)
-                # The attention with which the task's routing statistics were computed; other threads wait, as in predictions.
+                # With the attention implementation that the task's routing statistics were computed with; other threads wait.
                 with turn_of(backbone.model), attending(backbone, manifest.environment.attention):
                     states_NF = row_states(
                         backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size, below=own

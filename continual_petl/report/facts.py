@@ -29,7 +29,7 @@ Signatures = tuple[tuple[str, Signature], ...]
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Read a run; if it is in progress, everything committed so far.
+    """Read a run; if tasks are still being learned, everything committed so far.
 
     Every digest is checked. Damage is reported in the facts, and everything else is read anyway.
 

@@ -18,7 +18,7 @@ class MisreadRow:
     """One row with a wrong prediction. Long texts are truncated and end in an ellipsis."""
 
     row: int
-    """Its 1-based number in the split as the task reads it."""
+    """1-based number of the row in the split, as the task reads the split."""
     given: tuple[str, ...]
     """The value in each column; for an image, its path."""
     correct: str
@@ -30,7 +30,7 @@ class MisreadRow:
 
 @dataclass(frozen=True, kw_only=True)
 class MisreadRows:
-    """The rows of a task's test split (or validation split) that its bank, as committed, gets wrong."""
+    """The rows of a task's test split (or validation split) that its bank, in its committed state, gets wrong."""
 
     task: str
     split: str

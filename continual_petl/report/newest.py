@@ -29,7 +29,7 @@ def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
     """Return the newest rows as a table that fits a given width.
 
     Args:
-        rows: the rows, oldest first; as many of the last tasks as fit become columns.
+        rows: the rows, oldest first; the last tasks become columns, as many as fit.
         width: width of the terminal.
     """
     fit = max(1, (width - _COLUMN - _SPACE) // (_COLUMN + _SPACE))

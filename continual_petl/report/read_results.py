@@ -64,7 +64,7 @@ def results_of(
         score = own[task][2]
         # A bank that was imported without rows has no score, and its row is marked as not measured.
         if i not in rows[i] or (rows[i][i][1] == "not measured" and score is not None):
-            # Committed, but its row is not written yet: take its score from its certificate.
+            # The task is committed, but its row is not written yet: take the score from the certificate.
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),

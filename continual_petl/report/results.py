@@ -120,7 +120,7 @@ class Results:
 
     @property
     def footnotes(self) -> list[str]:
-        """The note below scores with a mark; empty if there are none."""
+        """The notes that explain the marks after scores; empty if no score has a mark."""
         return [ON_VALIDATION] if any(map(mark_of, self.splits)) else []
 
     @cached_property
@@ -144,7 +144,7 @@ class Results:
     def after(self, num_tasks: int) -> dict[str, float]:
         """Return ACC, BWT and forgetting after a number of tasks, as computed by `continual_petl.metrics` from ``R[:n, :n]``.
 
-        ACC and BWT only need the last row and the diagonal. Forgetting is unknown unless all cells of earlier rows are known.
+        ACC and BWT need only the last row and the diagonal. Forgetting is NaN unless all cells of earlier rows are known.
         """
         if not num_tasks:
             return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}

@@ -33,7 +33,7 @@ MAX_STEPS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """One task: the facts needed for all tasks of a run at once, and a way to read all other facts.
+    """The facts about one task that are needed for all tasks of a run at once, and a function that reads the rest.
 
     The manifests and histories of a long run are not kept in memory: they are read again, one by one, for the task details.
     """
@@ -189,7 +189,7 @@ class RunFacts:
     forgotten: tuple[str, ...]
     """Tasks that were removed with `continual-petl forget`, which leaves a tombstone."""
     newest_shared: str | None
-    """The newest task with the shared bank, whose version all of them now use; None if no task shares a bank."""
+    """The newest task with the shared bank; all tasks with this bank now use its version. None if no task shares a bank."""
     half_learned: Mapping[str, Position | None]
     """Tasks whose fit has begun but not ended, with the position of the newest checkpoint if known."""
     so_far: Mapping[str, tuple[str, Curve]] = field(default_factory=dict)
@@ -238,7 +238,7 @@ class RunFacts:
 
     @property
     def is_long(self) -> bool:
-        """Whether there are more tasks than are shown one by one everywhere."""
+        """Whether the run has more tasks than a report shows one by one everywhere; see `MAX_TASKS`."""
         return len(self.tasks) > MAX_TASKS
 
     def after(self, num_tasks: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Serve a report on this machine during a run, redrawn whenever the run folder changes.
 
-It listens on this machine only, accepts only requests whose Host header names this machine (DNS rebinding uses another
-name), and serves only the files of a report: no other file, in its folder or elsewhere.
+The server listens on this machine only, accepts only requests whose Host header names this machine (which prevents DNS
+rebinding), and serves only the files of a report, no other file in its folder or elsewhere.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _cell(value: float, status: str) -> str:
 
 
 def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableType:
-    """Return ACC, BWT and forgetting, with their basis."""
+    """Return ACC, BWT and forgetting, with notes on how they were obtained."""
     lines = [
         f"ACC         {_number(results.acc)}   mean score over all tasks at the end{results.basis}",
         f"BWT         {_number(results.bwt)}   backward transfer (Lopez-Paz and Ranzato 2017)",

@@ -4,11 +4,11 @@ Rows are assumed to be normally distributed around their mean m, with one covari
 row is then, up to a constant, ``m' S^-1 x - m' S^-1 m / 2`` (McLachlan 1992, Discriminant Analysis and Statistical Pattern
 Recognition, section 3.1). Over labels, a task is the mixture of its labels, weighted by their numbers of rows, and S is the
 covariance around the label means; over tasks, S is the covariance around the task means. The score of a task is the mean of
-both log-densities: the one over labels is better where tasks share their texts, as parts of one data set do, and the one
-over tasks is better where each task has its own texts. All tasks have the same prior probability.
+both log-densities: the one over labels works better if all tasks have texts of the same kind, as parts of one data set do,
+and the one over tasks if each task has its own kind of text. All tasks have the same prior probability.
 
-S is mixed with a scaled identity. The weight of the identity falls with the square of the number of rows, a rule that was
-chosen on validation rows: ``(F / N)^2 / 2``, within `SHRINKAGES`.
+S is mixed with a scaled identity (shrinkage). The weight of the identity is ``(F / N)^2 / 2``, limited to the range
+`SHRINKAGES`; this rule was chosen on validation rows.
 
 Shape suffixes: N rows, F features per row, T tasks, M label means.
 """
@@ -26,13 +26,13 @@ from continual_petl.router.totals import Totals
 SHRINKAGES = (0.001, 0.3)
 """Smallest and largest weight of the scaled identity in a shared covariance."""
 KNOWN = 0.99
-"""Share of a task's validation rows that are nearer to it than its threshold; a row farther away is unknown."""
+"""A task's threshold is the distance within which this share of its validation rows lies; rows beyond it are unknown."""
 MAX_PRECISIONS = 32
-"""Number of tasks whose inverse covariances are kept in memory."""
+"""Maximum number of tasks whose inverse covariances are kept in memory."""
 
 
 class Router:
-    """Scores rows for each task of a set.
+    """Scores how well rows fit each of several tasks.
 
     Args:
         totals: the routing statistics of the tasks, added up; at least one task must have some.
@@ -67,7 +67,7 @@ class Router:
         return found_NT
 
     def is_unknown(self, states_NF: Array, task: str) -> list[bool]:
-        """Return, for each row, whether it is farther from a task than the task's validation rows were.
+        """Return, for each row, whether its distance from a task exceeds the task's threshold; see `KNOWN`.
 
         Raises:
             StoreError: if the task's statistics are not the certified ones.

@@ -1,6 +1,6 @@
-"""Computes the features that the router reads from a row: mean states of some layers of the frozen backbone, without a bank.
+"""Computes a row's features for the router: its mean hidden states in some layers of the frozen backbone, without a bank.
 
-The mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
+Each mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
 rows and layers with large states do not dominate. In encoder-decoders, the encoder is read. The forward pass stops at the
 highest layer that is read.
 
@@ -46,7 +46,7 @@ class Below:
 
 
 def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
-    """Return the 1-based indices of the layers whose outputs are read: the middle of each of ``num_read`` parts of the stack.
+    """Return the 1-based indices of the layers that are read: the middle layer of each of ``num_read`` parts of the stack.
 
     Example:
         >>> layers_to_read(6, 3), layers_to_read(12, 3), layers_to_read(6, 1)
@@ -72,7 +72,7 @@ def row_states(
     batch_size: int = 32,
     below: Below | None = None,
 ) -> NDArray[np.float64]:
-    """Return the states that the router reads from rows.
+    """Return the features of rows for the router.
 
     Args:
         backbone: the frozen backbone, in eval mode.
@@ -116,7 +116,7 @@ class _LastLayerRead(Exception):
 def _read(
     backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int], cut: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the states to read, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut`` (None for 0)."""
+    """Return the router's features, ``(B, K * D)`` in float64, and the output ``(B, T, H)`` of layer ``cut`` (None for 0)."""
     found: list[Tensor] = []
     states: list[Tensor] = []
     last = max(*layers, cut)

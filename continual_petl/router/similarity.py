@@ -23,7 +23,7 @@ def distances(totals: Totals, counts_C: NDArray[np.int64], means_CF: Array) -> d
     Args:
         totals: the routing statistics of the learned tasks, which may include the task itself.
         counts_C: the number of the task's rows behind each of its means.
-        means_CF: the task's means, from the same layers.
+        means_CF: the task's means, computed from the same layers as in ``totals``.
     """
     if totals.total_U is None:
         return {}

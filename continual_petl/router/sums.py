@@ -1,6 +1,6 @@
-"""A task's routing statistics: the mean state of each label's rows in the frozen backbone, and the covariance around these.
+"""A task's routing statistics: the mean state of each label's rows in the frozen backbone, and the covariance around it.
 
-A task without labels, or with too few rows of a label, stores the mean of all its rows instead.
+A task without labels, or with too few rows of any one label, stores the mean of all its rows instead.
 
 The statistics of a task depend on its own rows alone and never change. The covariance is stored in fixed point, as integers
 that count multiples of 2^-30. The router weights covariances by the number of rows and adds them as integers, which is exact
@@ -86,7 +86,7 @@ class TaskSums:
         return found
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything as named arrays, in the form in which they are stored."""
+        """Return the statistics as named arrays, as they are stored."""
         values = {
             "layers_K": self.layers,
             "counts_C": self.counts_C,
@@ -101,7 +101,7 @@ class TaskSums:
         """Restore the statistics from the result of `to_arrays`.
 
         Raises:
-            ValueError: if names, dtypes or shapes differ.
+            ValueError: if the names, dtypes or shapes are not those that `to_arrays` returns.
         """
         if {name: array.dtype for name, array in arrays.items()} != {
             name: np.dtype(own) for name, own in _DTYPES.items()

@@ -35,12 +35,12 @@ def task_sums(
 
     Args:
         backbone: the frozen backbone, with no bank attached.
-        train: encoded training rows; at most `MAX_ROWS` of them are read, drawn by ``seed``.
+        train: encoded training rows; at most `MAX_ROWS` of them are read, drawn with ``seed``.
         validation: encoded validation rows; only quantiles of their distances are kept.
-        routing: the setting of the stream.
+        routing: the stream's ``routing`` setting.
         pad_token_id: the token that pads short rows.
         seed: the task's seed.
-        has_labels: whether each row has one label; the mean of each label with enough rows is then stored.
+        has_labels: whether each row has one label; if every label has enough rows, the mean of each label is then stored.
     """
     layers = layers_to_read(num_layers_of(backbone), NUM_LAYERS[routing])
     drawn = drawn_rows(len(train), seed)

@@ -1,10 +1,10 @@
 """The routing statistics of all tasks of a run: the total of their covariances, and every mean.
 
 Opening a run with many tasks would take long if each task's covariance were read. Their total is therefore kept in a hidden
-file, which is rewritten whenever it lacks a sixteenth of the tasks, so that the cost of a commit does not grow with the
-number of tasks. The file is only a cache: it names the certificate of each task that it covers, and if one has changed, or
-the file is missing or damaged, the certified statistics are read instead. The total consists of integers, so it is the same
-either way, bit for bit.
+file, which is rewritten whenever a sixteenth of the tasks are missing from it, so that the cost of a commit does not grow
+with the number of tasks. The file is only a cache: it names the certificate of each task that it covers, and if one has
+changed, or the file is missing or damaged, the certified statistics are read instead. The total consists of integers, so it
+is the same either way, bit for bit.
 
 Shape suffixes: F features per row, U = F * (F + 1) / 2, M means of all tasks, T tasks.
 """
@@ -33,9 +33,9 @@ from continual_petl.store.store import Store
 
 MAX_BYTES = 2**31
 MIN_NEW = 16
-"""Minimum number of tasks for which writing the file is worthwhile."""
+"""The file is not rewritten for fewer new tasks than this."""
 _COUNT_BYTES, _DIGEST_BYTES = 8, 32
-"""The file begins with the number of tasks, for a quick look, and a digest of that number and everything after it."""
+"""The file begins with the number of tasks, which can be read alone, and a digest of that number and the rest of the file."""
 _DTYPES = {
     "total_U": np.int64,
     "num_rows": np.int64,
@@ -58,7 +58,7 @@ class Totals:
         """Sum over tasks of the number of rows times the fixed-point covariance; None if no task has statistics."""
         self.num_rows = 0
         self.means: dict[str, tuple[NDArray[np.int64], Array]] = {}
-        """Numbers of rows and means of each task with routing statistics."""
+        """Row counts and means of each task with routing statistics."""
 
     def add(self, task: str, seal: str, sums: TaskSums | None) -> None:
         """Add a task.
@@ -109,7 +109,7 @@ class Totals:
         """Restore the totals from the result of `to_bytes`.
 
         Raises:
-            ValueError: if it is damaged.
+            ValueError: if the content is damaged.
         """
         count, digest = content[:_COUNT_BYTES], content[_COUNT_BYTES : _COUNT_BYTES + _DIGEST_BYTES]
         content = content[_COUNT_BYTES + _DIGEST_BYTES :]
@@ -142,7 +142,7 @@ class Totals:
 
 
 def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ValueError` unless the shapes of the arrays match."""
+    """Raise `ValueError` unless the shapes of the arrays match and their values are in range."""
     numbers_T, means_MF = arrays["num_means_T"], arrays["means_MF"]
     if numbers_T.ndim != 1 or means_MF.ndim != 2 or arrays["num_rows"].shape != (1,) or arrays["layers_K"].ndim != 1:
         raise ValueError("an array has a different number of dimensions than this release writes")
@@ -208,7 +208,7 @@ def keep_totals(store: Store) -> None:
 
 
 def _num_kept(path: Path) -> int:
-    """Return the number of tasks that the file claims to cover, without reading the rest: every commit checks this."""
+    """Return the number of tasks that the file claims to cover, without reading the rest, since every commit needs it."""
     if path.is_symlink() or not path.is_file():
         return 0
     with suppress(OSError), path.open("rb") as file:
@@ -217,7 +217,7 @@ def _num_kept(path: Path) -> int:
 
 
 def _kept(store: Store, seals: Mapping[str, str]) -> Totals:
-    """Return the totals in the file; empty ones if one of its tasks is no longer in the run, or the file cannot be used."""
+    """Return the totals in the file; empty totals if the file cannot be used or covers a task that has left the run."""
     with suppress(OSError, StoreError, ValueError):
         totals = Totals.from_bytes(read_file(_file(store), MAX_BYTES))
         if totals.seals.items() <= seals.items():

@@ -1,4 +1,4 @@
-"""Serves a run as an HTTP endpoint: rows of all tasks share batches, and new tasks can join. Needs the extra ``serve``."""
+"""Serves a run over HTTP: rows of all tasks share batches, and new tasks are picked up. Needs the extra ``serve``."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Catalog:
 
         Raises:
             Problem: if the task was forgotten (410), or has not been learned (404).
-            Unreadable: if it cannot be read; it may have been forgotten since the last call of `look`.
+            Unreadable: if the manifest cannot be read; the task may have been forgotten since the last call of `look`.
         """
         seal, found = self.seals.get(task), self._manifests.get(task)
         if found is not None and found.seal == seal:

@@ -12,12 +12,12 @@ from continual_petl.predictor.records import Record
 
 
 class EndpointError(RuntimeError):
-    """The endpoint returned an error.
+    """The endpoint refused a request, or failed to answer it.
 
     Args:
         status: the HTTP status.
         code: one word, such as ``unknown_task``, ``busy`` or ``bad_row``.
-        message: one paragraph.
+        message: what is wrong, in one paragraph.
         row: 1-based number of the row that the error is about; None if it is about the whole request.
         retry_after: seconds after which the same request may succeed.
     """
@@ -33,8 +33,8 @@ class Client:
     """Requests predictions from an endpoint.
 
     Args:
-        url: its address.
-        token: its token, if it requires one.
+        url: the endpoint's address.
+        token: the endpoint's token, if it requires one.
         timeout: seconds to wait for a response.
         transport: sends the requests; for tests.
 
@@ -80,7 +80,7 @@ class Client:
 
         Raises:
             EndpointError: if the endpoint refuses the request.
-            httpx2.TransportError: if it cannot be reached.
+            httpx2.TransportError: if the endpoint cannot be reached.
         """
         body = {"inputs": inputs, "task": task if isinstance(task, str | None) else list(task), "unknown": unknown}
         found: list[Record] = self._answer(self._http.post("/v1/predict", json=body))["predictions"]
@@ -95,7 +95,7 @@ class Client:
 
         Raises:
             EndpointError: if the endpoint refuses the request, or the text is cut off.
-            httpx2.TransportError: if it cannot be reached.
+            httpx2.TransportError: if the endpoint cannot be reached.
         """
         body = {"inputs": [row], "task": task, "stream": True}
         with self._http.sse("/v1/predict", method="POST", json=body) as events:

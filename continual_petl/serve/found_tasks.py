@@ -26,7 +26,7 @@ class FoundTasks:
     """By row index."""
     finder: TaskFinder | None = None
     kept: Mapping[Encoding, Below] | None = None
-    """For each encoding of these rows, the states below all banks, by the row's position among these rows."""
+    """For each way of encoding these rows, their states below all banks, by position in ``routes``."""
 
     def states(self, chosen: Mapping[int, str]) -> Below | None:
         """Return the states from which the banks of these rows resume, by row index; None if banks start at the embeddings.

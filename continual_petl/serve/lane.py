@@ -106,7 +106,7 @@ class Lane(Generic[_J, _T]):
             )
 
     async def answer(self, jobs: Sequence[_J]) -> list[_T]:
-        """Return the outcomes for the parts of one request. If the caller is cancelled, waiting parts leave the queue.
+        """Return the outcomes of the parts of one request. If the caller is cancelled, waiting parts leave the queue.
 
         Raises:
             Problem: if there is no room, or one of the parts has a problem.

@@ -42,10 +42,10 @@ class Engine(Protocol):
         """
 
     async def start(self, seen: Seen) -> None:
-        """Load, and start answering requests.
+        """Load what is needed to predict, and start answering requests.
 
         Args:
-            seen: called with the name of a lane and the number of rows of each of its batches.
+            seen: called for each batch, with the name of its lane and its number of rows.
         """
 
     async def answer(self, asked: Asked, catalog: Catalog) -> list[Record]:

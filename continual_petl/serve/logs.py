@@ -1,7 +1,7 @@
 """The log of an endpoint: one JSON object per line on standard error. Texts are left out unless requested.
 
-Lines are written by a thread of their own. If standard error is a pipe that nobody reads, the lines that do not fit into
-memory are dropped and counted; responses never wait for the log.
+A separate thread writes the lines. If standard error is a pipe that nobody reads, lines beyond a size limit are dropped and
+counted; responses never wait for the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOGGER = "continual_petl.serve"
 _MAX_BYTES = 2**20
 """Maximum size of the waiting lines."""
 _LAST_WAIT_S = 2.0
-"""Maximum number of seconds that the process waits at its end for the last lines to be written."""
+"""Maximum number of seconds that the process waits for the last lines to be written before it exits."""
 
 
 class JsonLines(logging.Formatter):
@@ -55,7 +55,7 @@ class NeverWaits(logging.Handler):
         """Number of lines that were dropped."""
         self._closed = False
         self._changed = threading.Condition()
-        # A daemon, so that the process can end even if nobody reads its standard error.
+        # A daemon thread, so that the process can exit even if nobody reads its standard error.
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
         self._thread.start()
 
@@ -92,11 +92,11 @@ class NeverWaits(logging.Handler):
                 )
             if not lines:
                 return
-            with suppress(OSError):  # there is no other place to report it
+            with suppress(OSError):  # there is nowhere else to report it
                 self._write(b"".join(lines))
 
     def _write(self, content: bytes) -> None:
-        # Not through sys.stderr: Python would wait for its lock at the end of the process.
+        # Not through sys.stderr, whose lock Python would wait for when the process exits.
         while content:
             content = content[os.write(self._descriptor, content) :]
 

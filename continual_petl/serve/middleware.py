@@ -1,4 +1,4 @@
-"""Wraps every request: limits its body, logs it in one line, counts it, and returns an error response if it fails."""
+"""Middleware: limits the body of a request, logs and counts the request, and returns an error response if it fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("continual_petl.serve")
 
 
 class BodyLimit:
-    """Refuses requests whose body is larger than allowed, regardless of their headers.
+    """Refuses requests whose body is larger than allowed, even if their headers give a smaller size.
 
     Args:
         app: the application.
@@ -104,7 +104,7 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # if the client disconnects before there is a response
+        started, status = time.perf_counter(), 499  # the status if the client disconnects before there is a response
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -112,7 +112,7 @@ class Observed:
                 status = message["status"]
             await send(message)
 
-        # Handlers add fields, such as the number of rows.
+        # Request handlers add fields, such as the number of rows.
         fields: dict[str, object] = scope.setdefault("state", {}).setdefault("log", {})
         try:
             await self._app(scope, receive, observed)

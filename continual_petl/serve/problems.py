@@ -26,7 +26,7 @@ class Problem(Exception):
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return what another process needs to recreate this problem, since replicas send theirs."""
+        """Return what pickle needs to recreate this problem, since replicas send problems to the endpoint's process."""
         return _again, (self.status, self.code, self.message, self.row, self.retry_after)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_ro
 
 
 def unusable(error: InputError, number: int) -> Problem:
-    """Return the problem with a row that was predicted alone: the error calls it row 1, whatever its real number."""
+    """Return the problem with a row that was predicted alone, with the row's number in place of the error's "row 1"."""
     message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
     return Problem(422, "bad_row", message, row=number)
 

@@ -1,7 +1,7 @@
 """Predicts an endpoint's rows in replicas on Ray Serve. Each replica has its own backbone and banks; Ray distributes
 requests and forms the batches. HTTP, tokens and limits stay in this process. Needs the extra ``serve-ray``.
 
-``serve.multiplexed`` is not used, since it keeps a separate model for each model id: here, rows of all tasks share batches.
+``serve.multiplexed`` is not used, since it keeps a separate model for each model id, whereas rows of all tasks share batches.
 """
 
 from __future__ import annotations

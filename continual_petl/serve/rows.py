@@ -1,4 +1,4 @@
-"""Turns the JSON of a request into rows: the forms that a row may have, and its limits."""
+"""Turns the JSON of a request into rows, after checking the form and size of each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FORMS = {
     ): "an object with the keys messages (a text or a list of {role, content}) and options (texts)",
 }
 _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Only what browsers and cameras write: Pillow starts other programs to read some of the other formats."""
+"""Only formats that browsers and cameras write: Pillow starts other programs to read some of the other formats."""
 _MAX_PIXELS = 2**25
 """A file of a few bytes can expand to gigabytes of pixels; this number of pixels takes about 400 MB during resizing."""
 _UNNAMED = (
@@ -236,7 +236,7 @@ def _image(value: Any, number: int) -> Row:
     try:
         with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
             width, height = opened.size
-    except Exception as error:  # Pillow raises many kinds for broken files
+    except Exception as error:  # Pillow raises many kinds of exceptions for broken files
         raise bad_row(number, f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}") from error
     if width * height > _MAX_PIXELS:
         raise bad_row(

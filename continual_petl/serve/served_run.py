@@ -1,4 +1,4 @@
-"""A run that predicts for an endpoint: only with verified banks, and always with those of the newest certificates.
+"""A run that predicts for an endpoint: only with verified banks, and always with the banks of the newest certificates.
 
 Used by one thread at a time, since banks are attached to the backbone while they predict. Changes in the folder are read
 between two batches, never during one.
@@ -33,7 +33,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _log = logging.getLogger("continual_petl.serve")
 _LOADING = threading.Lock()
-"""transformers changes its classes while it loads a model: loading two at once would leave the classes changed."""
+"""transformers patches its classes while it loads a model: loading two at once would leave the classes patched."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class ServedRun:
         self._verified.refresh()
         gone = {task for task, seal in before.items() if self._catalog.seals.get(task) != seal}
         if gone:
-            self._session.models.evict_all()  # including all copies: a forgotten bank must not stay in memory
+            self._session.models.evict_all()  # with all copies: a forgotten bank must not stay in memory
 
     def _problem(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
@@ -232,7 +232,7 @@ def record(catalog: Catalog, row: Row, task: str | None, route: Route | None, an
         row: the row.
         task: its task, if one was named.
         route: otherwise, the tasks that were found for it.
-        answer: the prediction; None if the task is unknown.
+        answer: the prediction; None if the row resembles no task's rows.
     """
     given: Record | None = {} if isinstance(row, dict) else None
     if route is None:

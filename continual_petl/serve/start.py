@@ -84,7 +84,7 @@ def _listener(settings: ServeSettings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"host, port: {settings.host}, port {settings.port}, cannot be used ({error.strerror}); give another --port, or "
+            f"host, port: port {settings.port} of {settings.host} cannot be used ({error.strerror}); give another --port, or "
             "stop the program that listens there"
         ) from error
     return listener
@@ -97,7 +97,7 @@ def _address(settings: ServeSettings, listener: socket.socket) -> str:
 
 @contextmanager
 def _handled_signals() -> Iterator[None]:
-    """Let the process continue after the signal that stopped the server, which uvicorn raises again at the end."""
+    """Let the process continue after a signal has stopped the server: uvicorn raises the signal again at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

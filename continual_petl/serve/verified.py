@@ -33,7 +33,7 @@ class VerifiedTasks:
         self._checker = None
 
     def check(self, tasks: Iterable[str]) -> None:
-        """Verify the current certificates of tasks, unless that was done before.
+        """Verify the current certificates of tasks that have not been verified yet.
 
         Raises:
             Problem: if a bank or its probe does not match the certificate.

@@ -81,7 +81,7 @@ class BackboneInputs:
             return []
         what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
-            f"task {task!r}: the {what} that it was learned with has the digest {then[:12]}, but that of backbone "
+            f"task {task!r}: the {what} that it was learned with has the digest {then[:12]}, but the {what} of backbone "
             f"{self._spec.name!r} has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
         ]
 
@@ -94,7 +94,7 @@ class BackboneInputs:
         del rules["truncation"], rules["padding"]
         # The end token matters too, since it ends every target.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
-        # Settings of tokenizer_config.json that are not in the rules; defaults are left out.
+        # Settings of tokenizer_config.json that backend_tokenizer does not contain; defaults are left out.
         named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}
         unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
         return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})

@@ -37,7 +37,7 @@ class Inspection:
     def __init__(self, store: Store, *, rows: bool = True) -> None:
         self._store, self._rows = store, rows
         self.unreadable: dict[str, str] = {}
-        """Why files cannot be read, by task or by file name in parentheses."""
+        """The reason why each unreadable file cannot be read, by task or by file name in parentheses."""
         self.lines: list[Line] = []
         """Lines of ``results.jsonl``."""
         store.consistently(self._scan)

@@ -96,7 +96,7 @@ class ModelCache:
         return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
 
     def backbone(self, precision: Precision) -> Backbone:
-        """Return the backbone in one precision, with the attention that new banks predict with; it is loaded only once.
+        """Return the backbone in one precision, with the attention implementation for predictions; it is loaded only once.
 
         Raises:
             InputError: if it cannot be loaded.
@@ -135,15 +135,15 @@ class ModelCache:
     def _attention(self, backbone: Backbone) -> str:
         if self.spec.attention != "auto":
             return backbone.attention
-        # The fastest attention may differ on this machine, or may have changed since: a run keeps using the same one.
+        # The fastest implementation may differ on this machine, or may have changed since: a run keeps using the same one.
         first = next(self._manifests(), None)
         return fastest().attention if first is None else first.environment.attention
 
     def training_attention(self, backbone: Backbone) -> str:
-        """Return the attention that new banks are trained with; with ``auto``, a run keeps using the same one."""
+        """Return the attention implementation for training new banks; with ``auto``, a run keeps using the same one."""
         if self.spec.attention != "auto":
             return backbone.attention
-        # An imported bank was trained elsewhere.
+        # Imported banks are skipped, since they were trained elsewhere.
         first = next((each for each in self._manifests() if each.origin is None), None)
         if first is None:
             return switchable(backbone, fastest().training_attention)

@@ -19,7 +19,7 @@ from continual_petl.streams.stream_file.near import did_you_mean_path
 
 def is_on_hub(run: str | Path) -> bool:
     """Return whether a run is given by its address on the Hub: ``hf://USER/RUN``."""
-    return str(run).startswith("hf:/")  # a Path keeps one of the slashes
+    return str(run).startswith("hf:/")  # Path turns "hf://" into "hf:/"
 
 
 def check_local(run: str | Path) -> None:

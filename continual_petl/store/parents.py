@@ -64,7 +64,7 @@ def check_parents(store: Banks, task: str) -> None:
 
 
 def read_manifests(store: Banks, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[Manifest]:
-    """Return the manifests of the banks that a task's fused bank reads; see `check_parents`."""
+    """Return the manifests of the banks that a task's fused bank reads, after checking them; see `check_parents`."""
     found = []
     for parent in reads:
         where = f"task {task!r} reads the bank of {parent.task!r}"

@@ -1,6 +1,6 @@
 """The signature of a run: the seal of the newest entry of its chain, signed with an Ed25519 key (RFC 8032).
 
-A seal depends on every entry before it, so whoever rewrites the chain, even consistently, cannot keep a signed seal. Entries
+A seal depends on every entry before it, so a rewritten chain, even a consistent one, lacks the signed seal. Entries
 that were added after signing are not covered. The private key is read when a run is signed and is never stored in it.
 """
 

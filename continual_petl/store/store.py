@@ -305,5 +305,5 @@ class Store(BankFolders):
         pin_backbone(self.pin_file, backbone)
 
     def pin(self) -> Pin | None:
-        """Return the content of backbone.json, or None before the first run."""
+        """Return the content of backbone.json; None if it has not been written yet."""
         return read_pin(self.pin_file)

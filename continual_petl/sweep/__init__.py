@@ -1,7 +1,7 @@
 """Hyperparameter search on each task's validation split: size x learning rate x epochs, as in Houlsby et al. 2019.
 
-The procedure is that of Sections 3.1 and 3.2 of https://arxiv.org/abs/1902.00751: a grid of settings is tried for each task,
-and the settings with the best validation scores are learned again with several seeds. The test split is not used to choose.
+The procedure follows sections 3.1 and 3.2 of https://arxiv.org/abs/1902.00751: a grid of settings is tried for each task,
+and the settings with the best validation scores are learned again with several seeds. No choice depends on the test split.
 """
 
 from __future__ import annotations

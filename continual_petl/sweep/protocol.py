@@ -1,4 +1,4 @@
-"""A sweep: for each task of a stream, try settings on its validation split, then learn the best with more seeds.
+"""A sweep: for each task of a stream, try settings on its validation split, then learn the best ones with more seeds.
 
 The selection protocol is from Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), sections 3.1 and 3.2. Tasks are swept
 separately: a bank depends only on its task, so the choice for one task does not affect another. The paper chooses size,
@@ -47,7 +47,7 @@ def sweep(
     """Choose the settings of each task of a stream on the task's validation split.
 
     Test splits are not read. Finished trials are not repeated: the same call resumes after an interruption. With one trial
-    at a time, a sweep is reproducible; with several, tpe and pruning depend on which trials have ended by then.
+    at a time, a sweep is reproducible; with several, tpe and pruning depend on the order in which trials end.
 
     Args:
         stream: the tasks.
@@ -57,7 +57,7 @@ def sweep(
         jobs: number of concurrent trials, each in a process with its own backbone and its share of the cores; None: one
             after another in this process, or with Ray, as many as its cluster has room for.
         executor: where concurrent trials run: in ``processes`` on this machine, or on ``ray``.
-        minutes: time limit, after which no trial starts; the remaining trials are reported.
+        minutes: time limit, after which no trial starts; the number of remaining trials is reported.
         keep: whether to keep the run folders of this call's trials, with their banks, in ``trials``.
         on_trial: called with each trial when it starts and when it has ended.
 

@@ -1,7 +1,7 @@
 """``rows.json``: digests of every task's data when its sweep started, to detect later changes.
 
 The digests in `Record.data` cover the rows that a trial learned from. If rows are held out or limited depending on the seed,
-they do not apply to trials with another seed. So the digests here cover complete splits, before any rows are removed.
+trials with another seed have different digests. So the digests here cover complete splits, before any rows are removed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Samples settings and prunes trials with Optuna.
 
-A study is rebuilt from the records each time, in memory, and every request has its own seed, derived from the sweep's seed,
-the task and the number of the trial. So the result depends only on the trials that have ended, not on how often the sweep
-was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only when needed.
+A study is rebuilt from the records each time, in memory, and every suggestion has its own seed, derived from the sweep's
+seed, the task and the number of the trial. So the result depends only on the trials that have ended, not on how often the
+sweep was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only when needed.
 
 Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all epochs, so a trial
 of 20 epochs is still at its highest learning rate in epoch 3, when a trial of 3 epochs has converged, and would always
@@ -69,11 +69,12 @@ def should_prune(
     """Return whether to end a trial after an epoch.
 
     Args:
-        prune: median: end it if its best score so far is below the median of the other trials in this epoch, provided
-            that at least 5 of them are completed (Golovin et al. 2017, as implemented in Optuna). halving: end it if it is
-            not in the best third of all trials that reached this stage (asynchronous successive halving, Li et al. 2020).
-        scores: its validation scores, one for each finished epoch.
-        num_epochs: its total number of epochs.
+        prune: the rule. median: end the trial if its best score so far is below the median of the other trials in this
+            epoch, provided that at least 5 of them are completed (Golovin et al. 2017, as implemented in Optuna). halving:
+            end the trial if it is not in the best third of all trials that reached this stage (asynchronous successive
+            halving, Li et al. 2020).
+        scores: the trial's validation scores, one for each finished epoch.
+        num_epochs: the trial's total number of epochs.
         warmup: share of the steps over which the learning rate rises.
         others: trials of the same task with the same number of epochs.
     """

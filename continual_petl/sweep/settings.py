@@ -1,4 +1,4 @@
-"""Settings of a task as dotted keys with values: applies them, checks them, and enumerates a grid."""
+"""Applies and checks the settings of a task, given as dotted keys with values, and enumerates a grid."""
 
 from __future__ import annotations
 

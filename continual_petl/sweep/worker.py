@@ -1,4 +1,4 @@
-"""Runs a trial, in the process of the sweep or in a worker process."""
+"""Runs a trial in the sweep's own process or in a worker process."""
 
 from __future__ import annotations
 

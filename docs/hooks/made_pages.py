@@ -49,7 +49,7 @@ _BOUNDS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages to those in the folder."""
+    """Add the generated pages to the site."""
     made = {
         "reference/stream-file.md": stream_file_page(),
         "reference/command-line.md": command_line_page(),

@@ -29,7 +29,7 @@ def alternate(
     Args:
         candidates: the candidates, with different names.
         repetitions: number of measured rounds.
-        warmup: number of rounds before these, whose measurements are dropped.
+        warmup: number of rounds before the measured ones; their measurements are dropped.
         tell: called with a progress message in every round.
 
     Raises:

@@ -21,12 +21,15 @@ from experiments.benchmarks.peers.clock import seconds
 from experiments.benchmarks.shapes import Shape
 
 Lowest = Literal["embeddings", "attention output"]
-"""The lowest modified place of the first layer: its embeddings' LayerNorm, or the output of its attention."""
+"""The lowest place that the bank modifies: the LayerNorm of the embeddings, or the output of the first layer's attention."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """``(rows, inner) @ (inner, columns)``, ``times`` per layer in ``layers`` layers; in attention, a batch of ``stack``."""
+    """The product ``(rows, inner) @ (inner, columns)``, computed ``times`` times in each of ``layers`` layers.
+
+    In attention, it is a batch of ``stack`` such products.
+    """
 
     what: str
     rows: int

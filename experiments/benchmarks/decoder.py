@@ -75,7 +75,7 @@ def stream_of(backbone: Path, data: Path, rows: int, settings: dict[str, dict[st
 
 
 def measure_memory(stream: dict[str, Any], *, threads: int) -> dict[str, float]:
-    """Return the numbers of `learned` from a fresh process that gives freed blocks back to the system.
+    """Return what `learned` measures in a fresh process that gives freed blocks back to the system.
 
     Args:
         stream: the result of `stream_of`.
@@ -93,8 +93,8 @@ def measure_memory(stream: dict[str, Any], *, threads: int) -> dict[str, float]:
 def learned(stream: dict[str, Any]) -> dict[str, float]:
     """Learn a stream in this process and return what was measured.
 
-    ``learned`` and ``generated`` are speeds in tokens per second: over the rows of the second epoch, and over texts generated
-    in one batch. ``weights`` is the size of the backbone in bytes, ``training`` the growth of the process while it learned.
+    ``learned`` and ``generated`` are speeds in tokens per second: of training in the second epoch, and of generating texts in
+    one batch. ``weights`` is the size of the backbone in bytes, ``training`` the growth of the process while it learned.
     """
     import lightning as L
 

@@ -25,7 +25,7 @@ def make_environments(arguments: Sequence[str]) -> None:
     """Create or update the environments of the peers.
 
     Raises:
-        InputError: if pip cannot install one of them.
+        InputError: if a peer is unknown, or pip cannot install its packages.
     """
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks environments", description=__doc__)
     parser.add_argument("--into", type=Path, default=ENVIRONMENTS, help="folder for the environments")

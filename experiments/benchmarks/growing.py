@@ -113,7 +113,7 @@ def many_tasks(
 
 
 def main(folder: str, backbone: str, first: str, count: str, threads: str) -> None:
-    """Learn one task per line of standard input, until there are no more lines."""
+    """Learn the first task, then another one for each line of standard input."""
     torch.set_num_threads(int(threads))
 
     def told(cost: Cost) -> None:

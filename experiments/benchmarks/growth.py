@@ -1,10 +1,11 @@
 """The cost of the k-th task for several k, side by side, and the cost of opening and switching many banks.
 
 Run folders with 10 to 1,000 banks are created: one small task is learned, and further ones are committed as copies of its
-bank, each with the usual certificate, index entry and results. Then each folder is continued by a separate run, and these
-runs take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the
-largest store are opened alternately, and banks are switched, in memory and from disk. The functions only return numbers.
-`experiments.benchmarks.tables.course` learns all 1,000 tasks in one run instead.
+bank, each with the usual certificate, index entry and results. Then each run is continued in a process of its own, and the
+processes take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the
+largest store are opened alternately, and banks are switched, in memory and from disk. The functions only return numbers;
+`experiments.benchmarks.tables.growth` formats them. `experiments.benchmarks.tables.course` learns all 1,000 tasks in one run
+instead.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from experiments.benchmarks.slope import slope
 SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 6, 8)
 """Number of banks in the stores when the measured tasks are learned; the second tuple is for quick runs."""
 SAMPLE = 20
-"""Maximum number of earlier tasks checked after every task; from this task on, the work is constant."""
+"""Maximum number of earlier tasks checked after every task; with more earlier tasks, the work per task is constant."""
 _DROPPED = 2
 """Number of tasks at the start of each run that are not counted: the first includes opening the store."""
 

@@ -2,7 +2,8 @@
 
 Closed loop: each connection sends its next request when the previous one has been answered, which measures throughput. Open
 loop: requests are sent at fixed times, even if earlier ones are still unanswered, and latency counts from the time at which
-a request was due, so a slow answer neither delays nor hides later requests (coordinated omission).
+a request was due, so a slow answer neither delays later requests nor hides how long they had to wait (which
+would be coordinated omission).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ PACKAGES = ("torch", "transformers", "lightning", "tokenizers", "numpy")
 
 
 class Machine(FrozenModel):
-    """The machine and settings, other than the code, that affect times."""
+    """The machine and the number of threads, which affect times."""
 
     processor: str
     units: tuple[str, ...]

@@ -78,9 +78,8 @@ def head(result: Result) -> str:
         for name, found in result.versions.items()
     )
     changed = " with changes" if result.changed else ""
-    sizes = (
-        f"{settings['shape']}, batch {settings['batch']} x {settings['length']}"  # the table of decoders has its own
-    )
+    # Not used for the table of decoders, whose body states their sizes.
+    sizes = f"{settings['shape']}, batch {settings['batch']} x {settings['length']}"
     clock = "" if settings["clock"] == "wall" else " Seconds are processor time, not wall-clock time."
     return "\n".join(
         [

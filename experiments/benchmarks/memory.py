@@ -35,8 +35,8 @@ def measure(
         bottleneck: bottleneck size.
         rows: rows per batch.
         tokens: tokens per row.
-        gives_back: whether glibc returns every freed block to the system, instead of keeping blocks below a threshold that it
-            raises automatically to 32 MiB. If not, resident bytes are mostly freed blocks.
+        gives_back: whether glibc returns freed blocks of at least 256 KiB to the system at once, instead of keeping those
+            below a threshold that it raises to up to 32 MiB. If not, resident bytes are mostly freed blocks.
     """
     asked = {"preset": preset, "bottleneck": bottleneck, "rows": rows, "tokens": tokens}
     command = [sys.executable, str(Path(__file__).resolve()), json.dumps(asked)]

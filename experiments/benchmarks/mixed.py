@@ -74,9 +74,10 @@ def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) 
 def passes(
     backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
 ) -> dict[str, Pass]:
-    """Return passes over one batch: for the bare backbone, for one task, and for each number of tasks in ``numbers``.
+    """Return functions that predict one batch: with the bare backbone, for one task, and for several numbers of tasks.
 
-    If there are more tasks than rows, each call takes the next group of tasks in turn.
+    If there are more tasks than rows, each call takes the next group of tasks in turn. One function predicts rows that are
+    divided unevenly among tasks.
     """
     num_rows, stacks = len(batch["input_ids"]), Stacks()
     tasks = parts(backbone, choice, max(numbers))

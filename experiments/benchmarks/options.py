@@ -26,7 +26,7 @@ LEAST = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """One run of one table."""
+    """The options of one measurement of a table."""
 
     table: str
     quick: bool
@@ -139,7 +139,7 @@ def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="folder with train and test rows (json lines, gzipped)")
     parser.add_argument("--rows", type=int, help="maximum training rows; half as many validation rows are used")
     parser.add_argument("--epochs", type=int, help="passes over the training rows (default 5)")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds until growth stops a peer")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds after which growth stops a peer")
     return parser
 
 

@@ -139,7 +139,7 @@ def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder:
 
 
 def answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
-    """Return a block of predictions for a batch with the bank."""
+    """Return a block that predicts a batch with the bank."""
 
     def work() -> None:
         with torch.inference_mode():
@@ -154,7 +154,7 @@ def answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[],
 
 
 def bare_answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
-    """Return a block of predictions with the bare backbone: token states, pooling and head, without a bank."""
+    """Return a block that predicts a batch with the bare backbone: token states, pooling and head, without a bank."""
     backbone, head = learner.backbone, head_of(learner.active_bank)
 
     def work() -> None:

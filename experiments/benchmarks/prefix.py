@@ -57,7 +57,7 @@ def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
     Args:
         way: value of ``training.prefix_cache``.
         data: the task's data, as in a stream file.
-        options: the command line options.
+        options: the command-line options.
     """
     task: dict[str, Any] = {"name": "task", "kind": "classification", "data": data}
     if not options.quick:

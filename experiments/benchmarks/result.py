@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 class Result(FrozenModel):
-    """One run of one table."""
+    """The result of one measurement of a table."""
 
     format: int = FORMAT
     table: str
@@ -24,7 +24,7 @@ class Result(FrozenModel):
     changed: bool
     """Whether files differed from the commit."""
     began: str
-    """UTC."""
+    """Start time in UTC."""
     machine: Machine
     versions: dict[str, dict[str, str]]
     """Package versions by environment: ours, and the peers'."""

@@ -25,7 +25,7 @@ class Slope:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> Slope:
-    """Fit the line through costs.
+    """Fit a line to costs.
 
     Args:
         points: pairs of task number and cost, in any order.

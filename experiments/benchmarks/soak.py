@@ -83,7 +83,7 @@ class Soak:
         self.seen["commits"] += 1
 
     def forget(self) -> None:
-        """Forget the newest of the initial tasks that is left, but never the first two."""
+        """Forget the newest remaining initial task, but never the first two."""
         left = [f"t{number:04}" for number in range(2, NUM_TASKS) if f"t{number:04}" not in self._forgotten]
         if left:
             self._forgotten.add(left[-1])

@@ -193,7 +193,7 @@ def _against_size(measures: Measures) -> Figure:
             error = None if mean.error is None else [mean.error]
             marker = "osD^v<>Ph"[number]
             axes.errorbar([size.kept], [mean.value], yerr=error, label=method.name, marker=marker, linestyle="none")
-    axes.set(xlabel="parameters kept for all tasks, beside the backbone", ylabel="ACC, points", xscale="log")
+    axes.set(xlabel="parameters kept for all tasks, in addition to the backbone", ylabel="ACC, points", xscale="log")
     if axes.containers:
         figure.legend(fontsize="small", loc="outside right upper")
     return figure

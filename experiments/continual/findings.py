@@ -66,8 +66,8 @@ def orders(measures: Measures) -> str:
         )
     return (
         f"All {told} banks and copies that were learned in two orders have the same digest in both, so they are bit-"
-        f"identical.{missing} For orders in which they were not learned with a seed, R is therefore the R "
-        "of the first order with rows and columns permuted."
+        f"identical.{missing} Where an order was not learned with a seed, its R is therefore the R of the first "
+        "order with rows and columns permuted."
     )
 
 

@@ -13,7 +13,7 @@ from continual_petl.seeding import derive_seed
 
 
 class Memory:
-    """Row indices by task.
+    """The stored rows of each task, as row indices.
 
     Args:
         share: share of each task's training rows to keep, above 0 and at most 1.

@@ -50,7 +50,7 @@ class Family:
         ]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the learning rate with the best mean validation score, in a tie the lower; None while trials are missing."""
+        """Return the learning rate with the best mean validation score, the lower in a tie; None while trials are missing."""
         if any(book.outcome(trial) is None for trials in self.alone(scale) for trial in trials):
             return None
         found = []
@@ -157,7 +157,7 @@ class Stream:
     crossed: bool
     """Whether every order is learned with every seed; if not, each seed is used with one order."""
     further: Callable[[Stream, Scale, Book], list[Trial]] | None = None
-    """Trials that belong to no method, run last."""
+    """Returns trials that belong to no method; they are run last."""
 
     def some(self, scale: Scale, order: Order) -> Order:
         """Return the tasks of an order that a study at this scale uses, in this order."""

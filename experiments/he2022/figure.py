@@ -14,7 +14,7 @@ FULL = "full fine-tuning"
 
 
 def score_by_share(rows: Sequence[Row], scale: Scale, book: Book) -> Figure:
-    """Plot the mean test score over the share of the backbone's parameters, with a line for each method.
+    """Plot the mean test score against the share of the backbone's parameters, with a line for each method.
 
     Full fine-tuning is the dashed horizontal line; a bank with only a head, which cannot be placed on a logarithmic axis, is
     the dotted line.

@@ -1,7 +1,7 @@
 """After He et al. 2022, Tables 3 and 6: summaries (XSum) and translations (English to Romanian) with a small BART.
 
-The paper uses BART-large and mBART-large with extensive pre-training. Neither is available here, so the backbone is
-pre-trained on the tasks' texts for a few minutes (`experiments.he2022.pretraining`): it has 3.8 million parameters, has
+The paper uses BART-large and mBART-large with extensive pre-training. Here, a small backbone is pre-trained on the tasks'
+texts for a few minutes instead (`experiments.he2022.pretraining`): it has 3.8 million parameters, has
 learned a little about copying and about these texts, and has seen only 4,000 Romanian sentences. The study can show that
 every part works on an encoder-decoder at equal budgets, and how far banks get on a weak frozen backbone; it cannot show
 whether the paper's ranking holds on a good backbone. Banks are 6.7 % of the backbone, like MAM in the paper, where a prefix
@@ -160,9 +160,9 @@ def _made(scale: Scale, book: Book) -> str:
 
 
 _INTRO = """ROUGE on XSum and BLEU on English to Romanian, in points, on 100 test rows each, after five epochs on 1,500
-rows: means over the seeds that all methods have (here {seeds}); the best of each column is bold; a BLEU of 0.0 means that no
-prediction has a correct 4-gram. For comparison, the paper's numbers for BART-large and mBART-large, at its own sizes; the
-7.2 % for LoRA on the FFN is an error in its Table 6: by its own formula and its other tables, it is 6.1 %.
+rows: means over the seeds that are complete for all methods (here {seeds}); the best of each column is bold; a BLEU of 0.0
+means that no prediction has a correct 4-gram. For comparison, the paper's numbers for BART-large and mBART-large, at its own
+sizes; the 7.2 % for LoRA on the FFN is an error in its Table 6: by its own formula and its other tables, it is 6.1 %.
 
 *Read this first.* The backbone is a BART with two encoder and two decoder layers, 192 wide, trained for a few minutes to
 restore the training texts of all tasks (digest {made}). It is not a pre-trained model in the paper's sense: full fine-tuning

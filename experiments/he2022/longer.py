@@ -81,7 +81,7 @@ to zero by its end."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Check the claims on MAM."""
+    """Check the claims about MAM."""
     full, mam, lora = ((row, _score(row, scale, book)) for row in ROWS)
     return [
         claims.row(

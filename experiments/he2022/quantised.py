@@ -1,7 +1,7 @@
 """Banks on quantised backbones (ours; after QLoRA, Dettmers et al. 2023): memory and scores compared with fp32 and bf16.
 
-A LoRA in full precision is learned on the same backbone with weights in fp32, in bf16, and as int8, int4 and nf4 codes. All
-use one learning rate, the default of the preset: nothing is tuned.
+A LoRA in full precision is learned on the same backbone with its weights in fp32, in bf16, and quantised to int8, int4 and
+nf4. All trials use one learning rate, the default of the preset: nothing is tuned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TASKS = ("trec", "sst2")
 BANK = "lora"
 RATE, EPOCHS, TRAIN = 2e-3, 5, 1000
 LOSS = 1.0
-"""Points that a quantised backbone may lose compared with bf16, in the mean over tasks."""
+"""Maximum loss compared with bf16 weights, in points, as a mean over tasks."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def body(scale: Scale, book: Book) -> str:
 
 _INTRO = f"""Accuracy on the test rows, in points, with a LoRA of the preset's default size: mean and standard error over
 seeds; {TRAIN:,} training rows, {EPOCHS} epochs, learning rate {RATE:g}, which is the preset's default. MB: bytes of the
-backbone's parameters in memory, including the embeddings, which are half of MiniLM and are not quantised. Torch stores an
-int4 code in a byte. Banks, heads and optimizer are in fp32."""
+backbone's parameters in memory, including the embeddings, which are half of MiniLM and are not quantised. Torch stores each
+int4 weight in a whole byte. Banks, heads and optimizer are in fp32."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Check that the codes cost little accuracy."""
+    """Check that quantised weights cost little accuracy."""
     means = {weights.name: mean_score(weights, scale, book) for weights in weights_of(scale)}
     bf16, found = means["bf16"], []
     for name in ("int8", "nf4"):
@@ -110,7 +110,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
             continue
         found.append(
             claims.loses_at_most(
-                f"A LoRA on {name} codes is within {LOSS:g} point of one on bf16 weights (ours; after QLoRA)",
+                f"A LoRA on {name} weights is within {LOSS:g} point of a LoRA on bf16 weights (ours; after QLoRA)",
                 ours,
                 bf16,
                 LOSS,

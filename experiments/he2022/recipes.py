@@ -1,6 +1,6 @@
 """The trials behind the presets' default learning rates, which are chosen on validation rows.
 
-`banks/config/presets.py` has the defaults of each preset; a test compares its rates with the ledgers. Most were chosen in
+`banks/config/presets.py` has the defaults of each preset; a test compares these rates with the ledgers. Most were chosen in
 `experiments.houlsby2019.compare`, on eight tasks with all rows, or in the encoder studies in this folder, on 1,500 rows of
 SST-2; the remaining presets are tried here in the same way as in the encoder studies. Test rows are never used to choose.
 """
@@ -122,7 +122,7 @@ def body(scale: Scale, book: Book) -> str:
 _INTRO = """The default learning rate and epochs of each preset, and the validation score of each learning rate that was
 tried, in points, as a mean over tasks: with a single task, a difference of a point or two is not meaningful. Epochs are
 those of `houlsby2019/compare` for tasks of a few thousand rows, and were not tuned; learning rates on a single task were
-tried with 3."""
+tried with 3 epochs."""
 
 
 STUDY = Study(

@@ -18,7 +18,7 @@ from experiments.studies.tuning import Method
 
 EPOCHS = {"": 3}
 SMALL, MIDDLE, LARGE = 0.001, 0.005, 0.02
-"""Budgets: the 0.1 % and 0.5 % of the paper's Tables 2 and 4, and 2 % for the larger ones of Tables 3, 5 and 6."""
+"""Budgets: the 0.1 % and 0.5 % of the paper's Tables 2 and 4, and 2 % for the larger budgets of Tables 3, 5 and 6."""
 BUDGETS = (SMALL, MIDDLE, LARGE)
 
 
@@ -82,8 +82,8 @@ def encoder_rows() -> tuple[Row, ...]:
 def _diff_pruning() -> dict[str, Any]:
     """Return diff-pruning with the density that matches the middle budget.
 
-    Only in three of six layers: it draws two gates for every entry in every step, so with all layers and the embeddings, a
-    trial would take as long as ten trials of another method.
+    It is limited to three of six layers: it draws two gates for every entry in every step, so with all layers and the
+    embeddings, a trial would take as long as ten trials of another method.
     """
     bank = {"preset": "diff_pruning", "layers": "top-3"}
     reach = count("minilm", bank | {"density": 1.0})

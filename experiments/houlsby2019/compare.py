@@ -1,4 +1,4 @@
-"""After Houlsby et al. 2019, Tables 1 and 2: banks, full fine-tuning, variable fine-tuning and LayerNorms only.
+"""After Houlsby et al. 2019, Tables 1 and 2: banks, full fine-tuning, variable fine-tuning (top layers) and LayerNorms only.
 
 Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials, only on validation rows
 (`experiments.studies.tuning`), and then learned with three seeds. Learning rates are chosen separately for every task,
@@ -25,7 +25,7 @@ SHORT = ("trec", "sst2", "cola", "rte", "mrpc", "stsb")
 ELEVEN = (*LONG, *SHORT)
 EIGHT = (*SHORT, "agnews", "dbpedia")
 LIKE = {"amazon": "yelp", "dbpedia": "agnews", "yahoo": "agnews"}
-"""For some tasks, another task whose validation rows choose their learning rate."""
+"""For some tasks, the other task on whose validation rows their learning rate is chosen."""
 SIZE = 22
 """Bottleneck size: the largest for which a bank, LayerNorms included, is at most 2.1 % of the encoder's layers."""
 BANK: dict[str, Any] = {"preset": "houlsby", "bottleneck": SIZE}

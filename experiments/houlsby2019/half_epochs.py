@@ -113,13 +113,13 @@ def _setting(trials: list[Trial]) -> str:
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds.
 Everything is as in `houlsby2019/compare`, except for the number of epochs; in both rows, the bank of the best epoch is kept.
 The best epoch and the learning rate are chosen on the validation rows, so a choice among more epochs raises scores on these
-rows; the test rows take no part in it.
+rows; the test rows are not used to choose anything.
 The trials with all epochs ran on a different processor from those with half of them: see the list above."""
 _RATES = """The validation scores from which the rates were chosen, with one seed; amazon takes the rate of yelp, and dbpedia
 and yahoo that of agnews:"""
 _STOPPED = """Stopping early instead (`training.patience`), computed from the validation scores of the trials with all
-epochs: how many of their epochs are learned, and the validation score of the kept bank compared with that of all epochs, as
-means over trials."""
+epochs: the share of the epochs that would be run, and the validation score of the kept bank compared with that of all
+epochs, as means over trials."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

@@ -2,7 +2,7 @@
 
 In `experiments.houlsby2019.compare`, banks have 1.3 to 1.7 times as many epochs as full copies, fixed beforehand. Is this why
 they are on a par? Here full copies are also learned with as many epochs as banks, at the learning rate already chosen for
-them, and validation rows choose between the two numbers of epochs.
+them, and the better of the two numbers of epochs is chosen on validation rows.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ def _cells(trials: list[list[Trial]], book: Book) -> list[str]:
 
 _INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds;
 validation scores are of the first seed, with the choice in bold: more epochs have to be strictly better. Banks, and the
-tasks that choose for amazon, dbpedia and yahoo, are as in `houlsby2019/compare` and `houlsby2019/one_percent`; the learning
-rate of full copies is the one chosen with few epochs. This study was added when the scores of both studies were known."""
+tasks on which the settings for amazon, dbpedia and yahoo are chosen, are as in `houlsby2019/compare` and
+`houlsby2019/one_percent`; the learning rate of full copies is the one chosen with few epochs. This study was added when the
+scores of both studies were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

@@ -32,7 +32,7 @@ Point = tuple[str, str | dict[str, Any]]
 
 
 def points(kind: str, scale: Scale) -> list[Point]:
-    """Return the points of one line in the figure: names with banks."""
+    """Return the points of one line in the figure, as pairs of a name and a bank."""
     match kind:
         case "adapters":
             return [(str(m), {"preset": "houlsby", "bottleneck": m}) for m in scale.some(SIZES, 3)]
@@ -159,7 +159,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
             claim="The size of the adapters hardly matters: 86.2, 85.8, 85.7 for 8, 64, 256 (section 3.6)",
             found=f"{', '.join(shown(m) for m in means)} over {len(scale.some(EIGHT))} tasks, {spread:.1f} points apart",
             holds=spread < APART,
-            why=f"hardly: less than {APART} points; here all sizes share one rate, the paper chose one for each; "
+            why=f"hardly: less than {APART} points; here all sizes share one rate, while the paper chose one for each; "
             + _most_apart(scale, book),
         ),
         *(_few_parameters(scale, book, task) for task in TASKS),

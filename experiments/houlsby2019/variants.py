@@ -1,8 +1,8 @@
 """Houlsby et al. 2019, section 3.6: the scale of the initialisation, and the extensions that did not help.
 
 Sigma from 1e-7 to 1 (figure 6, right), and these extensions: a LayerNorm in the adapter, two non-linear layers, tanh,
-adapters only after attention, parallel adapters, and parallel adapters that multiply. Batch normalisation is left out: a
-bank's predictions would depend on the other rows of the batch.
+adapters only after attention, parallel adapters, and parallel adapters whose output is multiplied instead of added. Batch
+normalisation is left out: a bank's predictions would depend on the other rows of the batch.
 """
 
 from __future__ import annotations

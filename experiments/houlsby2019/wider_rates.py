@@ -1,8 +1,9 @@
 """Houlsby et al. 2019, Table 1 again: where the lowest or highest learning rate was chosen, one more is tried beyond it.
 
-In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent`, validation rows choose one of three learning
-rates. If it is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these
-cases, a method gets a fourth rate (a third of the lowest or three times the highest), and validation rows choose again.
+In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent`, one of three learning rates is chosen on
+validation rows. If it is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In
+these cases, a method gets a fourth rate (a third of the lowest or three times the highest), and the rate is chosen again on
+validation rows.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
 
 _INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard
 error over seeds. Everything is as in `houlsby2019/compare` and `houlsby2019/one_percent`, except that if the lowest or the
-highest learning rate of a method was chosen, one more beyond it was tried: bold if validation rows chose it (so it is again
-the lowest or highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both studies
-were known."""
+highest learning rate of a method was chosen, one more beyond it was tried: bold if it was chosen on validation rows (so it is
+again the lowest or highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of both
+studies were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

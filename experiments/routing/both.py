@@ -2,8 +2,8 @@
 
 A row's three most probable tasks are scored by ``log p(task) + w log max p(label | the task's bank)``. The weight w is chosen
 on one half of the validation rows and evaluated on the other, and vice versa. Banks and thresholds were chosen on these rows
-too, so the gain is an upper estimate. A bank is not queried on rows for which its task cannot be chosen whatever the bank
-predicts: the probability of its most probable label is at least one over the number of labels.
+too, so the gain is probably overestimated. A bank is not queried on rows for which its task cannot be chosen whatever the
+bank predicts: the probability of its most probable label is at least one over the number of labels.
 
 Shape suffixes: N rows, T tasks.
 """

@@ -34,7 +34,8 @@ def which_task(tasks: Sequence[TaskRows], size: int, tell: Tell, others: bool = 
         others: whether to include classifiers other than discriminants.
 
     Returns:
-        By method: ``test`` and ``validation``, the share of rows assigned to their task as a mean over tasks; ``setting``.
+        For each method: ``test`` and ``validation``, the share of rows assigned to their task as a mean over tasks;
+        ``setting``.
     """
     train_NF, label_N = joined(tasks, "train")
     parts = [joined(tasks, split) for split in ("validation", "test")]

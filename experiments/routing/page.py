@@ -118,7 +118,7 @@ def _long(result: Result) -> list[str]:
         "### Rows of tasks that were never learned",
         f"Test rows of the other tasks, sent to a router that knows the classic five. AUROC of the distance relative to the "
         f"threshold: {unknown['auroc']:.3f} for tasks on single texts. Rows of {', '.join(unknown['first_texts'])} are "
-        f"pairs, which such a run refuses; with their first texts as rows, AUROC is "
+        f"pairs, which a run without tasks on pairs refuses; with their first texts as rows, AUROC is "
         f"{unknown['auroc_with_first_texts']:.3f}. Of the test rows of the five tasks, "
         f"{percent(unknown['rejected_of_learned'])} are rejected.",
         grid(["rows of", "rejected", "AUROC"], named),

@@ -30,9 +30,9 @@ class Result(FrozenModel):
     changed: bool
     """Whether files differed from the commit."""
     began: str
-    """UTC."""
+    """Start time in UTC."""
     seconds: float
-    """Time for measuring, excluding learning."""
+    """Total time, including the learning of tasks that the run folder did not have yet."""
     machine: Machine
     versions: dict[str, str]
     seed: int

@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.sizes", description=__doc__, allow_abbrev=False)
     parser.add_argument("--rows", type=int, default=4, help="rows per batch")
     parser.add_argument("--length", type=int, default=1024, help="tokens per row")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of the result and the page")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for the result and the page")
     given = parser.parse_args(arguments)
     if given.rows < 1 or given.length < 2:
         parser.error(

@@ -73,7 +73,7 @@ def sizes(config: PretrainedConfig, bank: dict[str, Any], rows: int, length: int
     """Return the sizes of learning a bank on a decoder.
 
     Args:
-        config: its configuration.
+        config: configuration of the decoder.
         bank: a bank as in a stream file.
         rows: rows per batch.
         length: tokens per row.

@@ -1,4 +1,4 @@
-"""The same sizes, measured on a small model with weights: the bytes that torch still holds after a forward pass."""
+"""Kept activations, measured on a small model with weights: the bytes that torch still holds after a forward pass."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path
             parser.error(f"{option}: got {value}; it must be at least 1")
     if given.model is not None and (Path(given.model).exists() or given.model.startswith((".", "/", "~"))):
         parser.error(
-            f"--model: got a path; give the id, --model NAME, and its local copy, --backbone NAME={given.model}"
+            f"--model: got a path; give the id with --model NAME and the local copy with --backbone NAME={given.model}"
         )
 
 

@@ -24,7 +24,7 @@ class Made(FrozenModel):
     changed: bool
     """Whether files differed from the commit."""
     began: str
-    """UTC."""
+    """Start time in UTC."""
     machine: Machine
     jobs: int
     """Number of parallel trials; each had an equal share of the machine's threads."""

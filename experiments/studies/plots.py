@@ -40,7 +40,7 @@ def against_parameters(lines: Mapping[str, Sequence[tuple[str, float, Mean]]], y
 
 
 def over_sigma(lines: Mapping[str, Sequence[tuple[float, Mean]]]) -> Figure:
-    """Plot scores over the scale of the initialisation."""
+    """Plot scores against the scale of the initialisation."""
     figure, axes = new_figure("sigma of the initialisation", "validation score")
     axes.set_xscale("log")
     for mark, (name, points) in zip(cycle(MARKS), lines.items(), strict=False):

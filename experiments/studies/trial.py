@@ -60,7 +60,7 @@ class Trial(FrozenModel):
     """Maximum rows per split."""
     backbone: str = "minilm"
     quantize: str | None = None
-    """Type of the codes of a quantised backbone, as in a stream file."""
+    """How the backbone's weights are quantised, as in a stream file."""
     max_length: int = 64
     """Maximum tokens per row."""
     method: Method = "learn"
@@ -84,7 +84,7 @@ class Trial(FrozenModel):
         """Return the stream of this trial.
 
         Args:
-            data: the folder with a folder of rows for every task.
+            data: the folder that has one subfolder of rows per task.
             backbone: path of the backbone, if it differs from the name in the trial.
         """
         tree = {

@@ -1,8 +1,8 @@
 """The command: ``python -m experiments.transfer --data FOLDER [--size SIZE ...] [--draw N ...] [--runs FOLDER]``.
 
 Learns later tasks from every starting point and adds a line to the ledger for each; cases already in the ledger are not
-learned again. ``--choose-again`` only lets auto choose again, where it has not at this commit. ``pages`` regenerates the
-page.
+learned again. With ``--choose-again``, nothing is learned: auto chooses again in the cases for which it has not yet done so
+at this commit. ``pages`` regenerates the page.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Line(FrozenModel):
     changed: bool
     """Whether files differed from the commit."""
     ended: str
-    """UTC."""
+    """End time in UTC."""
     machine: Machine
     versions: dict[str, str]
 

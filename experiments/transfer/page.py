@@ -30,8 +30,8 @@ INTRODUCTION = f"""# Do earlier banks help a new task?
 Four streams of three tasks: {_STREAMS} (banking, cards and travel are
 domains of CLINC150). The second and third tasks are learned from 20 rows of each label (regression: 40 rows), from 200,
 or from all (at most {MOST["train"]:,}), with the adapters of Pfeiffer et al. on MiniLM: {_EPOCHS}.
-Banks are those of the last step, and test scores are on at most {MOST["test"]} rows. Earlier tasks are learned from all
-rows. Each draw has its own rows, initial values and order.
+Each bank is kept as it is after the last step; test scores are on at most {MOST["test"]} rows. Earlier tasks are learned
+from all rows. Each draw has its own rows, initial values and order.
 
 *By hand* is the single earlier bank with the best test score, a bound that is not known in advance. *Auto* is the
 start that `start_from: auto` would choose: its short fits use training rows, and at most {FEW_VALIDATION} validation
@@ -40,13 +40,14 @@ one learned from the start that it chooses (`tests/engine/test_start_auto.py`), 
 *Average* and *fusion* use both earlier banks. A task that sees at most {WHOLE_UP_TO:,} rows in training is tried with
 all its steps, so choosing takes several times as long as learning; other tasks are tried with {SHARE:.1%} of their
 steps, at least {MIN_STEPS} (here always {MIN_STEPS} of 188), and then a bank has to beat the fresh one by
-{HEAD_START:g} standard errors. Both numbers were chosen from the first two draws with all rows; the third checks
-them. After 5 steps, half a standard error took yelp from sst2 (2.6 points below fresh) and amazon from yelp (1.2
-below), and scores of stsb were noise: in the second draw, its average led, and ended 63 points below the copy of
-mrpc. After {MIN_STEPS} steps, that copy leads by 7.0 and 7.9 standard errors, and other single banks by at most 4.8.
-In the third draw, it leads by 5.9 and is not taken, which costs 2.0 points. In lines that have the seconds of the
-routing statistics by which tasks are ranked, choosing leaves them out, since the commit of a task stores them anyway;
-in earlier lines it includes them."""
+{HEAD_START:g} standard errors. The {MIN_STEPS} steps and the {HEAD_START:g} standard errors were chosen on the first two
+draws with all rows; the third draw checks them. With 5 steps and half a standard error, auto chose sst2 for yelp (2.6
+points below fresh) and yelp for amazon (1.2 below), and the scores of stsb were noise: in the second draw, the average
+led, but it ended 63 points below the bank that started from mrpc. After {MIN_STEPS} steps, starting stsb from mrpc leads
+by 7.0 and 7.9 standard errors, and other single banks lead by at most 4.8. In the third draw, mrpc leads by 5.9 and is
+not chosen, which costs 2.0 points. The seconds for choosing exclude the routing statistics by which tasks are ranked,
+since the commit of a task stores them anyway; earlier lines of the ledger, which do not have them separately, include
+them."""
 NAMES: dict[Size, str] = {"20": "20 rows of each label", "200": "200 rows of each label", "all": "all rows"}
 
 
@@ -57,8 +58,8 @@ takes a fraction of the time above, but a few steps show an earlier bank's head 
 an earlier bank in four of six cases, and its mean score is below that of a fresh bank. So the limit stays at
 {WHOLE_UP_TO:,} rows."""
 
-_AGAIN = """. Where auto chose again after its rule had changed, there was more other work than during learning, so the share
-of choosing is overestimated"""
+_AGAIN = """. Where auto chose again after its rule had changed, the machine had more other work than during learning, so the
+share of choosing is overestimated"""
 _ONE_BANK = """Sequential LoRA: a single bank is trained on the tasks of a stream, one after another, with all their
 rows. Each task starts from the bank as the earlier tasks left it, and changes it. Mean test scores:"""
 _ALL_ROWS = f"""{", ".join(FEWER_THAN_200[:-1])} and {FEWER_THAN_200[-1]} have at most 200 rows of each label among all

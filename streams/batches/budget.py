@@ -41,7 +41,7 @@ class Bucket(NamedTuple):
 
 
 def buckets(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> list[Bucket]:
-    """Divide rows, sorted by decreasing length, into buckets.
+    """Divide rows into buckets, by decreasing length.
 
     Args:
         lengths: tokens of each row, ``(N,)``, each at most ``max_tokens``.
@@ -84,7 +84,7 @@ def check_budget(
     Args:
         lengths: tokens of each row, ``(N,)``.
         max_tokens: maximum tokens per batch; None means no limit.
-        where: which rows these are, for the message.
+        where: names the rows in the message.
         key: the setting that holds the budget.
 
     Raises:

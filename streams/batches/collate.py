@@ -45,11 +45,10 @@ def collate(
         if the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
         ``(B, C)`` float32 (multilabel), ``(B, W)`` int64 (token-classification; causal-lm in training, where
         ``input_ids`` are source and target and the source has labels of -100, except earlier answers of a conversation;
-        nothing is shifted), ``(B, V)`` int64
-        (targets of seq2seq, and of causal-lm in evaluation).
+        nothing is shifted), ``(B, V)`` int64 (targets of seq2seq, and of causal-lm in evaluation).
 
         In evaluation, rows with options are collated once per option, as in training: all rows with the first option, and so
-        on, ``(K * B, ...)``, with the options as ``targets``. ``labels`` are then the indices of the right options ``(B,)``.
+        on, ``(K * B, ...)``, with the options as ``targets``; ``labels`` are the indices of the correct options ``(B,)``.
         If each row has its own options, ``option_characters`` is the length of each, 0 where a row has fewer, ``(K, B)``.
     """
     index_B = np.asarray(indices, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Packs rows of a causal-lm into windows, so that batches have hardly any padding.
+"""Pack the rows of a causal-lm task into windows, so that batches have hardly any padding.
 
 Rows are placed by best fit, longest first: into the window with the least room that still holds the row (as in Ding et al.
 2024, https://arxiv.org/abs/2404.10830). Windows are determined by the lengths alone, so **every epoch has the same number

@@ -11,7 +11,7 @@ from functools import cache
 from continual_petl.streams.embedded.text import content_hash, words
 
 SIZES: Mapping[str, int] = {"train": 800, "validation": 200, "test": 300}
-SIMILAR = 0.75  # Jaccard index of their words (shared words over all words) above which two texts count as copies
+SIMILAR = 0.75  # two texts count as copies from this Jaccard index of their words on (shared words over all words)
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -46,5 +46,5 @@ def words(line: str) -> tuple[str, ...]:
 
 
 def content_hash(purpose: str, *parts: str) -> int:
-    """Return a 64-bit hash that depends only on the arguments; all choices among rows are made by it."""
+    """Return a 64-bit hash that depends only on the arguments; all choices among rows are based on such hashes."""
     return int.from_bytes(hashlib.sha256("\x1f".join((purpose, *parts)).encode()).digest()[:8], "big")

@@ -96,7 +96,7 @@ class ChatEncoder:
                 kept[-1] = {**kept[-1], "content": self._shortened(kept[-1]["content"], len(ids))}
 
     def _shortened(self, content: str, num_tokens: int) -> str:
-        """Cut as many tokens from the end of a text as the source exceeds its limit by."""
+        """Cut from the end of a text the number of tokens by which the source exceeds its limit."""
         _, (_, ends) = self.tokens(content)
         left = len(ends) - (num_tokens - self.room)
         text = content[: ends[left - 1]] if left > 0 else ""
@@ -131,7 +131,7 @@ class ChatEncoder:
             raise UnusableChat(_ELSEWHERE)
         target, mask = whole[num_same:end], mask_W[:num_same]
         if num_same < len(source):
-            # A token of the whole text spans the border. The bank is given the source alone, so the rest is tokenised alone.
+            # A token of the whole text spans the border. The bank is given the source alone, so tokenise the rest separately.
             rest, _ = self.tokens(text[begin:])
             header_W, fill = mask_W[num_same:][spans[1][num_same:] <= begin], self.chat.loss_on == "all"
             target, mask = rest[: end - len(whole) or None], np.append(mask, np.full(len(source) - num_same, fill))

@@ -135,7 +135,7 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
         tokenizer: the backbone's tokenizer.
 
     Raises:
-        InputError: if there is no template, or it cannot be used; begins with the key.
+        InputError: if there is no template, or it cannot be used; the message begins with the key.
     """
     template = _own(tokenizer) if spec.template is None else spec.template
     if spec.template is not None and not is_template(spec.template):

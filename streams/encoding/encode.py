@@ -39,18 +39,18 @@ def encode_rows(
     """Encode checked rows, with their labels or targets, or without for prediction.
 
     Args:
-        kind: the kind of their task.
+        kind: the kind of the task that the rows belong to.
         inputs: texts, sources, conversations, lists of words or images, one per row; an empty list only checks the settings.
         pairs: the second text of each row, for a task on text pairs.
         answers: labels ``(N,)`` or ``(N, C)``, an array of tags per row, or target texts; ``None`` if there are none.
         tokenizer: the fast tokenizer of the backbone; not needed for images.
         max_length: maximum tokens per row.
-        max_target_length: as in the task; it also limits the sources of a causal-lm, so pass it for predictions as well.
+        max_target_length: as in the task; it also limits the sources of a causal-lm task, so pass it for predictions too.
         images: the preprocessing of the backbone, for images.
         chat: the chat template, for conversations, which are lists of messages.
         options: the texts to choose from in a generative task, the same for every row.
         row_options: the texts to choose from in each row, if they are not the same.
-        where: which rows these are, for messages.
+        where: names the rows in messages.
         cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:

@@ -3,8 +3,9 @@
 The settings are read from the backbone's ``preprocessor_config.json``; the arithmetic is implemented here, in torch.
 transformers 5 implements it twice, with torchvision and with Pillow, and uses whichever is installed, although their results
 differ, so a certificate could not record how an image was processed. Resizing follows Pillow (antialiased, first horizontally
-and then vertically, rounded after each): compared with Pillow 13, nearest is equal and bilinear is within one of 255 levels;
-so is bicubic, unless one edge shrinks while the other is stretched, because Pillow then reverses the order.
+and then vertically, rounded after each): compared with Pillow 13, nearest gives the same pixels, and bilinear differs by at
+most one of 255 levels; so does bicubic, unless one edge shrinks while the other is stretched, because Pillow then reverses
+the order.
 """
 
 from __future__ import annotations

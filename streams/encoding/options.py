@@ -61,7 +61,7 @@ def check_options(options: Sequence[str], tokens_K: Sequence[NDArray[np.int32]],
         options: the texts.
         tokens_K: the tokens of each.
         room: maximum tokens of a target.
-        where: the row, for messages, if each row has its own options.
+        where: names the row in messages, if each row has its own options.
     """
     seen: dict[bytes, str] = {}
     for option, tokens in zip(options, tokens_K, strict=True):

@@ -3,8 +3,8 @@
 The key is a digest of everything that affects the token ids: the texts, the tokenizer's rules and settings, truncation, the
 arrays that are kept, and the versions of the libraries. The output of a tokenizer with custom Python code is not cached,
 since its behaviour may depend on anything. Cached content is checked like untrusted input: the names, types and ranges of
-all arrays are validated, and a few rows are tokenised again. (Other libraries key their cache by the pickled tokenizer,
-which changes with every call, so the cache never hits, or by its name, so stale entries hit.)
+all arrays are validated, and a few rows are tokenised again. (Other libraries use the pickled tokenizer as the key, which
+changes with every call, so that nothing is ever found, or the tokenizer's name, so that outdated entries are found.)
 
 Token ids reveal the texts to anyone who has the tokenizer: the files are readable by their owner only, and
 ``CONTINUAL_PETL_CACHE=off`` keeps everything off the disk.

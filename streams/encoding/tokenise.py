@@ -76,11 +76,11 @@ def tokenise_words(
         tags: the index of each word's tag, or ``None``.
         tokenizer: a fast tokenizer; if it joins pre-split words without spaces, spaces are inserted.
         max_length: maximum tokens per row; truncated words lose their tags.
-        where: which rows these are, for messages.
+        where: names the rows in messages.
         cache: where token ids of large splits are cached; None disables the cache.
 
     Raises:
-        InputError: if the tokenizer does not accept words, returns no tokens for one, or ``max_length`` leaves no room.
+        InputError: if the tokenizer does not accept words, returns no tokens for a word, or ``max_length`` leaves no room.
         ValueError: if ``tags`` and ``rows`` have different lengths.
     """
     same_number("tags", tags, "rows", rows)

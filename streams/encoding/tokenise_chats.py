@@ -1,8 +1,8 @@
 """Tokenise conversations with a chat template; see `chat_encoder` for a single one.
 
 The last assistant message is the target. The source is everything before it, including the generation prompt of the template:
-this is what a bank is given in evaluation and prediction. In training, earlier assistant messages in
-the source are learned too, unless ``loss_on`` is ``last``.
+this is what a bank is given in evaluation and prediction. In training, earlier assistant messages in the source are learned
+too, unless ``loss_on`` is ``last``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tokenise_chats(
         max_target_length: maximum tokens of the last assistant message.
         options: the texts to choose from, the same for every row.
         row_options: the texts to choose from in each row, if they are not the same.
-        where: which rows these are, for messages.
+        where: names the rows in messages.
 
     Raises:
         InputError: if a row cannot be rendered, or the assistant's tokens in it cannot be found exactly.

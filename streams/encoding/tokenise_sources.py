@@ -1,6 +1,6 @@
 """Tokenise sources and targets of seq2seq and causal-lm tasks.
 
-In a causal-lm, the target directly continues the source: the source has no closing special token, the target has no
+In a causal-lm task, the target directly continues the source: the source has no closing special token, the target has no
 opening one, and nothing is inserted between them.
 """
 
@@ -30,8 +30,8 @@ TARGET_LENGTH = 128
 def room_for(kind: Literal["seq2seq", "causal-lm"], max_length: int, max_target_length: int | None) -> tuple[int, int]:
     """Return how many tokens a source and a target may keep.
 
-    In a causal-lm, both share one row of ``max_length`` tokens; in a seq2seq, each has its own row. The default of
-    ``max_target_length`` is 128, or less if ``max_length`` is smaller (in a causal-lm, at most half of it).
+    In a causal-lm task, both share one row of ``max_length`` tokens; in a seq2seq task, each has its own row. The default of
+    ``max_target_length`` is 128, or less if ``max_length`` is smaller (in a causal-lm task, at most half of it).
 
     Raises:
         InputError: if the targets leave no room for sources.
@@ -65,7 +65,7 @@ def tokenise_sources(
         sources: one input text per row.
         targets: one output text per row, or ``None`` for prediction.
         tokenizer: a fast tokenizer.
-        max_length: maximum tokens of a source; in a causal-lm, of source and target together; see :func:`room_for`.
+        max_length: maximum tokens of a source, or for causal-lm of source and target together; see :func:`room_for`.
         kind: the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
         options: the texts to choose from, the same for every row.

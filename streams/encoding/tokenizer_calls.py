@@ -3,8 +3,8 @@
 Truncation and padding settings are part of the tokenizer's digest, and a call with ``truncation=...`` would change them.
 
 Many rows are tokenised in parallel by the tokenizer's threads, one per core, unless ``TOKENIZERS_PARALLELISM=false``: nine
-tenths of a call are spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds). Worker processes would not pay off:
-they would have to be started, and the texts sent to them.
+tenths of the time of a call is spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds). Worker processes would not pay
+off: they would have to be started, and the texts sent to them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from continual_petl.streams.preparation.stratified import STRATIFIED, held_out
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
-"""Minimum number of rows; with fewer, a single row changes the accuracy by more than five points."""
+"""Number of rows below which a notice is given: a single row then changes the accuracy by more than five points."""
 _SHOWN = 10
 """Maximum number of labels listed with their row counts in a notice."""
 

@@ -1,6 +1,7 @@
 """Labels of tasks with several labels per row: any number (multilabel), or one per word (tags).
 
-A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists, so it holds them as JSON.
+Every label is a name, as in `continual_petl.streams.preparation.labels`. CSV files have no lists, so there the list is
+written as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[st
     """Return the words of every row.
 
     Raises:
-        InputError: naming the rows that are not lists, have no words, or have a word that is blank or not a string.
+        InputError: if a row is not a list, has no words, or has a word that is blank or not a string; the message names
+            these rows.
     """
     rows: list[list[str]] = []
     faults = []
@@ -55,7 +57,8 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
     """Return the labels of every row of a multilabel task as names; a row may have none.
 
     Raises:
-        InputError: naming the rows that are not lists, or have a duplicate label or one that is neither string nor integer.
+        InputError: if a row is not a list, or has a duplicate label or one that is neither string nor integer; the
+            message names these rows.
     """
     rows: list[list[str]] = []
     faults = []
@@ -67,7 +70,7 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
         elif None in names:
             faults.append(Fault(row=row, what=f"label {show(found[names.index(None)])} is neither string nor integer"))
         elif twice := [name for name, count in Counter(names).items() if count > 1]:
-            faults.append(Fault(row=row, what=f"label {twice[0]!r} is given twice"))
+            faults.append(Fault(row=row, what=f"label {twice[0]!r} is listed more than once"))
         rows.append([name for name in names if name is not None])
     raise_faults(
         where, column, faults, 'Every row needs a list of labels, [] for none, ["a", "b"] for two; repair these rows.'
@@ -79,13 +82,14 @@ def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[
     """Return the tags of every row as names, one per word.
 
     Args:
-        where: a split.
+        where: the split, for messages.
         column: its column of tags.
         values: the column's values.
         words: the words of every row.
 
     Raises:
-        InputError: naming the rows that are not lists, have more or fewer tags than words, or have an invalid tag.
+        InputError: if a row is not a list, has more or fewer tags than words, or has an invalid tag; the message names
+            these rows.
     """
     rows: list[list[str]] = []
     faults = []
@@ -114,7 +118,7 @@ def encode_multilabel(
     """Encode the labels of each row as 0 or 1, ``(N, C)``; arguments as in `encode_labels`.
 
     Raises:
-        InputError: naming the rows with a label that is not among ``labels``.
+        InputError: if a row has a label that is not among ``labels``; the message names these rows.
     """
     numbers = _numbers(where, column, rows, labels, "label", positions=positions)
     targets_NC = np.zeros((len(rows), len(labels)), dtype=np.float32)
@@ -129,7 +133,7 @@ def encode_tags(
     """Encode every tag as a class index, one array per row; arguments as in `encode_labels`.
 
     Raises:
-        InputError: naming the rows with a tag that is not among ``labels``.
+        InputError: if a row has a tag that is not among ``labels``; the message names these rows.
     """
     numbers = _numbers(where, column, rows, labels, "tag", positions=positions)
     return [np.array(own, dtype=np.int64) for own in numbers]

@@ -1,6 +1,6 @@
 """Classes of a classification task: map the values of the label column to indices 0..n-1, and indices to names.
 
-Every label is a name. The integer 3 is the name ``"3"``, and so is a string that spells it (CSV has no integers). Without
+Every label is a name. The integer 3 has the name ``"3"``, the same as the string ``"3"`` (CSV has no integers). Without
 ``labels``, names are sorted, numerically if all are integers. With ``labels``, the given order is used, and a column of
 integers may also hold positions in that list, provided that no name is an integer: in ``labels: ["1", "0"]``, the value 0
 can only be a name.
@@ -29,7 +29,7 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
     """Return the label of every row as a name.
 
     Raises:
-        InputError: naming the rows whose label is missing, or neither a string nor an integer.
+        InputError: if a label is missing, or neither a string nor an integer; the message names the rows.
     """
     names = []
     faults = []
@@ -74,7 +74,7 @@ def class_labels(
     """Return the classes in order, from the training split.
 
     Args:
-        where: the training split.
+        where: the training split, for messages.
         column: its label column.
         names: the labels of the training rows.
         given: the order fixed by the stream or the data set; ``None`` means sorted.
@@ -88,8 +88,8 @@ def class_labels(
         only = next(iter(found), "")
         other = ", or use kind: regression" if kind == "classification" and _NUMBER.fullmatch(str(only)) else ""
         raise InputError(
-            f"{where}, column {column!r}: all rows have the label {only!r}; a {kind} needs at least two classes, so add "
-            f"rows with another label{other}."
+            f"{where}, column {column!r}: all rows have the label {only!r}; a {kind} task needs at least two classes, "
+            f"so add rows with another label{other}."
         )
     if given is not None:
         return given
@@ -102,14 +102,14 @@ def encode_labels(
     """Return the class index of every row, ``(N,)``.
 
     Args:
-        where: a split.
+        where: the split, for messages.
         column: its label column.
         names: the label of every row.
         labels: the classes in order.
         positions: whether integers may be positions in ``labels``; only true if ``labels`` was given explicitly.
 
     Raises:
-        InputError: naming the rows whose label is not among ``labels``.
+        InputError: if a label is not among ``labels``; the message names the rows.
     """
     index = label_index(labels, positions=positions)
     faults = [
@@ -150,8 +150,9 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
     if unknown:
         raise InputError(
-            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} is not a label of this task; its "
-            f"labels are {', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
+            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} "
+            f"{'is not a label' if len(unknown) == 1 else 'are not labels'} of this task; its labels are "
+            f"{', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
             key=("training", "class_weights"),
         )
 
@@ -167,4 +168,5 @@ def absent_notice(task: str, labels: tuple[str, ...], counts: NDArray[np.int64])
     absent = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
     if not absent:
         return None
-    return f"task {task!r}: no training row has the label {', '.join(map(repr, absent))}; it cannot be learned."
+    word, it = ("label", "it") if len(absent) == 1 else ("labels", "they")
+    return f"task {task!r}: no training row has the {word} {', '.join(map(repr, absent))}; {it} cannot be learned."

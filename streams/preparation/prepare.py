@@ -36,7 +36,7 @@ _WHAT: Mapping[Kind, str] = {
     "causal-lm": "source",
     "image-classification": "image",
 }
-"""The word for a row's inputs in messages, for each kind; "text" for all other kinds."""
+"""The word for a row's input in messages, by kind; "text" for kinds that are not listed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -60,7 +60,7 @@ def _template(task: TaskSpec, more: str) -> str:
 
 
 def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
-    """Return a remark if nothing separates the sources of a causal-lm from its targets."""
+    """Return a remark if nothing separates the sources of a causal-lm task from its targets."""
     if task.kind != "causal-lm" or _is_separated(train.inputs, train.answers):
         return []
     first = train.inputs[0] + train.answers[0]

@@ -56,7 +56,7 @@ def _shares(sizes: Integers, wanted: int) -> Integers:
 
     Args:
         sizes: (S,), number of rows in each stratum.
-        wanted: total number of rows to hold out; the sum of the result if every stratum has that many.
+        wanted: total number of rows to hold out; the shares add up to it.
     """
     if not len(sizes):
         return sizes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from continual_petl.errors import known_names
+from continual_petl.errors import counted, known_names
 from continual_petl.heads.kinds import METRICS, Kind
 
 Protocol = Literal["task", "class", "domain", "revisit"]
@@ -23,9 +23,9 @@ _SHOWN = 3
 
 
 def evaluated_by_label(protocol: Protocol) -> bool:
-    """Return whether a row without a task name is evaluated by its label alone, whichever task was found.
+    """Return whether a row without a task name is evaluated by its label alone, whichever task it was routed to.
 
-    In the protocol ``task``, the task has to be found as well.
+    With protocol ``task``, the row must also be routed to the right task.
 
     Example:
         >>> [protocol for protocol in ("task", "class", "domain", "revisit") if evaluated_by_label(protocol)]
@@ -35,7 +35,7 @@ def evaluated_by_label(protocol: Protocol) -> bool:
 
 
 def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
-    """Return why a task of a kind cannot be part of a stream with this protocol; None if it can.
+    """Return why a task of the given kind cannot be part of a stream with this protocol; None if it can.
 
     Args:
         protocol: the stream's protocol.
@@ -75,7 +75,7 @@ def _repeated(tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tuple
                 shared.setdefault(first, []).append(label)
         if shared:
             listed = "; ".join(f"{_quoted(own)} of task {first!r}" for first, own in [*shared.items()][:_SHOWN])
-            more = f"; and of {len(shared) - _SHOWN} more tasks" if len(shared) > _SHOWN else ""
+            more = f"; and of {counted(len(shared) - _SHOWN, 'more task')}" if len(shared) > _SHOWN else ""
             text = (
                 f"it has labels of earlier tasks ({listed}{more}), but with protocol: class each label belongs to one task: "
                 "rename them, or set `protocol: revisit`, which allows labels to reappear in later tasks"

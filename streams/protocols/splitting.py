@@ -50,12 +50,12 @@ def check_division(num_labels: int, classes_per_task: int) -> None:
     advice = f"write {' or '.join(map(str, nearest))}" if nearest else "use a data set with at least 4 labels"
     if classes_per_task >= num_labels:
         raise ValueError(
-            f"got {classes_per_task} classes per task, but there are {num_labels} labels, enough for one task: {advice}, or "
-            "remove split"
+            f"got {classes_per_task} classes per task, but there are {num_labels} labels, enough for only one task: "
+            f"{advice}, or remove split"
         )
     raise ValueError(
         f"got {classes_per_task} classes per task; only one of {num_labels} labels is left for the last task, but a "
-        f"classification needs two: {advice}"
+        f"classification task needs two: {advice}"
     )
 
 
@@ -78,7 +78,7 @@ def left_out_notice(task: str, counts: Mapping[str, tuple[int, int]]) -> str | N
     """Return a notice about rows whose label belongs to another task, if there are any.
 
     Args:
-        task: its name.
+        task: name of the task.
         counts: for each split, the number of rows that are left out, and the total.
     """
     listed = ", ".join(f"{left:,} of {counted(total, f'{name} row')}" for name, (left, total) in counts.items() if left)

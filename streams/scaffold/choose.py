@@ -15,7 +15,7 @@ TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16
 CHATS = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 _CAUSAL = ("gpt2", "llama", "qwen", "smollm")
-"""If a model is on the Hub, its configuration is not read; it is taken for a causal one if its name contains one of these."""
+"""A model on the Hub is assumed to be causal if its name contains one of these; its configuration is not read."""
 
 
 @dataclass(frozen=True, kw_only=True)

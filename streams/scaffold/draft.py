@@ -71,7 +71,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
 
 
 def quoted(text: str) -> str:
-    """Return a text as YAML, in quotes where they are needed for it to be read back unchanged."""
+    """Return a string as YAML, quoted if it would otherwise be read back as something else."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not is_number(text)
     return text if plain else '"' + "".join(map(_escaped, text)) + '"'
 
@@ -201,7 +201,7 @@ def _data(seen: Seen, folder: str, guess: Guess) -> str:
 
 def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int:
     """Return a maximum length in tokens that fits most rows, limited by the backbone."""
-    # In a causal-lm, the target follows the source in the same row.
+    # In a causal-lm task, the target follows the source in the same row.
     targets = [_answer_length(each) if each.answer_letters else 128 for each in guesses if each.kind == "causal-lm"]
     wanted = letters / _LETTERS_OF_TOKEN + max(targets, default=0)
     lengths = (*_LENGTHS, *_LENGTHS_OF_CHATS) if any(each.answer_letters for each in guesses) else _LENGTHS

@@ -126,7 +126,7 @@ def _joined_source(first: str, second: str, there: Sequence[str], target: str) -
 
 
 def _token_classification(columns: list[Column]) -> Guess | None:
-    words = _of(columns, "words", TOKENS) or _named(columns, "names", TOKENS)  # few different words, often repeated
+    words = _of(columns, "words", TOKENS) or _named(columns, "names", TOKENS)  # often-repeated words look like names
     tags = _of([each for each in columns if each is not words], "names", TAGS)
     if words is None or tags is None or words.lengths != tags.lengths:
         return None
@@ -238,7 +238,7 @@ def _values(label: Column) -> str:
 
 
 def _label_named(columns: list[Column]) -> Guess | None:
-    """Return a classification only if a column is named like a label; otherwise, repeated numbers could mean anything."""
+    """Return a classification task only if a column is named like a label; other repeated numbers could mean anything."""
     return _label(columns) if _named(columns, "name", LABEL) is not None else None
 
 

@@ -17,10 +17,10 @@ _SHARED = 0.3
 
 @dataclass(frozen=True)
 class Texts:
-    """The columns of the texts of a task."""
+    """The text columns of a task."""
 
     columns: dict[str, str]
-    """``text``, and ``text_pair`` of a pair, with the names of their columns; empty if there is no text."""
+    """The keys ``text`` and, for a pair, ``text_pair``, with the names of their columns; empty if there is no text."""
     why: str = ""
     """How a pair was recognised, as a sentence without its full stop."""
 
@@ -43,9 +43,11 @@ def texts_of(columns: Sequence[Column]) -> Texts:
     alike = [each for each in prose if each is not known and _are_alike(known, each)]
     if len(alike) == 1:
         one, other = sorted((known, alike[0]), key=columns.index)
-        return _pair(one, other, "since they share words and are about as long")
+        return _pair(one, other, "since they share words and are similar in length")
     if len(prose) == 2 and not any(each.name.lower() in TEXT for each in prose):
-        return _pair(prose[0], prose[1], "since they are the only texts, and neither has the name of a single text")
+        return _pair(
+            prose[0], prose[1], "since they are the only texts, and neither is named as a single text usually is"
+        )
     return Texts({"text": known.name})
 
 

@@ -52,7 +52,7 @@ class Column:
     letters: float = 0.0
     """Mean number of characters per text."""
     longest: int = 0
-    """Length in characters that 99 of 100 texts do not exceed; of conversations, without the last message."""
+    """Length in characters that 99 of 100 texts do not exceed; for conversations, not counting the last message."""
     longest_last: int = 0
     """Length in characters that 99 of 100 last messages do not exceed."""
     lengths: tuple[int, ...] = ()
@@ -151,7 +151,7 @@ def _are_repeated(name: str, counts: Counter[str]) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text can be read as a number."""
+    """Return whether a string can be read as a number."""
     try:
         float(text)
     except ValueError:

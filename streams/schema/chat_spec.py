@@ -21,7 +21,7 @@ _KEY = re.compile(r"[a-z_]{1,60}_token")
 
 
 def is_template(text: str) -> bool:
-    """Return whether a text is a Jinja template, as opposed to the path of one."""
+    """Return whether a string is a Jinja template, as opposed to the path of one."""
     return "{%" in text or "{{" in text
 
 
@@ -44,7 +44,7 @@ class ChatSpec(FrozenModel):
 
 
 class ResolvedChat(FrozenModel):
-    """Everything that determines how a conversation becomes text; kept in the certificate, so that a bank needs no files."""
+    """Everything that determines how a conversation becomes text; the certificate stores it, so no file is needed later."""
 
     template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
     """The text of the chat template."""
@@ -55,7 +55,7 @@ class ResolvedChat(FrozenModel):
     tokens: dict[str, str]
     """The special tokens that the template may use, by name, such as bos_token."""
     end: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
-    """The token that ends an assistant message, at which generation stops."""
+    """Id of the token that ends an assistant message, at which generation stops."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ResolvedChat:

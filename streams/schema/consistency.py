@@ -74,7 +74,7 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
             problems.append((("tasks", number, "bank", "fuse"), _READS_ITSELF))
         if name.casefold() in seen:
             first, other = seen[name.casefold()]
-            why = "" if other == name else f" (as {other!r}: some file systems ignore upper and lower case)"
+            why = "" if other == name else f" (as {other!r}: some file systems do not distinguish upper and lower case)"
             problems.append(
                 (("tasks", number, "name"), f"{name!r} is already the name of tasks.{first}{why}: choose another name")
             )

@@ -51,7 +51,7 @@ def _label_name(value: Any) -> Any:
 
 def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
     if len(labels) < 2:
-        raise ValueError(f"a classification needs at least two labels, got {len(labels)}")
+        raise ValueError(f"at least two labels are needed, got {len(labels)}")
     if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
         raise ValueError(f"the label {twice[0]!r} is listed more than once")
     return labels

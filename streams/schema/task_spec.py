@@ -104,7 +104,7 @@ class TaskSpec(FrozenModel):
         if (kind := info.data.get("kind")) is None:
             return value
         read = COLUMNS[kind]
-        text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
+        text = f"is not read by a {kind} task, which reads {', '.join(read)}: remove it"
         if kind == "causal-lm" and value.messages is not None:
             read, text = ("messages",), "is not read if messages is given: remove it"
         elif kind == "causal-lm":

@@ -71,8 +71,8 @@ class TrainingSpec(FrozenModel):
     limit."""
     packing: Bool = False
     """Pack several training rows into each window of the backbone's max_length (or max_tokens, if less) while learning a
-    causal-lm; batch_size then counts windows. Rows cannot attend to each other, and tokens count in the loss as in a batch
-    without packing. Evaluation and generation are not packed."""
+    causal-lm task; batch_size then counts windows. Rows cannot attend to each other, and tokens count in the loss as in a
+    batch without packing. Evaluation and generation are not packed."""
     eval_max_tokens: Count | None = None
     """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
@@ -106,7 +106,7 @@ class TrainingSpec(FrozenModel):
     class_weights: ClassWeights | None = None
     """Class weights in the loss: balanced (by number of rows), or a mapping from label to weight (1 for other labels)."""
     backbone_dropout: Bool = False
-    """Enable the dropout with which the backbone was pre-trained, as the papers about these methods do."""
+    """Enable the dropout with which the backbone was pre-trained, as in the papers on these methods."""
     gradient_checkpointing: Bool = False
     """Keep only the input of each layer while learning, and compute the layer again in the backward pass: this takes less
     memory and about a third more time, and gives the same gradients bit for bit."""

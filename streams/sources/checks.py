@@ -113,7 +113,7 @@ def check_texts(where: Where, column: str, values: Sequence[Any]) -> None:
     """Check that every value is a non-blank string.
 
     Raises:
-        InputError: naming the rows that are missing, empty, blank or not strings.
+        InputError: if a value is missing, empty, blank or not a string; the message names the rows.
     """
     faults = []
     for row, value in enumerate(values):
@@ -130,7 +130,7 @@ def regression_targets(where: Where, column: str, values: Sequence[Any]) -> NDAr
     """Return the targets as float32 ``(N,)``; strings that spell a number are accepted, since CSV has only strings.
 
     Raises:
-        InputError: naming the rows that are missing, not numbers, not finite or beyond float32.
+        InputError: if a target is missing, not a number, not finite or beyond float32; the message names the rows.
     """
     import numpy as np  # not imported by the code that reads files for `predict`
 
@@ -141,10 +141,12 @@ def regression_targets(where: Where, column: str, values: Sequence[Any]) -> NDAr
         if number is None:
             faults.append(Fault(row=row, what="missing" if value in (None, "") else f"{show(value)} is not a number"))
         elif not abs(number) <= _LARGEST:  # also true for NaN
-            faults.append(Fault(row=row, what=f"{show(value)} is not a finite number of single precision"))
+            faults.append(Fault(row=row, what=f"{show(value)} is not a finite number in single precision"))
         else:
             targets[row] = number
-    raise_faults(where, column, faults, "A regression needs a finite number in every row; repair or remove these rows.")
+    raise_faults(
+        where, column, faults, "A regression task needs a finite number in every row; repair or remove these rows."
+    )
     return targets
 
 
@@ -187,7 +189,7 @@ def names_in(folder: str | Path) -> str:
 
 
 def nearest_in(folder: str | Path, wanted: str) -> str:
-    """List the names in a folder that are similar to a missing name, for a message; if there are none, some of its names.
+    """List the names in a folder that are similar to a missing name, for a message; if none is, list some of the others.
 
     Args:
         folder: an existing folder.

@@ -17,7 +17,7 @@ Role = Literal["user", "assistant"]
 
 ROLES = ("system", "user", "assistant")
 MOST_MESSAGES = 500
-"""Maximum number of messages in a conversation: the time to render it may grow with the square of this number."""
+"""Maximum number of messages in a conversation: rendering time may grow with the square of their number."""
 _FORMS = (("role", "content"), ("from", "value"))
 _SHARE_GPT = {"human": "user", "gpt": "assistant"}
 RULE = (
@@ -111,7 +111,7 @@ def check_conversations(
         system: the system prompt of the task.
 
     Raises:
-        InputError: naming the rows that are not conversations, and why.
+        InputError: if a row is not a conversation; the message names these rows and the reasons.
     """
     before: list[list[Message]] = []
     last: list[str] = []

@@ -61,7 +61,7 @@ _READ_ERRORS = (  # in addition to the errors of `datasets`
     RuntimeError,
     LookupError,
     StopIteration,  # raised by the JSON reader for a file without rows
-    zipfile.BadZipFile,  # this and the next three: for downloaded files, since local ones are unpacked before
+    zipfile.BadZipFile,  # this and the next three: only for downloaded files; local ones were checked before
     tarfile.TarError,
     lzma.LZMAError,
     zlib.error,

@@ -8,13 +8,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.sources.checks import show
 
 _HALF = re.compile("[\ud800-\udfff]")
 """A lone surrogate, which JSON can spell (``\\ud800``) but no UTF-8 file can hold."""
 MAX_BYTES = 16 * 2**20
-"""Maximum size of a file of labels."""
+"""Maximum size of a file of labels, in bytes."""
 
 
 def read_label_names(path: str | Path) -> tuple[str, ...]:
@@ -49,6 +49,6 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
         raise InputError(f"labels: {path} holds the name {bad[0]!r}; a name must be non-empty UTF-8 text.")
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if len(names) < 2 or twice:
-        what = f"{', '.join(map(repr, twice))} more than once" if twice else f"{len(names)} names"
+        what = f"{', '.join(map(repr, twice))} more than once" if twice else counted(len(names), "name")
         raise InputError(f"labels: {path} holds {what}; it must be a JSON list of at least two different names.")
     return names

@@ -11,7 +11,7 @@ _LOOKED_AT = 1_000
 _IDEOGRAPHS = "\u2e80"
 """From this character on, most scripts are written without spaces, and one character is roughly a word."""
 _FEWEST = 2.0
-"""Minimum average number of words of a value."""
+"""Minimum average number of words per value."""
 
 
 def num_words(text: str) -> int:

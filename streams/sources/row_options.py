@@ -1,4 +1,4 @@
-"""The options of rows that have their own: lists of different texts, in CSV as JSON."""
+"""Options that are given in each row: a list of different texts, written as JSON in CSV files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def option_lists(where: Where, column: str, values: Sequence[Any]) -> list[tuple
     """Return the options of every row.
 
     Raises:
-        InputError: naming the rows that are not lists of 2 to 1,000 different texts.
+        InputError: if a row is not a list of 2 to 1,000 different texts; the message names these rows.
     """
     rows: list[tuple[str, ...]] = []
     faults = []

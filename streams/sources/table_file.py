@@ -52,7 +52,7 @@ def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: 
         before: number of rows before the first row of ``column``.
 
     Raises:
-        InputError: naming the first row that exceeds the limit.
+        InputError: if a row exceeds the limit; the message names the first one.
     """
     for chunk in getattr(column, "chunks", [column]):
         row = _first_beyond(chunk, int(limits.cell_mb * 1e6))

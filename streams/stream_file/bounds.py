@@ -9,7 +9,7 @@ import re
 import sys
 
 MAX_BYTES = 16 * 2**20
-"""Maximum size of a stream file, and maximum characters after alias expansion; rows belong in data files."""
+"""Maximum number of bytes in a stream file, and of characters after alias expansion; rows belong in data files."""
 MAX_DEPTH = 40
 MAX_ENTRIES = 200_000
 MAX_TASKS = 10_000

@@ -92,7 +92,7 @@ def _check_scalar(value: Any, path: tuple[str | int, ...]) -> None:
         try:
             check_number(value)
         except ValueError as error:
-            raise InputError(f"key {dotted(path)}: the value is {error}: give a smaller number, or a text") from None
+            raise InputError(f"key {dotted(path)}: the value is {error}: give a smaller number, or a string") from None
 
 
 def _plain(value: Any, path: tuple[str | int, ...]) -> Any:

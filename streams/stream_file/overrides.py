@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.banks.config.spec import AUTO
-from continual_petl.errors import did_you_mean, known_names
+from continual_petl.errors import counted, did_you_mean, known_names
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.bounds import MAX_DEPTH, half_character
@@ -174,8 +174,8 @@ def _child(node: Any, part: str | int, above: KeyPath) -> Any:
         return node.get(str(part))
     number = _number(part, len(node))
     if number is None:
-        place = ".".join(map(str, above))
-        raise _Unusable(f"{place} is a list with {len(node)} entries, so the next part must be 0 to {len(node) - 1}")
+        place, entries = ".".join(map(str, above)), counted(len(node), "entry", "entries")
+        raise _Unusable(f"{place} is a list with {entries}, so the next part must be 0 to {len(node) - 1}")
     return node[number]
 
 

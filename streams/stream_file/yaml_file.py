@@ -54,7 +54,7 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
         if no ``data_dir`` is given.
 
     Raises:
-        StreamFileError: listing all mistakes in the file and the overrides.
+        StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
     """
     return load_placed(path, overrides)[0]
 
@@ -105,7 +105,7 @@ def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]
     Paths in it are relative to the file's folder, and absolute in the result.
 
     Raises:
-        StreamFileError: listing all mistakes in the file and the overrides.
+        StreamFileError: if there are mistakes in the file or the overrides; it lists all of them.
     """
     return load_placed_task(path, overrides)[0]
 

@@ -26,7 +26,7 @@ def close(found: Tensor, wanted: Tensor) -> None:
 
 
 def check_attention(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor]) -> None:
-    """Exactly the described modules call a registered attention function, and registering it changes no bit."""
+    """Exactly the described modules call a registered attention function, and registering it does not change the output."""
     model.config._attn_implementation = "eager"
     with torch.no_grad():
         plain = model(**inputs)

@@ -1,4 +1,4 @@
-"""Switching the attention of a loaded backbone gives the same bits as loading it with that attention."""
+"""Switching a loaded backbone's attention implementation gives the same bits as loading it with that implementation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_nested_blocks_restore_what_was_there_before(backbone_folder: Folder) ->
     backbone = _load(backbone_folder, "bert", "eager")
     config = backbone.model.config
     with attending(backbone, "sdpa"):
-        # The same Backbone as outside, whose ``attention`` still says eager.
+        # The block sets sdpa, but this Backbone's own ``attention`` is still eager.
         with attending(backbone, "eager"):
             assert config._attn_implementation == "eager"
         assert config._attn_implementation == "sdpa"

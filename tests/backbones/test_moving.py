@@ -1,4 +1,4 @@
-"""Backbones whose rotary tables depend on the length of rows are limited to a length, or refused with the reason."""
+"""Backbones whose rotary tables change with the length of rows get a maximum length, or are refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised backbones have a digest of their codes, load with the same bits, and refused where exact weights are needed."""
+"""Quantised backbones have a digest of their codes, load with the same bits, and are refused if exact weights are needed."""
 
 from __future__ import annotations
 

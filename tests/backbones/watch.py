@@ -61,7 +61,7 @@ def watch(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[Any, dict[
 
 
 def _choose(model: PreTrainedModel, implementation: str | None) -> None:
-    # The setter refuses for MPNet and DeBERTa, with a warning; a test shows that they ignore the setting.
+    # The setter of transformers refuses to change MPNet and DeBERTa, with a warning; a test shows they ignore the setting.
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             module.config._attn_implementation = implementation

@@ -7,7 +7,7 @@ He et al. 2022 (https://arxiv.org/abs/2110.04366), equations 7 to 10. For one he
     lambda         sum_i exp(s q.P_k,i) / (sum_i exp(s q.P_k,i) + sum_j exp(s q.k_j))
 
 The paper leaves s out of its notation. Computed as in the paper, lambda is infinity / infinity in float32 if a logit
-exceeds 88. It equals the sigmoid of the difference of two logsumexp, which is finite for all logits. This code is slow, and
+exceeds 88. It equals the sigmoid of the difference of two logsumexps, which is finite for all logits. This code is slow, and
 uses nothing from the library: it is the reference for faster code.
 
 Shapes: B rows, N heads, Q queries, K keys, H width of a head, L length of the prefix.

@@ -1,4 +1,4 @@
-"""A layer without its modifications computes the same as in the backbone alone; the rest of the bank is unchanged.
+"""A layer without its modifications gives the same output as in the backbone alone; the rest of the bank is unchanged.
 
 The reference is built differently: the remaining weights are written into a copy of the model, and the remaining forms are in
 a second bank whose ``layers`` exclude the ablated ones, with the same tensors.
@@ -114,7 +114,7 @@ def test_ablated_span_equals_bank_without_those_layers(family: str, preset: str)
         touches = bool(set(span) & set(modified_layers(bank)))
         # A sparse difference may have no entry in a layer.
         assert torch.equal(found, before) != touches or preset == "diff_pruning"
-        # The bank itself computes the same as before.
+        # The bank itself gives the same states as before.
         assert torch.equal(states(model, family, bank), before)
     assert torch.equal(states(model, family, AblatedView(bank, ())), before)
     assert tensor_digests(bank.tensors()) == digests

@@ -76,7 +76,7 @@ ROWS: list[tuple[str, dict[str, Any], int, int, str]] = [
     ("prefix 30 and LoRA ffn 102", written(PREFIX_30, *lora_ffn(102)), 27_279_360, 0, "6.7"),
 ]
 
-# The rows in Tables 4 and 6 about translation.
+# The rows of Tables 4 and 6 for translation.
 ON_MBART = {"prefix 200", "MH-PA attn 200", "PA attn 200", "PA ffn 1024", "LoRA ffn 102", "MAM"} | {
     "PA attn 30 and PA ffn 512",
     "prefix 30 and LoRA ffn 102",
@@ -131,7 +131,7 @@ def test_bitfit_and_prompts_round_to_0_1_percent() -> None:
     bitfit, prompt = count("bart-large", "bitfit"), count("bart-large", preset("prompt", length=200))
     assert (bitfit, prompt) == (333_824, 204_800)
     assert [rounded(n, BART, 3) for n in (bitfit, prompt)] == ["0.082", "0.050"]
-    # The paper does not give the prompt's length; 200 is the shortest of its lengths that rounds to the printed 0.1 %.
+    # The paper does not give the prompt's length; of the lengths it uses, 200 is the shortest that gives 0.1 %.
     assert rounded(bitfit, BART) == rounded(prompt, BART) == "0.1"
     assert rounded(count("bart-large", preset("prompt", length=30)), BART) == "0.0"
 

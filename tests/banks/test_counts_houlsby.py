@@ -61,7 +61,7 @@ def test_table_1_counts_2_1_percent_of_the_encoder() -> None:
     assert ours == 6_444_032
     assert rounded(ours, BERT_LARGE_ENCODER) == floored(ours, BERT_LARGE_ENCODER) == "2.1"
     assert rounded(ours, BERT_LARGE) == "1.9"
-    # With nine tasks, backbone and banks together have 1.2 times its size, as in the paper.
+    # With nine tasks, encoder and banks together are 1.2 times the size of the encoder, as in the paper.
     whole = BERT_LARGE_ENCODER + NUM_GLUE_TASKS * ours
     assert times(whole, BERT_LARGE_ENCODER) == "1.2"
     assert times(whole, BERT_LARGE_ENCODER, 2) == "1.19"
@@ -69,8 +69,8 @@ def test_table_1_counts_2_1_percent_of_the_encoder() -> None:
 
 def test_table_1_counts_3_6_percent_with_sizes_from_8_to_256() -> None:
     sizes = {size: count("bert-large", houlsby(size)) for size in (8, 64, 256)}
-    # The paper gives the best size only for MNLI (256, two of the nine) and RTE (8). Of all possible sizes for the other
-    # six, only one choice gives the printed 3.6 %: then each size occurs three times.
+    # The paper gives the best size only for MNLI (256, two of the nine) and RTE (8). Of all choices for the other six,
+    # only one gives the printed 3.6 %: with it, each size occurs three times among the nine.
     fitting = []
     for others in combinations_with_replacement(sizes, NUM_GLUE_TASKS - 3):
         chosen = (256, 256, 8, *others)
@@ -105,8 +105,9 @@ def test_layernorms_alone_are_40k() -> None:
 
 
 def test_table_2_counts_1_14_percent_with_its_sizes() -> None:
-    # The paper does not say which of the sizes 2, 4, 8, 16, 32 and 64 was best for each of the 17 tasks. The smallest or
-    # the largest for all is far off; a mean near 32, such as eight times 64 and nine times 4, gives the printed number.
+    # The paper does not say which of the sizes 2, 4, 8, 16, 32 and 64 was best for each of the 17 tasks. With the smallest
+    # or the largest for all, the result is far off; with a mean near 32, such as eight times 64 and nine times 4, it is as
+    # printed.
     counts = {size: count("bert-base", houlsby(size)) for size in (2, 4, 64)}
     assert rounded(counts[2], BERT_BASE, 2) == "0.12"
     assert rounded(counts[64], BERT_BASE, 2) == "2.21"

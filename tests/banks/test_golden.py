@@ -1,4 +1,4 @@
-"""Banks compute the same as AdapterHub's `adapters`, element by element in float64.
+"""Banks give the same outputs as AdapterHub's `adapters`, element by element in float64.
 
 `adapters` cannot be installed together with this project's transformers, so tests/golden/make_golden.py recorded its results
 in tests/golden, without using the code under test.

@@ -1,4 +1,4 @@
-"""Every choice of the four dimensions is legal or refused with the legal choices; options without effect are refused."""
+"""Every choice of the four dimensions is legal or refused with the nearest legal ones; options without effect are refused."""
 
 from __future__ import annotations
 

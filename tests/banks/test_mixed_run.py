@@ -32,7 +32,7 @@ PRESETS_TOGETHER = [preset for preset in PRESETS if preset not in ALONE]
 
 
 def shareable(family: str, model: PreTrainedModel, *, seeds: int = 1) -> dict[Any, list[Bank]]:
-    """Return banks of all presets that can share a pass, grouped by the key that banks in one pass have in common."""
+    """Return banks of all presets that can share a pass, grouped by `batch_key`, which must be equal in a pass."""
     found: dict[Any, list[Bank]] = {}
     for preset in PRESETS_TOGETHER:
         if refusal(family, preset) is not None:

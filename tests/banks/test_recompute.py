@@ -57,7 +57,7 @@ def learned(
 
 
 def saved(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor], *, checkpointing: bool) -> int:
-    """Return the bytes kept for the backward pass, without parameters; with checkpointing, including each layer's input."""
+    """Return the number of bytes kept for the backward pass: no parameters, but with checkpointing each layer's input."""
     kept: dict[int, int] = {}
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *bank.parameters())}
 

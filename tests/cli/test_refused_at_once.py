@@ -72,7 +72,7 @@ Light = Callable[[Bench, list[str]], tuple[int, str, str]]
 
 @pytest.fixture
 def light(light_processes: LightProcesses) -> Light:
-    """Return a function that runs a command in a new process; it returns exit code, standard error and imports of `HEAVY`."""
+    """Return a function that runs a command in a new process and returns exit code, standard error and heavy imports."""
 
     def run(bench: Bench, words: list[str]) -> tuple[int, str, str]:
         done = light_processes.run([word.replace("FOLDER", str(bench.folder)) for word in words], bench.folder)

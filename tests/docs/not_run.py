@@ -42,7 +42,7 @@ SCRIPTS: dict[str, str] = {
 
 PROGRAMS: dict[str, str] = {
     "curl": "may not be installed, and no server is running; covered by tests/serve/test_server.py",
-    "hf": "asks for a token, or downloads from the Hub; tests/hub/test_download.py covers a folder that it downloaded",
+    "hf": "asks for a token, or downloads from the Hub; tests/hub/test_download.py covers the downloaded folder",
     "make": "installs an environment from a package index; only the target is checked, which must exist",
     "openssl": "may not be installed; tests/docs/stand_ins.py writes the keys",
     "pip": "needs a package index; only the extra is checked, which must exist",
@@ -54,7 +54,7 @@ PYTHON: dict[str, str] = {
     "SFTTrainer": "needs TRL and the Hub; tests/streams/test_tokenise_chats.py compares the learned tokens",
     "jobs=2": "starts two processes with a backbone each; covered by tests/engine/test_parallel.py",
 }
-"""Texts that mark a Python block as only compiled, if it contains one of them."""
+"""A Python block that contains one of these texts is compiled but not run."""
 
 TEXTS: dict[str, str] = {
     "CONTRIBUTING.md": "the layout of the packages; tests/docs/test_contributing.py compares it with tests/house.py",

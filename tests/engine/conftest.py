@@ -19,7 +19,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def imported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spawn only the first worker, and fork the others from a process in which the slow imports are done."""
+    """Spawn only the first worker, and fork the others from a process that has already done the slow imports."""
     spawned: list[BaseContext] = [multiprocessing.get_context("spawn")]
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["continual_petl.engine.parallel.worker", "transformers", "pytest"])

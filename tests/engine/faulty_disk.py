@@ -1,4 +1,4 @@
-"""A disk on which the k-th operation fails, or during which the process is killed.
+"""Make the k-th operation on a disk fail, or kill the process during it.
 
 `FaultyDisk` replaces ``os`` in the module that writes files. `Everywhere` replaces functions of ``os`` itself, in a separate
 process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies this folder

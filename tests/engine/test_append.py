@@ -175,7 +175,7 @@ def test_verify_names_the_split_it_evaluates(backbone_folder: Folder, tmp_path: 
 
 @pytest.mark.slow
 def test_merged_stream_settings_stay_consistent(backbone_folder: Folder, tmp_path: Path) -> None:
-    """Settings of two streams may be valid in each stream, but not together."""
+    """Settings of two streams may be valid in each of them but contradict each other in the merged stream."""
     folder, one, two = backbone_folder(), task("one", num_rows=16, bank="lora"), task("two", num_rows=16)
     copies = stream(folder, [one, two], training=QUICK, bank={"preset": "lora", "start_from": "one"})
     learn(copies, tmp_path / "copies")
@@ -194,5 +194,5 @@ def test_settings_used_only_by_a_forgotten_task_are_removed(backbone_folder: Fol
     learn(stream(backbone_folder(), both, training={"epochs": 1, "momentum": 0.5}), tmp_path / "run")
     run = forget(tmp_path / "run", "one")
     assert [each.name for each in run.session.spec.tasks] == ["two"]
-    assert run.session.spec.training.momentum == 0.9, "not the default"
+    assert run.session.spec.training.momentum == 0.9, "an unused setting must return to its default"
     assert all(check.ok for check in run.verify())

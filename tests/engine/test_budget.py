@@ -21,7 +21,7 @@ from tests.learner.test_memory import Fails
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
-BUDGET = 60  # 4 to 8 rows of 5 to 15 tokens
+BUDGET = 60  # tokens: 4 to 8 rows per batch, since rows have 5 to 15 tokens
 
 
 class Steps(L.Callback):
@@ -50,7 +50,7 @@ def test_schedule_and_dry_run_count_the_actual_steps(backbone_folder: Folder, tm
     run = learn(_stream(backbone_folder), tmp_path / "run", callbacks=[steps])
     assert facts.num_steps == len(steps.tokens) > 3 * 40 / 8
     assert max(steps.tokens) <= BUDGET
-    # The rate would be zero in the step after the last. With a wrong number of steps it would end at another value.
+    # The rate would be zero in the step after the last. With a wrong number of steps, the last rate would be different.
     assert 0 < steps.rates[-1] == pytest.approx(0.02 / (len(steps.rates) - round(0.1 * len(steps.rates))))
     assert all(check.ok for check in run.verify(data=True))
 

@@ -97,7 +97,7 @@ def test_signal_saves_exits_and_run_resumes(
     process = Started(str(backbone_folder()), str(tmp_path / "run"))
     for _ in range(5):
         assert process.said.readline() == "step\n"
-    # No other process may write to the run meanwhile.
+    # While it is running, no other process may write to the run.
     with pytest.raises(StoreError, match="another process is writing to this run"):
         learn(tasks_of(backbone_folder()), tmp_path / "run")
     os.kill(process.number, number)

@@ -32,7 +32,7 @@ QUICK = {"epochs": 1}
 
 
 class _Counts(StreamCallback):
-    """Counts, for each task, the files opened and checked since the previous task ended."""
+    """Counts, for each task, the files opened and the paths looked up since the previous task ended."""
 
     def __init__(self, looks: Looks, folder: Path) -> None:
         self._looks, self._folder = looks, folder

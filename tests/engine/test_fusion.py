@@ -53,7 +53,8 @@ def test_certificate_names_the_banks_that_were_read(
     assert manifest.bank == a.bank.model_copy(update={"fuse": ("a", "b")})
     assert (manifest.parent, a.reads) == (None, ())
     assert b'"reads"' not in bank_files(parents_run, "a")["banks/a/bank.json"]
-    # Q, K, V and the gate have 3 D^2 + D + 1 parameters per site, however many banks are read; these are not stored again.
+    # Q, K, V and the gate have 3 D^2 + D + 1 parameters per site, however many banks are read. Those banks are not stored
+    # again.
     assert manifest.parameters["modifications"] == 2 * (3 * 16 * 16 + 16 + 1)
     assert bank_files(folder, "a", "b") == bank_files(parents_run, "a", "b")
     assert all(check.ok for check in Run(folder).verify(data=True))
@@ -171,7 +172,7 @@ def test_command_learns_a_fused_task_from_its_file(
 def test_missing_bank_is_noticed_by_its_readers(folder: Path) -> None:
     shutil.rmtree(folder / "banks" / "a")
     found = problems(folder)
-    assert found.keys() == {"a", "b", "f"}  # the chain is broken behind a
+    assert found.keys() == {"a", "b", "f"}  # the chain is broken after a
     assert "reads the bank" not in found["b"]
     says = f"task 'f' reads the bank of 'a', which is missing in {folder}. Restore it from a copy of the folder."
     assert found["f"] == says

@@ -46,7 +46,7 @@ def learn_at_the_command_line(folder: Path, name: str = "new") -> int:
 
 
 @pytest.mark.slow
-def test_banks_read_do_not_grow_with_the_number_of_tasks(
+def test_number_of_banks_read_does_not_depend_on_the_number_of_tasks(
     many: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {}
@@ -75,7 +75,7 @@ def test_verdict_says_what_was_checked_and_carried_over(
     assert results.carried == 4
     scores = [Run(folder).store.manifest(name).score for name in results.tasks]
     assert results.acc == pytest.approx(sum(score or 0.0 for score in scores) / 7)
-    assert math.isnan(results.bwt), "some tasks have no later score"
+    assert math.isnan(results.bwt), "BWT must be unknown, since some tasks have no later score"
     assert sum(status != "not measured" for status in results.row_status(6)) == 3
     # If a command learns enough tasks, it checks all certificates.
     tasks = [task(f"more{number}", num_rows=16) for number in range(6)]
@@ -96,7 +96,7 @@ def test_verify_sample_checks_some_certificates_and_the_whole_chain(many: Callab
     run = Run(folder)
     some = {check.task for check in run.verify(limit=4)}
     assert len(some) == 4
-    assert "copy29" in some, "the sample lacks the newest"
+    assert "copy29" in some, "the newest task must be in the sample"
     assert len(run.verify(limit=30)) == len(run.verify()) == 30
     left = next(name for name in run.store.tasks[1:] if name not in some)
     change_tensors(folder / "banks" / left / "bank.safetensors", nudge("head.output.bias"))

@@ -1,4 +1,4 @@
-"""Wherever a command fails or is killed, the next one leaves the folder as an undisturbed command would.
+"""Wherever a command fails or is killed, the next one leaves the folder as an uninterrupted one would.
 
 In the slow test, each command is killed in every call that writes, and each of these calls also fails once. `learn` and
 `sweep`, which take longer, get only one fault at each call: a kill, a full disk or an I/O error, in turn. To test all faults
@@ -95,7 +95,7 @@ class Command:
         return shutil.copytree(copies / str(call), self._scratch / "run")
 
     def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
-        """Make one call of the command fail, or kill it there; run the next command; return what is wrong afterwards."""
+        """Make one call fail, or kill the command in it; run the next command; return all differences from a whole run."""
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
         if copied and number is None:
@@ -119,7 +119,7 @@ class Command:
 
 
 def left_in(folder: Path) -> dict[str, object]:
-    """Return the content of a folder by name, without times and seals."""
+    """Return what is in a folder, by path: the content without times and seals, or only "a file" or "a folder"."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

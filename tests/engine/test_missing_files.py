@@ -60,7 +60,7 @@ def test_backbone_with_unclear_configuration_is_loaded(
 ) -> None:
     config = json.loads((backbone_folder() / "config.json").read_text())
     tasks = stream(tmp_path, [GONE], bank={"preset": "houlsby", "bottleneck": 4})
-    assert not refused(tasks), "refused without a config.json"
+    assert not refused(tasks), "a folder without a config.json must not be refused early"
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
     assert not refused(tasks)
     (tmp_path / "config.json").write_text(json.dumps(config))

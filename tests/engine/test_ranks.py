@@ -65,7 +65,7 @@ class Notes(L.Callback):
 
 
 class Held(L.Callback):
-    """Record how many values of the backbone each process holds while it trains."""
+    """Record how many parameters of the backbone each process holds while it trains."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)

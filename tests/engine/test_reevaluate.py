@@ -146,7 +146,7 @@ def test_certified_scores_can_be_measured_once_their_data_is_available(
         f"The data of task 'one' is available now: continual-petl verify {folder} --data evaluates on it again" in shown
     )
     assert main(["verify", str(folder), "--data"]) == 1
-    assert "task 'one': " not in capsys.readouterr().out, "only the rows of 'two' are missing"
+    assert "task 'one': " not in capsys.readouterr().out, "only task 'two' must be reported, since its rows are missing"
 
 
 def test_run_with_measured_scores_only_says_so(

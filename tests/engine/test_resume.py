@@ -123,7 +123,7 @@ def test_interruption_in_every_batch_gives_the_same_bank(
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [3, 9])
 def test_early_stopped_fit_is_not_resumed(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
-    """No epoch improves enough on the first, so the second of six is the last; the signal comes during it."""
+    """No epoch improves enough on the first, so training ends after the second of six; the signal comes in one of the two."""
     tasks = stream(
         backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "epochs": 6, "select": "last"}
     )
@@ -256,7 +256,7 @@ def test_progress_of_another_task_is_not_resumed(
             heard.extend(event.notices)
 
     assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
-    # The loss of the saved progress is reported, with the cause.
+    # The run reports that it discards the saved progress, and why.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
     assert "'one': its saved progress is no longer valid (" in " ".join(heard)

@@ -46,7 +46,7 @@ class Half:
             learn(self.tasks, self.folder, callbacks=[SignalAt(7)])
 
     def copy(self, folder: Path) -> Path:
-        """Return a copy of the stopped run that seems to have been trained for a long time."""
+        """Return a copy of the stopped run with ``LONG`` added to the recorded training time."""
         run = shutil.copytree(self.folder, folder)
         trained_for_long(run)
         return run
@@ -151,7 +151,7 @@ def test_kill_between_position_and_checkpoint_keeps_the_time(half: Half, tmp_pat
     at = read_position(run / ONE)
     assert at is not None
     write_position(run / ONE, at.model_copy(update={"checkpoint": "0" * 64, "step": 9}))
-    assert half_learned(Store(run)) == {"one": None}, "the position does not belong to the checkpoint"
+    assert half_learned(Store(run)) == {"one": None}, "a position of another checkpoint must not be reported"
     learn(half.tasks, run, callbacks=[heard])
     assert heard.heard == ["task 'one': resumes from its saved progress"]
     assert trained(run) > LONG

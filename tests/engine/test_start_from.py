@@ -148,7 +148,7 @@ def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
     assert (folder / ".progress" / "two" / LAST).exists()
     stopped = Path(shutil.copytree(folder, tmp_path / "stopped"))
     assert bank_digests(learn(tasks(), folder)) == bank_digests(whole)
-    # If the parent's bank is another one, the task starts over.
+    # If the parent was learned again with other settings, the task starts over.
     shutil.rmtree(stopped / "banks" / "one")
     (stopped / "results.jsonl").unlink()
     run = learn(tasks(ONE | {"training": {"learning_rate": 0.01}}), stopped)

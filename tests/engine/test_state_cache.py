@@ -36,7 +36,7 @@ def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 class Recomputed:
-    """A plain reimplementation of the cache: in every step, recomputes each row's states in the batch used for caching."""
+    """A plain reimplementation of the cache: in every step, it recomputes each row's states in the batch used for caching."""
 
     def __init__(self, opened: Open) -> None:
         self._opened = opened
@@ -71,7 +71,7 @@ def test_cached_states_train_like_states_computed_in_every_step(
 def test_bank_matches_uncached_training_up_to_rounding(backbone_folder: Folder, tmp_path: Path) -> None:
     runs = [learn(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path / way) for way in ("on", "off")]
     scores = [run.store.manifest("one").scores["test"].scores["accuracy"] for run in runs]
-    # The batches are the same, but the frozen layers get rows with other padding: rounding errors of 1e-7 per step.
+    # The batches are the same, but the frozen layers see rows with other padding, so each step rounds differently (1e-7).
     assert scores[0] == pytest.approx(scores[1], abs=0.07)
     assert [run.store.manifest("one").training.prefix_cache for run in runs] == ["on", "off"]
     assert all(check.ok for run in runs for check in run.verify(data=True))
@@ -273,7 +273,7 @@ def test_batch_with_other_rows_is_refused(backbone_folder: Folder, tmp_path: Pat
 def test_final_scores_and_certificates_do_not_read_the_cache(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are computed by whole passes, so that they can be reproduced without a cache."""
+    """Both are computed with full forward passes, so that they can be reproduced without a cache."""
     read: list[str] = []
     real = StateCache.__call__
 

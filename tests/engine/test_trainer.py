@@ -51,7 +51,7 @@ def test_a_second_checkpoint_callback_is_refused(backbone_folder: Folder, tmp_pa
 @pytest.mark.slow
 def test_early_stopping_of_one_task_does_not_stop_the_next(backbone_folder: Folder, tmp_path: Path) -> None:
     def learned(*names: str) -> dict[str, str]:
-        # It requires a large improvement in every epoch, which only the first epoch brings.
+        # Training stops early, since only the first epoch improves the accuracy by as much as min_delta.
         stop = EarlyStopping("val/accuracy", mode="max", min_delta=0.3, patience=1)
         tasks = stream(backbone_folder(), [task(name) for name in names], training={"epochs": 5, "select": "last"})
         run = learn(tasks, tmp_path / "-".join(names), callbacks=[stop])

@@ -38,7 +38,7 @@ def flip(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Folder) -> Path:
-    """A run of forty banks."""
+    """Return a run of forty banks."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     learn(stream(backbone_folder(), [task("one")]), folder)
     return multiply(folder, COUNT)
@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Folder) -> 
 
 @pytest.fixture
 def many(whole: Path, tmp_path: Path) -> Path:
-    """A run of forty banks, three of them damaged."""
+    """Return a run of forty banks, three of them damaged."""
     folder = shutil.copytree(whole, tmp_path / "many")
     for name in ("copy5", "copy17"):
         flip(folder / "banks" / name / "bank.safetensors")
@@ -120,7 +120,7 @@ def test_digests_alone_reveal_every_changed_file(many: Path, jobs: int) -> None:
     found = Run(many).verify(probe=False, jobs=jobs, progress=lambda done, total: seen.append(done))
     wrong = {check.task for check in found if not check.ok}
     assert wrong == {"copy5", "copy17", "copy30", "copy9", "copy10", "(stream.yaml)"}, (
-        "copy10 is wrong too, since it follows copy9 in the chain"
+        "copy10 must fail too, since it follows copy9 in the chain, which is missing"
     )
     assert {check.how for check in found} == {"digests"}
     assert seen[-1] == COUNT - 1
@@ -196,7 +196,7 @@ def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
 
 def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker(Session(load_stream(whole / "stream.yaml"), Store(whole)), indexed=False, data=False)
-    assert checker.most_jobs() == 1, "the backbone's size is not known yet"
+    assert checker.most_jobs() == 1, "a single process must be used until the backbone's size is known"
     assert checker.check("one").ok
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
     monkeypatch.setattr(checker_module, "_memory", lambda: 9 * 2**30)

@@ -1,4 +1,4 @@
-"""The ceiling counts exactly the products of a step: as many operations as torch counts in one of our steps."""
+"""The ceiling counts exactly the matrix products of a training step: torch counts as many operations in a real step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_training_step_has_exactly_the_products_of_the_ceiling(shape: Shape, lay
     batch = ours.random_batch(shape, ROWS, LENGTH, device="cpu", num_labels=LABELS)
     with FlopCounterMode(display=False) as counter:
         head_of(learner.active_bank).loss(learner(batch), batch["labels"]).backward()  # type: ignore[no-untyped-call]
-    # The head is left out of the ceiling: forward, states and weights.
+    # The ceiling leaves out the head's three products: forward, and the gradients of its inputs and of its weights.
     head = 3 * 2 * ROWS * shape.hidden * LABELS
     products = step_products(shape, ROWS, LENGTH, BOTTLENECK, lowest)
     assert counter.get_total_flops() - head == num_operations(products)

@@ -138,7 +138,7 @@ def test_order_dependent_methods_run_in_every_order_and_banks_in_two() -> None:
 
 def test_the_page_shows_forgetting_and_zeros() -> None:
     page = classic5.STUDY.body(SMALL, _book())
-    # The mean loss is (0.4 + 0.3 + 0.2 + 0.1) / 4; the last row is 0.2 lower on average.
+    # The four earlier tasks lose 40, 30, 20 and 10 points: 25 on average, or 20 if the last task is included.
     acc, bwt, forgetting, learned, intransigence, fwt = _line(page, SEQUENTIAL)
     assert (bwt, forgetting) == ("-25.0 ± 0.0", "25.0 ± 0.0")
     assert (intransigence, fwt) == ("5.0 ± 0.0", "0.0 ± 0.0")
@@ -165,7 +165,7 @@ def test_page_reports_a_bank_that_forgot() -> None:
     assert (
         "**Banks forgot: bank: Houlsby adapters (yelp agnews dbpedia amazon yahoo, seed 21).** This is a bug." in page
     )
-    # The results of other orders can then not be derived by permutation.
+    # In that case, R is not permuted to get the results of other orders.
     assert _line(page, BANKS[0])[0] == "-"
     reproduces = classic5.STUDY.reproduces
     assert reproduces is not None
@@ -246,7 +246,7 @@ def test_a_quick_study_has_fewer_tasks_in_different_orders_and_replays() -> None
 
 
 def _stays(scores: dict[str, float], order: tuple[str, ...]) -> Tensor:
-    """Return R, by its definition, of tasks whose scores depend neither on the order nor on time."""
+    """Return R, cell by cell, for tasks whose scores do not depend on the order and never change."""
     return torch.tensor(
         [[scores[task] if j <= i else torch.nan for j, task in enumerate(order)] for i in range(len(order))],
         dtype=torch.float64,

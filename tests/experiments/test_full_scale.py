@@ -19,7 +19,8 @@ from tests.streams.hub_formats import hub_rows, write_copy
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = sorted(EXPERIMENTS.glob("*/full_scale/*.yaml"))
 
-# Small stand-in, model of the published size, parameters of the bank (the paper's formulas, plus the released code's biases).
+# For each file: a small stand-in for its backbone, the published backbone, and the parameters of its bank (by the paper's
+# formulas, plus the biases in the released code).
 BANKS: dict[str, tuple[str, Name, int]] = {
     "xsum_bart_large": ("bart", "bart-large", 27_377_664 + 24 * (512 + 1024)),
     "en_ro_mbart_large": ("mbart", "mbart-large", 27_377_664 + 24 * (512 + 1024)),
@@ -70,7 +71,9 @@ def test_generation_settings_match_table_7() -> None:
         assert (training.learning_rate, training.label_smoothing, training.weight_decay) == (5e-5, 0.1, 0.01)
         assert (training.warmup, training.schedule, training.backbone_dropout) == (0.0, "linear", True)
         assert task.generation.num_beams == beams
-    assert (xsum.training.epochs or 0) * (204_045 // 64) >= 100_000, "rows of XSum's training split"
+    assert (xsum.training.epochs or 0) * (204_045 // 64) >= 100_000, (
+        "max_steps must be reached with XSum's 204,045 rows"
+    )
 
 
 def test_classification_settings_match_table_8() -> None:

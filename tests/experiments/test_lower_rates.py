@@ -36,7 +36,7 @@ def _outcome(trial: Trial) -> dict[str, Any]:
 
 
 def _book(*without: float) -> Book:
-    """Return a book with the study's trials, except those on whole streams at some rates."""
+    """Return a book with the study's trials, except those that learn a whole stream at one of the given rates."""
     book = Book()
     for trials in classic5.STUDY.plan(SMALL, book):
         for trial in trials:
@@ -52,7 +52,7 @@ def test_every_rate_is_run_in_every_order_with_one_seed() -> None:
     assert len(trials) == 9
     assert {(t.seed, str(t.bank), t.method) for t in trials} == {(SMALL.seeds[0], str(SEQUENTIAL.bank), "learn")}
     assert {t.tasks for t in trials} == set(STREAM.orders)
-    # The trials at the method's own rate are run anyway.
+    # The trials at the method's own rate are run for the main comparison anyway.
     own = {trial.key for trial in STREAM.trials(SEQUENTIAL, SMALL, book)}
     assert sum(trial.key in own for trial in trials) == 3
     assert trials_of(classic5.STUDY, SMALL, book)[1]
@@ -64,7 +64,7 @@ def test_means_are_over_orders() -> None:
     assert [row.rate for row in rows] == [LOW, MIDDLE, HIGH]
     for row in rows:
         assert row.learning_accuracy == pytest.approx(50 + 1e4 * row.rate)
-        # The mean is (1 + 2 + 3 + 4) / 4 losses over the four earlier tasks, and 2 losses over all five.
+        # A task loses 2e4 * rate points with each later one; the first four have 2.5 later tasks on average, all five have 2.
         assert row.forgetting == pytest.approx(2.5 * 2e4 * row.rate)
         assert row.acc == pytest.approx(row.learning_accuracy - 2 * 2e4 * row.rate)
 

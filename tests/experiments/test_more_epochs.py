@@ -65,7 +65,7 @@ def test_validation_rows_choose_and_test_rows_do_not() -> None:
     for task in compare.ELEVEN:
         trials = more_epochs.final(SMALL, book, task)
         assert [trial.seed for trial in trials] == list(SMALL.seeds)
-        assert {_has_more(trial) for trial in trials} == {task in BETTER}, "in a tie, fewer epochs are chosen"
+        assert {_has_more(trial) for trial in trials} == {task in BETTER}, "in a tie, fewer epochs must be chosen"
 
 
 def test_missing_trials_give_no_headline() -> None:
@@ -103,7 +103,7 @@ def test_half_the_epochs_are_compared_with_all(stages: int, loss: float, holds: 
 
     book = fill(half_epochs.STUDY, SMALL, score, stages)
     page = write_page(half_epochs.STUDY, SMALL, book, tmp_path).read_text("utf-8")
-    assert ("| half the epochs | 2, 0.0005 |" in page) == (stages > 0), "in a tie, the lower rate is chosen"
+    assert ("| half the epochs | 2, 0.0005 |" in page) == (stages > 0), "in a tie, the lower rate must be chosen"
     assert half_epochs.STUDY.reproduces is not None
     assert [claim.holds for claim in half_epochs.STUDY.reproduces(SMALL, book)] == [holds] * (stages > 1)
 

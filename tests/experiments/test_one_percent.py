@@ -27,14 +27,14 @@ ABOVE = {above for _, above in BEYOND.values()}
 
 
 def _score(trial: Trial, above: float = 0.0) -> float:
-    """Return a score that is best at the second rate; on trec lower rates are better, on rte higher ones up to the third."""
+    """Return a score that is best at the second of three rates; on trec, below the lowest; on rte, at the highest."""
     best = {"trec": (BELOW, LOWEST), "rte": (HIGHEST,)}.get(trial.tasks[0], (SECOND,))
     place = next((place for place, rates in enumerate(best) if trial.training["learning_rate"] in rates), 2)
     return FULL + above * (trial.bank == BANK) - 0.1 * place + 0.0001 * (trial.seed % 3)
 
 
 def _book(study: Study, above: float = 0.0) -> Book:
-    """Return a book of a study and of compare, in which the narrow bank scores ``above`` more than the other methods."""
+    """Return a book of a study's and compare's trials, in which the narrow bank scores ``above`` more than other methods."""
     book = fill(study, SMALL, lambda trial: _score(trial, above))
     for line in fill(compare.STUDY, SMALL, lambda trial: _score(trial, above)).lines.values():
         book.add(line)

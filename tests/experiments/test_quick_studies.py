@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class _Here(Executor):
-    """Runs trials in this process, which saves each study a process that imports torch; test_studies.py starts real ones."""
+    """Runs trials in this process, since a worker would have to import torch; test_studies.py starts real workers."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -33,7 +33,7 @@ class _Here(Executor):
 
 @contextmanager
 def in_this_process(jobs: int, minutes: float | None) -> Iterator[Workers]:
-    """Replace `started`."""
+    """Stand in for `started`, without starting a worker."""
     assert (jobs, minutes) == (1, None)
     yield Workers(_Here(), jobs)
 

@@ -47,10 +47,10 @@ def test_readme_matches_the_study_ledgers() -> None:
     )
     assert readme.written(text, studies, SMALL, book) == text, "run `python -m experiments.studies pages`"
     said = readme.section(studies, SMALL, book)
-    assert said.count("| exactly 0 |") == 5, "four kinds of bank, and full copies"
+    assert said.count("| exactly 0 |") == 5, "expected one row for each of four kinds of bank, and one for full copies"
     assert "sequential fine-tuning" in said
     assert "Houlsby banks of 2.04 %" in said
-    assert readme.section(studies, SMALL, Book()) == "", "studies that were not run are not mentioned"
+    assert readme.section(studies, SMALL, Book()) == "", "studies that were not run must not be mentioned"
 
 
 def test_readme_without_markers_is_an_error() -> None:

@@ -69,7 +69,7 @@ def test_ranpac_equals_ridge_regression_on_its_features() -> None:
     own_NM, rest_VM = np.maximum(train_NF @ project_FM, 0), np.maximum(other_VF @ project_FM, 0)
     ridge = setting["ridge"] * (own_NM**2).sum(1).mean()
     weight_MC = np.linalg.solve(own_NM.T @ own_NM + ridge * np.eye(32), own_NM.T @ np.eye(3)[label_N])
-    # Both forms have the same solution; with a small ridge, some digits are lost.
+    # The two forms have the same solution, but with a small ridge, rounding costs some digits.
     assert np.allclose(found_VC, rest_VM @ weight_MC, atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""Studies with fewer seeds: a subset of the trials, pages without standard errors, and statements about one seed."""
+"""Studies with fewer seeds: a subset of the trials, pages without standard errors, and statements that say "one seed"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.experiments.made_studies import filled, outcome_of
 
 ONE = replace(SMALL, num_seeds=1)
 ERRORS_OF_OTHERS = ("houlsby2019/sweep", "he2022/methods", "continual/classic5")
-"""Studies whose pages show errors even with one seed: their own seeds, published errors, or a spread over orders."""
+"""Studies whose pages contain ± even with one seed: from their own seeds, from the paper, or from several orders."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,9 @@ def test_results_report_the_share_of_the_first_seed(tmp_path: Path) -> None:
     book = filled(find(name), SMALL, lambda trial: outcome_of(trial, 0.8) | {"wall": 3600.0})
     text = write_results([find(name)], SMALL, book, tmp_path).read_text(encoding="utf-8")
     assert "90 trials and 90.0 hours in total" in text
-    assert "takes\n30 trials and 15.0 hours, divided in the same way" in text, "two trials run at once"
+    assert "takes\n30 trials and 15.0 hours, divided in the same way" in text, (
+        "two trials run at once, so half the hours"
+    )
     one = write_results([find(name)], ONE, book, tmp_path).read_text(encoding="utf-8")
     assert "--seeds 1" not in one
     assert "**One seed.**" in one

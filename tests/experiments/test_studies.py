@@ -63,7 +63,7 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert book.made == {MADE.made: MADE}
     assert book.score(TRIAL) == 50
     assert book.has(TRIAL, {"trec": "3" * 16})
-    assert not book.has(TRIAL, {"trec": "4" * 16}), "these are different rows"
+    assert not book.has(TRIAL, {"trec": "4" * 16}), "a trial on other rows must not count"
     assert book.outcome(TRIAL.model_copy(update={"seed": 14})) is None
 
 
@@ -133,7 +133,7 @@ def test_rate_is_chosen_only_on_validation_rows() -> None:
     for number, trial in enumerate(compare.FULL.grid(SMALL, "trec", 13)):
         book.add(line(trial, outcome_of(trial, score=1 - number / 10, validation=(0.3, 0.8, 0.8)[number])))
     assert compare.FULL.chosen(SMALL, book, "trec") == 1, (
-        "the first of two equal validation scores, although its test score is not the best"
+        "of two equal validation scores, the first must be chosen, although its test score is not the best"
     )
     rates = {trial.training["learning_rate"] for trial in compare.final(compare.FULL, SMALL, book, "trec")}
     assert rates == {compare.FULL.rates[1]}
@@ -218,7 +218,7 @@ def test_stopped_study_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert ran == [1, 2, 3]
     (tmp_path / "data/trec/test.jsonl").write_text('{"text": "other", "label": 0}\n')
     assert run_studies([study], Request(data=request.data, out=tmp_path, scale=QUICK), said.append)
-    assert ran == [1, 2, 3, 1, 2, 3], "with different rows, all trials are run again"
+    assert ran == [1, 2, 3, 1, 2, 3], "with different rows, all trials must be run again"
 
 
 def test_every_study_is_found_under_its_name() -> None:

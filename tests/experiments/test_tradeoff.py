@@ -1,4 +1,4 @@
-"""Score against parameters: what a claim over all sizes is based on; nothing is trained."""
+"""Score against parameters: the claim about all sizes names the task that varies most; nothing is trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.experiments.fabricated import fill
 
 
 def _claim(lost: float) -> Claim:
-    """Return the claim on sizes, where the largest size scores ``lost`` less on one of eight tasks."""
+    """Return the claim about all sizes, if the largest size scores ``lost`` less on one of eight tasks."""
 
     def score(trial: Trial) -> float:
         large = trial.bank == {"preset": "houlsby", "bottleneck": 256}

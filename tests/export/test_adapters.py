@@ -161,7 +161,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("bert", "ia3", "multiplies the FFN's states before their non-linearity .gelu."),
     ("bert", BOTH, "LoRA and IA3, and a union of adapters can contain only one of the two"),
     ("bert", "multihead_parallel", "adapters has no multi-head parallel adapter"),
-    ("t5", "prefix_flat", "counts a prefix as positions, which shifts those of the text"),
+    ("t5", "prefix_flat", "counts a prefix as positions, which shifts the text's positions"),
     ("bert", TWICE, "several prefixes at the same heads"),
 ]
 

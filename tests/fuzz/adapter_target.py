@@ -109,7 +109,7 @@ def _check(data: bytes) -> None:
         (Path(folder) / CONFIG).write_bytes(config)
         (Path(folder) / peft_files.TENSORS).write_bytes(tensors)
         for name in (hub_files.TENSORS, hub_files.PICKLE):
-            # The first bytes decide in which of the two formats it is read.
+            # The first bytes decide whether the tensors are read as safetensors or as a pickle.
             if (name == hub_files.TENSORS) == (not tensors.startswith(b"PK")):
                 (Path(folder) / name).write_bytes(tensors)
         (Path(folder) / HEAD).write_bytes(_head())

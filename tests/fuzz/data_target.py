@@ -37,7 +37,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.com
 
 
 def check_data_file(data: bytes) -> None:
-    """Read a file both ways; rows are within the limits, and errors are short and name the file."""
+    """Read a file both ways; check that rows are within the limits, and that errors are short and name the file."""
     first, _, content = data.partition(b"\n")
     name = first.decode("latin-1")
     if name not in NAMES:

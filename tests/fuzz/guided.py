@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _dictionary(tokens: list[bytes], path: Path) -> None:
-    """Write fragments of the language as a dictionary for libFuzzer."""
+    """Write fragments of the input language as a dictionary for libFuzzer."""
     lines = {'"' + "".join(f"\\x{byte:02x}" for byte in token) + '"' for token in tokens if 0 < len(token) <= 60}
     path.write_text("\n".join(sorted(lines)) + "\n", encoding="ascii")
 

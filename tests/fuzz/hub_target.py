@@ -24,7 +24,7 @@ _SEED = {
 
 
 def _check(data: bytes) -> None:
-    """Read an address, a file list and a card; accepted paths have a known name and stay inside the folder."""
+    """Read an address, a file list and a card; check that accepted paths have a known name and stay inside the folder."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ def _setting() -> tuple[Any, tuple[ResolvedChat, ...]]:
 
 
 def check_messages(data: bytes) -> None:
-    """Read a value for training and for prediction; accepted conversations are truncated, and answers are learned."""
+    """Read a value for training and for prediction; check that accepted conversations fit the limits and have targets."""
     try:
         value = from_cell(json.loads(data))
     except (ValueError, RecursionError) as error:

@@ -37,7 +37,7 @@ def _catalogs() -> tuple[Catalog, ...]:
 
 
 def _check(data: bytes) -> None:
-    """Read a request; a row that is accepted is a text, a pair, a list of words, or bytes: never a path to an image."""
+    """Read a request; check that each accepted row is text, a pair, a list of words, or image bytes, but never a path."""
     failures: list[Problem] = []
     request = PredictRequest.model_validate_json(data)
     for catalog in _catalogs():

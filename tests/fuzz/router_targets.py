@@ -37,7 +37,7 @@ def _sums_of(task: str) -> TaskSums:
 
 
 def _check_totals(data: bytes) -> None:
-    """Read totals with a matching digest; accepted totals can be used to score rows."""
+    """Read totals with a matching digest; check that accepted totals can score a row."""
     count, content = data[:COUNT], data[COUNT:]
     totals = Totals.from_bytes(count + hashlib.sha256(count + content).digest() + content)
     if totals.means:

@@ -22,7 +22,7 @@ from tests.fuzz.target import Finding, Target, attempt
 from tests.fuzz.targets import TARGETS
 
 _MEMORY = 6 * 2**30
-"""Limit on the address space of the process, to protect the machine; far above the limit for a finding."""
+"""Limit on the address space of the process, to protect the machine; far above the memory that counts as a finding."""
 
 
 def inputs(target: Target, count: int, draw: Random, extra: Sequence[bytes] = ()) -> Iterator[bytes]:

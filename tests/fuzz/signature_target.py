@@ -21,7 +21,7 @@ _SEED = {"format_version": 1, "index": 3, "entry": "0" * 64, "signature": "1" * 
 
 
 def _check(data: bytes) -> None:
-    """Read the bytes as they are and with a matching seal; neither must count as signed."""
+    """Read the bytes as they are and with a matching seal; check that neither counts as signed."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -60,7 +60,7 @@ BANK, PROBE = "banks/one/bank.safetensors", "banks/one/probe.safetensors"
 
 @cache
 def the_place() -> Place:
-    """Return the run of this process; it is learned on the first call."""
+    """Return this process's run, which is learned on the first call."""
     return Place()
 
 

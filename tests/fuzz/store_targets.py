@@ -39,7 +39,7 @@ from tests.fuzz.target import Target
 
 
 def _raw(name: str) -> Callable[[bytes], None]:
-    """Return a check that replaces a file by bytes, and then reads the run as users do."""
+    """Return a check that overwrites a file of the run with the bytes, and then reads the run as users do."""
 
     def check(data: bytes) -> None:
         place = the_place()
@@ -75,7 +75,7 @@ def _look(place: Place, name: str) -> None:
 
 
 def _index(data: bytes) -> None:
-    """Replace the index by bytes: the store must still match its manifests."""
+    """Overwrite the index with the bytes; check that the store still lists what the manifests say."""
     place = the_place()
     index_file(place.run).write_bytes(data)
     try:
@@ -92,7 +92,7 @@ def _index_seeds() -> list[bytes]:
 
 
 def _load(place: Place) -> None:
-    """Verify task one, report the run, and load the task's bank; verify may find problems, but must not raise."""
+    """Verify task one, convert the run to JSON, and load the task's bank; verify may find problems, but must not raise."""
     run = Run(place.run, session=place.session)
     for check in run.verify("one"):
         assert check.ok or all(check.problems)

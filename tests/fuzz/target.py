@@ -1,4 +1,4 @@
-"""What a fuzz target is, and how one input is tried on it within limits on time and memory."""
+"""The definition of a fuzz target, and a function that tries one input on it within limits on time and memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Target:
     """A reader under test.
 
     Args:
-        name: its name, and that of its folder in the corpus.
+        name: the name of the target, and of its folder in the corpus.
         check: reads its argument; if it refuses an input, it may raise only ``allowed`` errors.
         allowed: the errors with which an input may be refused.
         make_seeds: returns valid inputs to start from.
-        make_tokens: returns fragments of the language, which mutations insert.
+        make_tokens: returns fragments of the input language, which mutations insert.
         generate: returns an input generated from a grammar, if there is one for this target.
     """
 
@@ -49,7 +49,7 @@ class Target:
 
     @cached_property
     def tokens(self) -> list[bytes]:
-        """Fragments of the language."""
+        """Fragments of the input language."""
         return self.make_tokens()
 
 

@@ -45,7 +45,7 @@ def _file(data: bytes, name: str = "input.yaml") -> Path:
 
 
 def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None:
-    """Read a stream file; the stream must have safe names, and be the same after it is written and read again."""
+    """Read a stream file; check that its names are safe, and that it is the same after it is written and read again."""
     path = _file(data)
     spec = load_stream(path, overrides)
     safe_names(spec)
@@ -94,7 +94,7 @@ def check_command_line(data: bytes) -> None:
 
 
 def check_labels(data: bytes) -> None:
-    """Read a file of labels; every name can be encoded."""
+    """Read a file of labels; check that the names are distinct and can be encoded as UTF-8."""
     names = read_label_names(_file(data, "labels.json"))
     assert len(names) == len(set(names)) >= 2
     "".join(names).encode()

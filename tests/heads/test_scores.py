@@ -49,7 +49,7 @@ def test_matthews_of_three_classes() -> None:
 def test_multilabel_scores_match_a_manual_computation() -> None:
     predictions = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0]]).bool()
     targets = torch.tensor([[1.0, 0, 1], [0, 0, 1], [0, 1, 0]])
-    # Counts of right, predicted and true: a 1 2 1, b 1 1 1, c 1 1 2.
+    # For each label, the numbers of correct, predicted and true rows: a 1, 2, 1; b 1, 1, 1; c 1, 1, 2.
     assert _values("multilabel", ABC, predictions, targets) == pytest.approx(
         {"micro_f1": 6 / 8, "macro_f1": (2 / 3 + 1 + 2 / 3) / 3, "exact_match": 1 / 3}
     )

@@ -28,7 +28,7 @@ def found(metric: str, texts: list[str], references: list[str], sources: list[st
 
 
 def matched(one: str, other: str) -> int:
-    """Return the number of characters in matching blocks: the first longest block, then those on its left and right."""
+    """Return the number of characters in matching blocks: the first of the longest, and recursively those beside it."""
     best = (0, 0, 0)
     for i in range(len(one)):
         for j in range(len(other)):

@@ -102,7 +102,9 @@ def test_task_is_pushed_as_an_export(
     with pytest.raises(InputError, match="holds another model"):
         run.push("user/one")
     run.push("user/run")
-    with pytest.raises(InputError, match=r"user/run: this repository holds a run; push the task 'one' to another one"):
+    with pytest.raises(
+        InputError, match=r"user/run: this repository holds a run; push task 'one' to another repository"
+    ):
         run.push("user/run", task="one", format=format)
 
 

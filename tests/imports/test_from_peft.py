@@ -143,7 +143,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"init_lora_weights": "loftq"}, "key init_lora_weights"),
     ({"r": "8"}, "key r: Input should be a valid integer; the file is damaged"),
-    ({"r": 3}, "has rank 3 by r and rank_pattern, but its tensors have 2"),
+    ({"r": 3}, "has rank 3 according to r and rank_pattern, but its tensors have rank 2"),
     ({"lora_alpha": float("nan")}, "key lora_alpha: Input should be a finite number"),
     ({"rank_pattern": {"(a+)+": 2}}, "key rank_pattern: got '(a+)+', but only names of modules"),
     ({"target_modules": "(a+)+b"}, "key target_modules: got '(a+)+b', but only short regular expressions"),

@@ -1,4 +1,4 @@
-"""A backbone's mutable state is frozen, or a change of it is detected and named."""
+"""A backbone's mutable state is frozen, or any change to it is detected and named."""
 
 from __future__ import annotations
 

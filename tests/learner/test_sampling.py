@@ -55,7 +55,7 @@ def test_sampling_follows_temperature_and_top_p() -> None:
 def test_top_k_keeps_the_likeliest_tokens_before_top_p() -> None:
     logits = torch.tensor([3.0, 2.9, 2.8, 2.0, 1.0])
     ids = torch.arange(500)[:, None]
-    for top_p, allowed in ((1.0, {0, 1, 2}), (0.6, {0, 1})):  # of the three, the first two have a probability of 0.69
+    for top_p, allowed in ((1.0, {0, 1, 2}), (0.6, {0, 1})):  # among the three, the first two together have 0.69
         spec = GenerationSpec(do_sample=True, top_k=3, top_p=top_p)
         drawn = Sampler(spec, 0, ids, torch.ones_like(ids))(ids, logits.expand(500, -1)).argmax(-1)
         assert set(drawn.tolist()) == allowed

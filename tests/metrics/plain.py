@@ -1,4 +1,4 @@
-"""The metrics again, in plain Python loops with the papers' indices, and the cells that each one needs.
+"""The metrics restated as plain Python loops with the papers' indices, and the cells of R that each metric needs.
 
 Written from the formulas, without torch and without looking at the library's code.
 """

@@ -1,4 +1,4 @@
-"""Properties of every result matrix: agreement with plain Python, exact zeros, invariances, strict NaN."""
+"""Properties of metrics for any R: agreement with plain Python, exact zeros, invariances, NaN for missing scores."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from continual_petl.store.folder.results_file import Status
 
 
 def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> tuple[ResultRow, ...]:
-    """Return the rows of R: its known cells, by default as measured, and the cells with the status "not measured"."""
+    """Return the rows of R with its known cells, which are "measured" by default, and all cells that are "not measured"."""
     rows = []
     for i, row in enumerate(R_TT.numpy()):
         tried = [status is not None and status[i][j] == "not measured" for j in range(i + 1)]

@@ -151,7 +151,7 @@ def test_single_task_has_no_forgetting_yet(backbone_folder: Folder, tmp_path: Pa
 def test_tasks_using_a_later_shared_bank_are_not_called_unchanged(shared: Path) -> None:
     facts = read_facts(shared)
     text, mood = said(facts)
-    assert facts.ok, "the banks are as they were committed"
+    assert facts.ok, "must be ok, since the banks are as they were committed"
     assert mood == "warn"
     assert "but 1 task uses the shared bank as task 'one' left it" in text
 
@@ -193,7 +193,7 @@ def test_change_detection_opens_no_file_and_stats_each_once(
         assert len(looks.asked) == len(set(looks.asked))
     (run / "banks/.half.new").mkdir()
     (run / "report").mkdir()
-    assert reader.state() == before, "neither a half-written bank nor the report itself counts as a change"
+    assert reader.state() == before, "neither a half-written bank nor the report itself may count as a change"
     weights = run / "banks/copy17/bank.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -201,7 +201,7 @@ def test_change_detection_opens_no_file_and_stats_each_once(
     (run / "banks").rename(run / "elsewhere")
     away = reader.state()
     (run / "banks").symlink_to(run / "elsewhere")
-    assert reader.state() not in (before, away), "a symbolic link is a change, since the page reports it"
+    assert reader.state() not in (before, away), "a symbolic link must count as a change, since the page reports it"
 
 
 def test_remeasured_scores_are_counted(facts: RunFacts) -> None:
@@ -236,7 +236,7 @@ def test_page_shows_the_progress_of_the_current_task(
     reader, at = Reader(run), Position(checkpoint="0", epoch=2, num_epochs=5, step=20, num_steps=50, seconds=8.0)
     before = reader.state()
     monkeypatch.setattr("continual_petl.report.facts.half_learned", lambda store: {"five": at, "six": None})
-    assert reader.state() != before, "a served page has to be redrawn"
+    assert reader.state() != before, "the change must cause a served page to be redrawn"
     lines = verdict(reader.read()).lines
     left = "about 12 s of training left"
     assert f"Task 'five' is half learned: at its last checkpoint epoch 2 of 5, step 20 of 50; {left}." in lines

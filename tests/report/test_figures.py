@@ -139,7 +139,7 @@ def test_axis_with_at_most_one_value_has_a_range_and_no_dates() -> None:
     assert axes([1, 2], [0.5, 0.5 + 1e-12])[1] == pytest.approx((0.45, 0.55))
     assert axes([1, 2], [0.5, 0.501]) == (None, None)
     near = drawn(drawing([scatter(x=[10**9, 10**9 + 1], y=[0.1, 0.9])], y="score", xaxis={"type": "log"})).layout
-    assert near.xaxis.range is None, "plotly would read the range of a logarithmic axis as exponents"
+    assert near.xaxis.range is None, "must not be set, since plotly reads the range of a logarithmic axis as exponents"
     layout = drawn(drawing([scatter(x=["2024-01-01"], y=[1])], y="score")).layout
     assert (layout.xaxis.type, layout.yaxis.type) == ("linear", "linear")
 

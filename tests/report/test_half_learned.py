@@ -40,7 +40,9 @@ def test_partial_curve_is_drawn_like_a_complete_one(stopped: Path, tmp_path: Pat
     assert "half" in page.ids
     assert "Training of two so far" in page.texts
     loss, score = page.figures["half-0"]["data"]
-    assert (loss["x"], score["x"]) == ([1, 2, 3, 4, 5], [5]), "as written at the validation after the first epoch"
+    assert (loss["x"], score["x"]) == ([1, 2, 3, 4, 5], [5]), (
+        "must be as written at the validation after the first epoch"
+    )
     assert score["name"] == "validation accuracy"
     assert any("epoch 2 of 2, step 8 of 10" in text and "Training loss" in text for text in page.texts)
 

@@ -281,7 +281,7 @@ def test_report_grows_slowly_and_has_every_task(backbone_folder: Folder, tmp_pat
         assert f"These are the first 50 of {count:,} rows" in pages[count]
         drawn = json.loads(re.findall(r'data-name="matrix">(.*?)</script>', pages[count])[0])["data"][0]
         known = [int(text.split(", ")[-1].split()[0]) for row in drawn["text"] for text in row if text]
-        assert sum(known) == len(cells), "every known score is in one of the blocks"
+        assert sum(known) == len(cells), "every known score must be in one of the blocks"
     (page_few, tasks_few), (page_many, tasks_many) = sizes.values()
     more = MAX_ROWS - 100
     assert page_many - page_few < 800 * more

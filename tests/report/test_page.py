@@ -109,7 +109,9 @@ def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Pat
     assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2", "8")
     assert rows["seed of the task"] == str(task_facts.manifest.seed)
     assert rows["backbone (digest)"] == facts.pin.digest[:16]
-    assert facts.tasks[0].training is facts.tasks[1].training, "tasks with the same training settings share one string"
+    assert facts.tasks[0].training is facts.tasks[1].training, (
+        "tasks with the same training settings must share one string"
+    )
 
 
 def test_heat_map_has_r_and_nothing_above_the_diagonal(learned: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_temporarily_unreadable_run_is_reported_once_and_retried(folder: Path) -
     with served(folder, again, told) as server:
         assert enough.wait(30)
         assert answer(server, "/") == (200, "the page")
-    assert told == ["the page was not updated: half a line"] * 2, "once per series of failures"
+    assert told == ["the page was not updated: half a line"] * 2, "must be reported once per series of failures"
 
 
 def test_other_errors_stop_the_server_and_close_the_port(folder: Path) -> None:

@@ -67,7 +67,7 @@ def test_only_the_newest_of_a_thousand_tasks_are_shown() -> None:
     assert len(text.splitlines()) < 50
     assert max(map(len, text.splitlines())) <= 140
     assert "the last 8 of 1,000 tasks (the report shows all)" in text
-    assert "0.5000 (991)" in text, "the score of one of the 992 other tasks is unknown"
+    assert "0.5000 (991)" in text, "the mean must be over 991 of the 992 other tasks, since one score is unknown"
     assert " t999 " in text
     assert " t991 " not in text
     assert "the first 992" in text

@@ -31,7 +31,7 @@ def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathF
 def test_page_marks_validation_scores_and_explains_the_mark(run: Path, tmp_path: Path) -> None:
     text = write_report(tmp_path, read_facts(run)).read_text("utf-8")
     assert re.findall(r">[\d.]+(\*?) accuracy<", text) == ["", "*"]
-    assert text.count(LINE) >= 3, "below the matrix, the lines over time and the certificates"
+    assert text.count(LINE) >= 3, "must be below the matrix, the lines over time and the certificates"
     assert f'<p class="note">{LINE}</p>' in text
 
 

@@ -142,7 +142,7 @@ def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.Capture
     assert main(["report", str(run.store.folder)]) == 0
     assert "rows (row) routed to each task (column)" in " ".join(capsys.readouterr().out.split())
     page = (run.store.folder / "report" / "index.html").read_text()
-    assert "Which task rows are routed to" in page
+    assert "Tasks that rows are routed to" in page
     assert set(run.figures()) >= {"routing", "routed", "taken-for"}
 
 

@@ -1,4 +1,4 @@
-"""The states that the router reads equal the hidden states in transformers, for each row alone."""
+"""The states that the router reads are the mean hidden states that transformers computes for each row alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's totals are bit for bit the same from the file and from the certified statistics, after any change of the run."""
+"""A run's totals are equal, bit for bit, whether read from the file or computed from the certified routing statistics."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_port_in_use(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         assert main(["serve", str(learned), "--port", str(port)]) == 2
-    assert f"port {port}, cannot be used" in capsys.readouterr().err
+    assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err
 
 
 def test_missing_extra_is_named(

@@ -149,10 +149,10 @@ def test_client_streams_over_loopback(texts: Path, monkeypatch: pytest.MonkeyPat
         tokens = _slowly(monkeypatch, 0.2)
         pieces = client.stream(ROW, "texts")
         assert wanted.startswith(next(pieces))
-        assert len(tokens) < 8, "the first piece came before the last token"
+        assert len(tokens) < 8, "the first piece must come before the last token"
         pieces.close()  # type: ignore[attr-defined]
         assert client.predict(ROW, "texts")["answer"] == wanted  # waits until the lane is free
-        assert len(tokens) < 8, "the client disconnected, so the generation stopped early"
+        assert len(tokens) < 8, "generation must stop early, since the client disconnected"
 
 
 def test_stop_sends_the_whole_text(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""``python -m tests.store.many RUN BACKBONE COUNT ...``: commit untrained banks until there are COUNT; verify them.
+"""``python -m tests.store.many RUN BACKBONE COUNT ...``: commit untrained banks until there are COUNT, then verify them.
 
-Each commit and each verification runs in a process of its own, so that the peak memory is that of the verification. All are
-forked from a process that has only imported the modules.
+Commits and verifications run in processes of their own, so that the peak memory is measured for the verification alone. All
+of them are forked from a process that has only imported the modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A writer that keeps changing a run, and readers of it, each in its own process."""
+"""A writer that keeps changing a run, and readers of that run, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write(folder: Path, backbone: Path, seconds: float) -> None:
 
 
 def problem(run: Run, how: str, known: Any, number: int) -> str | None:
-    """Return what is inconsistent in the run as a reader sees it, if anything."""
+    """Verify the run, predict with it, or convert it to JSON; return what is inconsistent, if anything."""
     try:
         if how == "verify":
             return next((text for check in run.verify() for text in check.problems), None)

@@ -247,7 +247,7 @@ def test_certificate_names_both_attentions(
     assert {attention for _, attention in seen} == {"eager"}
     assert explicit.environment.attention == "eager"
     assert explicit.digest == manifest.digest
-    for folder in (tmp_path / "run", sdpa_run):  # as in earlier releases, if both are the same
+    for folder in (tmp_path / "run", sdpa_run):  # not stored if both are the same, as in earlier releases
         assert "training_attention" not in json.loads((folder / "banks" / "one" / "bank.json").read_text())
 
 
@@ -307,7 +307,7 @@ def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_f
         assert any(told in notice for notice in found)
 
 
-def test_states_below_a_bank_are_those_of_the_passes_that_read_them(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_cached_states_have_the_attention_of_the_passes_that_read_them(backbone_folder: Folder, tmp_path: Path) -> None:
     with auto("sdpa", "eager"), passes() as seen:
         opened = Open(tasks_of(backbone_folder()), tmp_path / "run")
         cache = opened.decide()

@@ -29,7 +29,7 @@ TEXTS = ["w0 w1 w2", "w40 w50"]
 
 @pytest.fixture(scope="module")
 def open_run(learned: Path) -> Run:
-    """A run whose backbone is loaded."""
+    """Return a run whose backbone is loaded."""
     run = Run(learned)
     run.predict(TEXTS, task="one")
     return run

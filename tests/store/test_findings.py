@@ -108,5 +108,5 @@ def test_probe_can_use_validation_rows(backbone_folder: Folder, tmp_path: Path, 
             for p in probes
         ]
         assert rows[0] <= ids
-        assert not rows[1] & ids, "a certificate contains data without being asked to"
+        assert not rows[1] & ids, "a certificate must not contain rows of the data unless asked to"
         assert "labels" not in probes[0]

@@ -1,4 +1,4 @@
-"""A run reports if its folder was changed before it resumes, or if it measures different scores."""
+"""Changes to a run's folder before it resumes, and scores that differ when measured again, are reported."""
 
 from __future__ import annotations
 

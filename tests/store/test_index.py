@@ -31,7 +31,7 @@ MANIFESTS = 5
 
 @pytest.fixture
 def many(folder: Path) -> Path:
-    """A run of five banks, all of them in the index."""
+    """Return a run of five banks, all of them in the index."""
     return indexed(multiply(folder, MANIFESTS))
 
 

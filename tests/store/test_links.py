@@ -1,4 +1,4 @@
-"""Links inside a run folder are not followed: files elsewhere would be written or deleted."""
+"""Links inside a run folder are not followed, since files elsewhere would be written or deleted."""
 
 from __future__ import annotations
 
@@ -68,4 +68,4 @@ def test_linked_logs_are_refused(folder: Path, elsewhere: Path, link: str, backb
         learn(more, folder, callbacks=[Dashboard(["csv"])])
     assert contents(elsewhere) == before
     assert problems(folder) == {}
-    assert learn(more, folder).store.tasks[-1] == "four", "without loggers, the link does not matter"
+    assert learn(more, folder).store.tasks[-1] == "four", "without loggers, the link must not matter"

@@ -79,7 +79,7 @@ def test_bank_restored_during_training_is_not_replaced(folder: Path, backbone_fo
     """A bank is replaced only on request."""
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
     lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # the lines about it are lost too
+    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # the lines about task three are lost too
 
     class Friend(StreamCallback):
         def on_train_start(self, *_: Any) -> None:

@@ -106,7 +106,7 @@ def test_intentional_edit_is_accepted_by_run(folder: Path, backbone_folder: Fold
     assert problems(folder) == {}
     assert load_stream(folder / "stream.yaml").training.learning_rate == 0.03
     change(folder, "\nseed: 3", "\nseed: 4")
-    assert main(arguments) == 2, "the certificates contradict the seed"
+    assert main(arguments) == 2, "must be refused, since the certificates contradict the seed"
 
 
 def test_linked_stream_file_is_refused(folder: Path, backbone_folder: Folder) -> None:

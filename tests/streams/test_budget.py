@@ -86,7 +86,7 @@ def test_order_without_budget_is_unchanged() -> None:
 
 def test_budget_is_well_used_with_little_padding() -> None:
     batches = _order(batch_size=10_000).epoch(0)
-    # Rows may be an eighth shorter than the longest in their bucket, and its length need not divide the budget.
+    # Rows may be an eighth shorter than the longest row in their bucket, whose length need not divide the budget.
     assert np.mean([_tokens(batch) for batch in batches]) > 0.75 * BUDGET
     assert sum(map(_tokens, batches)) < 1.05 * LENGTHS.sum()
 

@@ -19,8 +19,8 @@ CATALOG = Path(__file__).parents[2] / "streams" / "catalog"
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 DOCS = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text("utf-8")
 
-# Taken from de Masson d'Autume et al. 2019, both papers by Wang et al. 2023, and Zhao et al. 2024 (task numbers),
-# not read from the catalog.
+# Copied from de Masson d'Autume et al. 2019, both papers by Wang et al. 2023, and Zhao et al. 2024 (superni, whose tasks are
+# numbered), rather than read from the catalog.
 ORDERS = {
     "classic5": "yelp agnews dbpedia amazon yahoo",
     "classic5-2": "dbpedia yahoo agnews amazon yelp",

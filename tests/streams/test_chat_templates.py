@@ -145,12 +145,12 @@ TALK = {"name": "talk", "kind": "causal-lm", "data": "talk.jsonl", "columns": {"
         ({"kind": "seq2seq", "columns": {}, "chat": {}}, "has no effect on a seq2seq"),
         (
             {"kind": "seq2seq", "columns": {"messages": "m"}},
-            "is not read by a seq2seq, which reads source, options, target",
+            "is not read by a seq2seq task, which reads source, options, target",
         ),
         ({"columns": {"messages": "m", "source": "s"}}, "is not read if messages is given: remove it"),
         (
             {"columns": {"text": "m"}},
-            "is not read by a causal-lm, which reads source, options, target, or only messages: remove it",
+            "is not read by a causal-lm task, which reads source, options, target, or only messages: remove it",
         ),
         ({"chat": {"loss_on": "none"}}, "'response', 'last' or 'all'"),
         ({"chat": {"system": " "}}, "it is blank"),

@@ -73,7 +73,11 @@ def test_kinds_roundtrip_through_yaml(kind: Kind, full: bool, tmp_path: Path) ->
         ("regression", {"training": {"label_smoothing": 0.1}}, "no effect on a regression"),
         ("seq2seq", {"training": {"class_weights": "balanced"}}, "no effect on a seq2seq"),
         ("causal-lm", {"training": {"head_dropout": 0.3}}, "no effect on a causal-lm"),
-        ("classification", {"columns": {"source": "x"}}, "not read by a classification, which reads text, text_pair"),
+        (
+            "classification",
+            {"columns": {"source": "x"}},
+            "not read by a classification task, which reads text, text_pair",
+        ),
         ("image-classification", {"columns": {"text": "text"}}, "which reads image, label: remove it"),
         ("seq2seq", {"columns": {"source": "a", "target": "a"}}, "source and target must be two different columns"),
         ("token-classification", {"columns": {"tokens": "tags"}}, "tokens and tags must be two different columns"),
@@ -104,8 +108,8 @@ def test_mistakes_are_reported_at_their_keys(tmp_path: Path) -> None:
         load_stream(tmp_path / "s.yaml")
     text, weights, other = raised.value.problems
     assert (
-        "s.yaml:9: key tasks.0.columns.text (task a): is not read by a seq2seq, which reads source, options, target"
-        in text
+        "s.yaml:9: key tasks.0.columns.text (task a): is not read by a seq2seq task, which reads source, options, "
+        "target" in text
     )
     assert "s.yaml:12: key tasks.0.training.class_weights (task a): has no effect on a seq2seq" in weights
     assert "key tasks.1.training.class_weights (task b): got 'balancd' (did you mean 'balanced'?)" in other

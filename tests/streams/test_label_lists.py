@@ -40,7 +40,7 @@ def test_label_lists_of_names_numbers_and_json() -> None:
         ('{"a": 1}', "is not a list"),
         (["a", None], "label None is neither"),
         (["a", 0.5], "label 0.5 is neither"),
-        (["a", "b", "a"], "label 'a' is given twice"),
+        (["a", "b", "a"], "label 'a' is listed more than once"),
     ],
 )
 def test_rows_without_label_lists_are_refused(value: Any, what: str) -> None:

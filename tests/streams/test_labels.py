@@ -107,7 +107,7 @@ def test_class_without_rows_is_reported() -> None:
     assert absent_notice("news", ("a", "b"), np.array([1, 2])) is None
     notice = absent_notice("news", ("a", "b", "c"), np.array([1, 0, 0]))
     assert notice is not None
-    assert "no training row has the label 'b', 'c'" in notice
+    assert "no training row has the labels 'b', 'c'; they cannot be learned" in notice
 
 
 @pytest.mark.parametrize("content", [["no", "yes"], {"names": ["no", "yes"]}])
@@ -123,7 +123,7 @@ def test_labels_are_read_from_a_file(tmp_path: Path, content: object) -> None:
         ("[1.5]", "must be a JSON list of names"),
         ("[true, false]", "must be a JSON list of names"),
         ('["a", "a"]', "holds 'a' more than once"),
-        ('["a"]', "holds 1 names"),
+        ('["a"]', "holds 1 name;"),
         ("[", "is not JSON"),
     ],
 )

@@ -210,7 +210,7 @@ def test_single_label_is_refused(tokenizer: PreTrainedTokenizerFast, kind: Kind)
     same = {"multilabel": ["x"], "image-classification": "x"}
     rows = [row | ({"tags": ["O"] * len(row["tags"])} if "tags" in row else {"label": same[kind]}) for row in
             rows_of(kind, 5)]  # fmt: skip
-    with pytest.raises(InputError, match=f"all rows have the label .* a {kind} needs at least two classes"):
+    with pytest.raises(InputError, match=f"all rows have the label .* a {kind} task needs at least two classes"):
         _prepare(tokenizer, kind, {"train": rows})
 
 

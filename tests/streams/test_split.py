@@ -105,7 +105,7 @@ def test_labels_may_be_in_a_file_that_each_task_names(tmp_path: Path) -> None:
     [
         ("name: s, kind: classification, data: x.csv", "split", "split needs labels, before any data is read"),
         (SIX.replace(", f]", "]"), "split", "only one of 5 labels is left for the last task"),
-        (SIX.replace("c, d, e, f]", "]"), "split", "but there are 2 labels, enough for one task"),
+        (SIX.replace("c, d, e, f]", "]"), "split", "but there are 2 labels, enough for only one task"),
         (
             SIX.replace("classification", "multilabel"),
             "split",

@@ -1,4 +1,4 @@
-"""Flat token ids match the tokenizer, with truncation counted."""
+"""Flat token ids are those of the tokenizer, and truncated rows are counted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_more_rows_than_one_chunk(tokenizer: PreTrainedTokenizerFast) -> None:
     assert rows.row(2299).ids.tolist() == tokenizer(texts[2299])["input_ids"]
 
 
-def test_no_rows_are_tokenised(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_zero_rows_can_be_tokenised(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = tokenise([], None, None, tokenizer, max_length=16)
     assert len(rows) == 0
     assert rows.lengths.tolist() == []

@@ -1,4 +1,4 @@
-"""Conversations become the tokens and labels that TRL trains on, or are refused; too long ones lose their oldest turns.
+"""Conversations become the tokens and labels that TRL trains on, or are refused; the oldest turns are dropped to fit.
 
 The functions ``trl_*`` restate ``tokenize_fn`` and ``DataCollatorForLanguageModeling`` in ``trl/trainer/sft_trainer.py`` of
 TRL 0.24.0.
@@ -30,7 +30,7 @@ CHATML_WITH_BREAK = CHATML_PLAIN.replace(
     "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}",
     "{{ '\\n' }}{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}",
 ).replace("{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' %}{% generation %}")
-"""ChatML whose marks include the line break after an answer, which is also learned if a template has no marks."""
+"""ChatML whose {% generation %} marks include the line break after an answer; without marks, it is a label too."""
 THINKING = CHATML_PLAIN.replace(
     "{% if message['role'] == 'assistant' %}{{ message['content']",
     "{% if message['role'] == 'assistant' %}{{ ('<think></think>' if loop.last else '') + message['content']",

@@ -66,7 +66,7 @@ def test_rows_without_special_tokens_between_them() -> None:
     assert rows.labels.tolist() == [1, 2, 3, -100]
 
 
-def test_no_rows_are_tokenised() -> None:
+def test_zero_rows_can_be_tokenised() -> None:
     assert len(tokenise_words([], None, _pieces(), 16)) == 0
     assert len(tokenise_words([], [], _pieces(), 16)) == 0
 

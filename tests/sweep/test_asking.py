@@ -69,13 +69,13 @@ def test_median_prunes_trials_below_the_median_of_the_epoch() -> None:
     others = [record(number, [0.5, 0.6, 0.7, 0.8]) for number in range(5)]
     assert should_prune("median", [0.4], 4, 0.1, others)
     assert not should_prune("median", [0.5], 4, 0.1, others)
-    assert not should_prune("median", [0.4], 4, 0.1, others[:4]), "five others must be complete first"
-    assert not should_prune("median", [0.6, 0.1], 4, 0.1, others), "the best score so far counts"
-    assert should_prune("median", [None], 4, 0.1, others), "an undefined score is worse than any other"
+    assert not should_prune("median", [0.4], 4, 0.1, others[:4]), "must not prune before five others are complete"
+    assert not should_prune("median", [0.6, 0.1], 4, 0.1, others), "the best score so far must count, not the last"
+    assert should_prune("median", [None], 4, 0.1, others), "an undefined score must count as worse than any other"
     assert not should_prune("median", [0.6, 0.6, 0.7, 0.1], 4, 0.1, others), (
-        "pruning after the last epoch would save nothing"
+        "must not prune after the last epoch, which would save nothing"
     )
-    assert not should_prune("median", [0.4], 4, 0.5, others), "the learning rate is still rising"
+    assert not should_prune("median", [0.4], 4, 0.5, others), "must not prune while the learning rate is still rising"
     assert should_prune("median", [0.4, 0.4], 4, 0.5, others)
 
 
@@ -83,7 +83,7 @@ def test_halving_keeps_the_best_third_of_each_stage() -> None:
     others = [record(number, [0.1 * number], "pruned") for number in range(5)]
     assert not should_prune("halving", [0.6], 9, 0.0, others)
     assert should_prune("halving", [0.25], 9, 0.0, others)
-    assert not should_prune("halving", [0.6, 0.0], 9, 0.0, others), "no stage ends at epoch 2"
+    assert not should_prune("halving", [0.6, 0.0], 9, 0.0, others), "must not prune at epoch 2, where no stage ends"
     reached = [record(5 + number, [0.6, 0.6, 0.8], "pruned") for number in range(3)]
     assert should_prune("halving", [0.7, 0.7, 0.7], 9, 0.0, others + reached)
     assert not should_prune("halving", [0.7, 0.7, 0.9], 9, 0.0, others + reached)
@@ -138,7 +138,7 @@ def test_trials_with_other_epochs_are_not_compared(
     assert asked == [(1, 1, []), (3, 1, []), (3, 2, []), (1, 1, [1]), (3, 1, [3]), (3, 2, [3])]
     assert [line["state"] for line in ended(tmp_path)] == ["complete", "pruned", "complete", "pruned"]
     assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], (
-        "the last epoch before pruning is included"
+        "the score that led to pruning must be included"
     )
 
 

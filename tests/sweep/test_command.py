@@ -107,5 +107,5 @@ def test_task_with_only_failed_trials_is_reported_at_the_end(backbone_folder: Fo
         InputError, match=r"no trial was completed: 2 of 2 failed\. The first: task 'one': learning dive"
     ):
         sweep(tasks, small_sweep(space=space), folder=tmp_path)
-    assert len(ended(tmp_path, "two")) == 2, "the other task was still swept"
+    assert len(ended(tmp_path, "two")) == 2, "the other task must still be swept"
     assert json.loads((tmp_path / "summary.json").read_text())["tasks"][0]["settings"] is None

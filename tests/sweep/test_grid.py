@@ -1,4 +1,4 @@
-"""A grid tries every combination once per task, chooses the best on validation, and writes a stream that can be learned."""
+"""A grid tries every combination once per task, chooses the best on validation rows, and writes the chosen stream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_setting_is_tried_once_for_each_task_in_the_order_of_the_file(
         assert (other["seed"], other["settings"]) == (tasks.seed + 1, best.settings)
         assert choice.scores == [best.score, other["score"]]
     assert result.num_left == 0
-    assert not (tmp_path / "trials").exists(), "banks of trials are deleted"
+    assert not (tmp_path / "trials").exists(), "banks of trials must be deleted"
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary == json.loads(json.dumps(result.to_json()))
     assert [line["environment"]["precision"] for line in ended(tmp_path)] == ["fp32"] * 4
@@ -88,7 +88,7 @@ def test_fewer_trials_use_the_first_ones_and_keep_the_rest(
     assert json.loads((tmp_path / "sweep.json").read_text())["sweep"]["trials"] == 2
     assert sweep(tasks, small_sweep(), folder=tmp_path).to_json() == whole.to_json()
     assert json.loads((tmp_path / "sweep.json").read_text())["sweep"]["trials"] is None
-    assert lines_of(tmp_path) == lines, "nothing was learned again"
+    assert lines_of(tmp_path) == lines, "nothing may be learned again"
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ class Stop(Exception):
 
 
 def stop_at(number: int, state: str) -> Callable[[Any], None]:
-    """Return a listener that raises when the trial of this number begins or has ended."""
+    """Return a listener that raises `Stop` when the trial with this number reaches the given state."""
 
     def on_trial(record: Any) -> None:
         if (record.number, record.role, record.state) == (number, "search", state):
@@ -73,7 +73,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(
             with (tmp_path / "torn" / TRIALS).open("ab") as handle:
                 handle.write(b'{"task": "one", "ro')  # as if killed in the middle of a line
     result = sweep(tasks, spec, folder=tmp_path / "torn")
-    assert learned == once, "no trial was learned twice"
+    assert learned == once, "no trial may be learned twice"
     assert ended(tmp_path / "torn") == ended(tmp_path / "whole")
     assert result.num_left == 0
 
@@ -95,7 +95,7 @@ def test_killed_sweep_resumes(backbone_folder: Folder, tmp_path: Path) -> None:
             time.sleep(0.01)
         child.kill()
         assert child.wait() == -signal.SIGKILL, (tmp_path / "said").read_text()
-    assert len(ended(tmp_path / "killed")) < 4, "it was killed half-way"
+    assert len(ended(tmp_path / "killed")) < 4, "the sweep must be killed half-way"
     read = TaskStream.from_yaml(tmp_path / "stream.yaml")
     result = sweep(read, spec, folder=tmp_path / "killed")
     assert without_time(ended(tmp_path / "killed")) == without_time(ended(tmp_path / "whole"))

@@ -78,7 +78,7 @@ class BankChoice(FrozenModel):
     density: Annotated[Number, Field(gt=0, le=1)] | None = None
     """Share of entries that diff_pruning keeps."""
     penalty: Annotated[Number, Field(ge=0)] | None = None
-    """diff_pruning only: weight of the relaxed count of non-zero entries in the loss."""
+    """diff_pruning only: weight of the penalty on the expected number of non-zero entries."""
     layernorms: Literal["frozen", "own"] | None = None
     """own: the bank gets its own copies of the LayerNorms."""
     layers: Layers | None = None

@@ -119,7 +119,7 @@ class Modification(FrozenModel):
     density: Annotated[Number, Field(gt=0, le=1)] = 0.005
     """Sparse: share of the entries in the layer range that may differ from the backbone after training."""
     penalty: Annotated[Number, Field(ge=0)] = 1.25e-7
-    """Sparse: weight of the relaxed count of non-zero entries in the loss."""
+    """Sparse: weight of the penalty on the expected number of non-zero entries."""
 
     @model_serializer(mode="wrap")
     def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -196,8 +196,8 @@ class BankSpec(FrozenModel):
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] = ()
     """The modifications. A bank without any, and with frozen LayerNorms, is a linear probe on frozen features."""
     layernorms: Literal["frozen", "own"] = "frozen"
-    """own: the task has its own copy of every LayerNorm in the layer range. The first layer includes the LayerNorm of the
-    embeddings, the last layer the one after it."""
+    """own: the task has its own copy of every LayerNorm in the layer range. The LayerNorm of
+    the embeddings counts as part of the first layer, the final LayerNorm as part of the last."""
     layers: Layers = "all"
     """all, 6, 6-11, 0,2,4-5 (0-based, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
@@ -254,7 +254,9 @@ class BankSpec(FrozenModel):
         if self.scope == "shared":
             return "it has scope: shared, so its task predicts with the newest shared bank"
         if self.layernorms == "own":
-            return "it has its own LayerNorms (layernorms: own), and a LayerNorm has only one output"
+            return (
+                "it has its own LayerNorms (layernorms: own), and only the changes that adapters make can be combined"
+            )
         other = [m.form for m in self.modifications if not m.config.fuses]
         return f"its form is {other[0]}" if other else None if self.modifications else "it modifies nothing"
 

@@ -82,7 +82,7 @@ class PrefixMLP(Part):
             self.scale.fill_(self.modification.scale)
 
     def scales(self) -> list[Tensor | float]:
-        """Return the factor s of every layer; a learned s is a parameter of its own, not an output of the MLP."""
+        """Return the factor s of every layer; a learned s is a separate parameter, not an output of the MLP."""
         if self.modification.composition == "learned":
             return [*self.scale.unbind()]
         return [self.modification.scale] * len(self.widths)

@@ -43,7 +43,7 @@ class OnProjection(InLayers):
     """Whether its deltas depend on the projection's weight and bias."""
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-        """``y <- W x + b + s delta(x)`` on one projection, which may be a part of a fused one; see `Form.attach`."""
+        """``y <- W x + b + s delta(x)`` on one projection, which may be only a part of its module; see `Form.attach`."""
         path, columns = part_of(sites, placement)
 
         def change(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:

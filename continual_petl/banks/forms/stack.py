@@ -1,7 +1,7 @@
 """The parameters of several banks of one kind, stacked: one row of a matrix for each bank.
 
-A row holds all parameters of a bank except its head, vectors in one matrix and all other tensors in another. So stacking
-takes one copy per bank and matrix, and a view ``(T, ...)`` holds the values of one parameter in all banks.
+A row holds all parameters of a bank except those of its head: vectors in one matrix, all other tensors in another. So
+stacking takes one copy per bank and matrix, and a view ``(T, ...)`` holds the values of one parameter in all banks.
 
 Shape suffixes: T banks, N rows of a batch.
 """

@@ -52,8 +52,8 @@ def run_together(
 
     Args:
         model: the backbone.
-        shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of the same kind
-            (`Stacks.kind`) are adjacent, and among those, banks with the same number of rows.
+        shares: the banks in the order of their rows, in eval mode and folded. For speed, banks of the same kind
+            (`Stacks.kind`) should be adjacent, and within a kind, banks with the same number of rows.
         inputs: arguments of the model's ``forward``: all rows of the first bank, then those of the second, and so on; see
             `run`.
         stacks: caches the stacked parameters from one pass to the next.

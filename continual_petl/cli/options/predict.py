@@ -30,7 +30,7 @@ input file are called:
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-With --stream, the text that --task generates for one TEXT is printed while it is generated; it is the same text as without
+With --stream, the text that the task generates for one TEXT is printed piece by piece; it is the same text as without
 --stream. Tasks that generate with beams (num_beams above 1) cannot be streamed.
 
 .csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Predictions are in the order of the
@@ -65,7 +65,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
     text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"
     command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
-    text = "print the text that --task generates for one TEXT while it is generated"
+    text = "print the text that the task given by --task generates for one TEXT, piece by piece"
     command.add_argument("--stream", action="store_true", help=text)
     add_remote_code(command)
     add_json(command)

@@ -14,7 +14,7 @@ its first prediction. The log, on standard error, has one JSON object per line, 
   POST /v1/predict   {"inputs": ["a text", ...], "task": "trec" | ["trec", null, ...] | null, "unknown": "reject" | "nearest"}
                      returns {"predictions": [...]}, with the records of predict --json; null: the run finds the task
                      with "stream": true, for one row of a task that generates text: its pieces, as server-sent events
-  GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try)
+  GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try it)
 
 Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 not JSON (or, as plain text, a Host header that is
 not allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task, 413 too large, 422 a row that the
@@ -36,7 +36,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "address to listen on (default: 127.0.0.1, which only this machine can reach)"
     command.add_argument("--host", default="127.0.0.1", help=text)
     command.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: 8000)")
-    text = "a name that requests may use in their Host header; may be repeated (loopback names are allowed on loopback)"
+    text = (
+        "a name that requests may use in their Host header; may be repeated (localhost is allowed on a loopback --host)"
+    )
     command.add_argument("--allowed-host", metavar="NAME", action="append", default=[], help=text)
     text = "file with the token that requests need (Authorization: Bearer TOKEN)"
     command.add_argument("--token-file", metavar="FILE", help=text)

@@ -7,8 +7,8 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "rank learned tasks by how similar their rows are to those of a task or a file"
-EPILOG = """Compares the mean features that each task stored when it was learned; no old data is read. `start_from: auto`
-tries the first tasks of the ranking. Distances are relative to the spread of rows with the same label.
+EPILOG = """Compares mean features of rows, which were stored when each task was learned; no old data is read.
+`start_from: auto` tries the first tasks of the ranking. Distances are relative to the spread of rows with the same label.
 
 examples:
   continual-petl similar runs/mine sst2

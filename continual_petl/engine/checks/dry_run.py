@@ -27,7 +27,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """Numbers of rows and tokens of one split, as the backbone gets it."""
+    """Numbers of rows and tokens in one split, as they are passed to the backbone."""
 
     num_rows: int
     mean_tokens: float

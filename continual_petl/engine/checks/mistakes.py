@@ -41,7 +41,7 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
         learned = set(Store(folder).tasks)
     except StoreError:
         return error  # a damaged run is reported once the stream file is correct
-    # Tasks are numbered as in the file, since those with mistakes are missing from the parsed stream.
+    # Tasks are numbered as in the file, since tasks with mistakes are missing from the parsed stream.
     left = zip(error.rest.numbers, error.rest.spec.tasks, strict=False)
     new = [(("tasks", number), task) for number, task in left if task.name not in learned]
     return StreamFileError(error.places.with_more(named_mistakes(error.rest.spec, new).found))

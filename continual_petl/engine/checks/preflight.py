@@ -55,8 +55,8 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
 
     Args:
         session: the stream and its run folder.
-        tasks: the tasks to check. If there are many, only the first ones have their data read, and tasks whose labels have
-            to be compared with those of other tasks.
+        tasks: the tasks to check. If there are many, data is read only for the first ones, and for tasks whose labels have to
+            be compared with those of other tasks.
         refused: problems with loading the backbone, if that has been tried before; other problems are added to them.
     """
     problems, spec = refused or Problems(), session.spec

@@ -92,7 +92,7 @@ class LocalRanks:
             slot.close()
 
     def _fit(self, task: str, request: StopRequest) -> list[Report]:
-        """Return the reports of all processes; as soon as one process fails, end the others, which would wait for it."""
+        """Return the reports of all processes; as soon as one fails, end the others, which would wait for it forever."""
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         reported = False

@@ -82,7 +82,7 @@ class Slot:
             initargs=(self._environment,),
         )
         try:
-            # The process id is asked for before torch is imported, so that a process that is still starting can be ended too.
+            # Ask for the process id before torch is imported, so that a process can be ended even while it is still starting.
             pool.submit(os.getpid).add_done_callback(self._record_pid)
             self._opened = pool.submit(self._opening, self._brief)
         except (OSError, BrokenProcessPool) as error:

@@ -99,7 +99,7 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
 
     A task whose bank starts from other banks, or reads them, waits for their tasks if they come earlier in the stream; with
     ``start_from: auto``, it waits for all earlier tasks. A task with a shared bank waits for the previous task that shares
-    it: such tasks are learned one after the other, in parallel with all others.
+    it: tasks with a shared bank are learned one after the other, in parallel with all other tasks.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()

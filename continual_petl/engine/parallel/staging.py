@@ -1,7 +1,7 @@
 """Staging between a worker and the main process: a learned bank waits in a separate store until it can be committed.
 
 That store is in the task's progress folder. It is read as strictly as any other store, and removed when the task is finished.
-The main process then commits the bank as usual: it gives it a place in the chain, and computes the probe's outputs itself.
+The main process then commits the bank as usual: it adds the bank to the chain, and computes the probe's outputs itself.
 """
 
 from __future__ import annotations

@@ -58,12 +58,12 @@ class Place:
     arithmetic: tuple[str, bool, bool]
     """Torch settings that change the arithmetic; see `arithmetic`."""
     fastest: Fastest
-    """The attention and precision that ``auto`` selected in the main process; the worker's machine might select others."""
+    """The attention and precision that ``auto`` selected in the main process; a worker's own machine might select others."""
     working_directory: str
     """Base folder for paths in the stream."""
 
     def enter(self, what: str, file: str) -> None:
-        """Adopt the settings of the process that started this one, after checking that its folder is visible here.
+        """Adopt the settings of the process that started this one, after checking that the run folder is visible here.
 
         Args:
             what: kind of folder, for the message.

@@ -37,7 +37,7 @@ class RowsCheck:
 def certified_rows(
     session: Session, task: str, read: Callable[[TaskSpec, SplitName], _Rows], name: SplitName | None = None
 ) -> _Rows | str:
-    """Return the rows of a task's split if they are the certified ones, otherwise why they are not available.
+    """Return the rows of a task's split if they are the certified ones, otherwise the reason why they are not available.
 
     Args:
         session: the run.

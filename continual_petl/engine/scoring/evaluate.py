@@ -32,7 +32,7 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 def predicting(
     models: ModelCache, task: str, *, as_committed: bool = False
 ) -> Iterator[tuple[ContinualLearner, Backbone]]:
-    """Make a learned task's bank active inside the ``with`` block, with the attention that its certificate names.
+    """Activate a learned task's bank inside the ``with`` block, with the attention implementation that its certificate names.
 
     Args:
         models: the run's backbone and banks.
@@ -40,7 +40,7 @@ def predicting(
         as_committed: see `ModelCache.held`.
 
     Yields:
-        The learner, and its backbone with the attention that the certificate names.
+        The learner, and its backbone with this attention implementation.
     """
     learner = models.resident(task, as_committed=as_committed)
     with attending(learner.backbone, models.store.manifest(task).environment.attention) as backbone:

@@ -45,7 +45,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     manifest = session.store.manifest(task)
     known = MisreadRows(task=task, split=manifest.counted_split)
     if manifest.generation is not None:
-        return _without(known, "it generates text, which is scored rather than right or wrong")
+        return _without(known, "it generates text, which gets a score instead of being right or wrong")
     checked = certified_rows(session, task, session.rows)
     if isinstance(checked, str):
         return _without(known, checked)

@@ -46,11 +46,11 @@ class Row(NamedTuple):
 def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
     """Return the row of R after learning a task.
 
-    The cost is bounded under every policy: beyond `MEASURE_ALL_UP_TO` tasks, only a sample of them is measured or certified,
-    and only the last row of a stream is complete, provided that this command learned enough tasks to justify the cost (see
-    `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
+    Except with ``evaluate: all``, the cost is bounded: of many earlier tasks with their own banks, only a sample is measured
+    or certified, and only the last row of a stream is complete, provided that this command learned enough tasks to justify
+    the cost (see `affordable`). The remaining cells count as not measured. If the rows of a task to be measured are not
     available, its certificate is checked and its certified score carried over, unless the stream asks for
-    ``evaluate: all``. Measured tasks that stored routing statistics are also measured without naming the task.
+    ``evaluate: all``. The rows of a measured task are also predicted without a task name if it stored routing statistics.
 
     Raises:
         ForgettingError: if a certificate does not hold.
@@ -130,7 +130,7 @@ def _carried(gone: dict[str, str]) -> list[str]:
 
 
 def _left(gone: dict[str, str]) -> list[str]:
-    """Return a single notice for all tasks with unknown scores: under evaluate: all, or with shared banks."""
+    """Return a single notice for all tasks whose scores stay unknown, because of ``evaluate: all`` or a shared bank."""
     if not gone:
         return []
     return [
@@ -168,7 +168,7 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
 
 
 def affordable(session: Session) -> int:
-    """Return the maximum number of certificates to check at the end of a command, proportional to the tasks it learned."""
+    """Return how many certificates to check at most when a command ends; proportional to the number of tasks it learned."""
     return _CHECKED * max(1, session.num_new)
 
 

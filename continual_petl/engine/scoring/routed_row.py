@@ -27,13 +27,13 @@ from continual_petl.store.folder.results_file import RoutedCell
 from continual_petl.streams.protocols.rules import evaluated_by_label
 
 LOW = 0.8
-"""A new task is reported if a smaller share of its rows is routed to it."""
+"""The user is told about a new task if a smaller share of its rows is routed to it."""
 _RIGHT_OR_WRONG: tuple[Kind, ...] = ("classification", "image-classification")
 _MAX_KEPT = 20
 
 
 class RoutedRows:
-    """A task's rows, with the values that later tasks do not change: their states, and the predictions of the task's bank.
+    """A task's rows, with everything that later tasks do not change: the backbone's states and the bank's predictions.
 
     Args:
         session: the run.
@@ -60,7 +60,7 @@ _kept: WeakKeyDictionary[Session, OrderedDict[str, RoutedRows]] = WeakKeyDiction
 def routed_cells(
     session: Session, tasks: Iterable[str], request: StopRequest | None = None
 ) -> tuple[tuple[RoutedCell, ...], list[str]]:
-    """Return how the rows of tasks are routed now, and notices for the user; nothing if no task stored routing statistics.
+    """Return how the given tasks' rows are routed now, and notices for the user; nothing if no task has routing statistics.
 
     Args:
         session: the run.

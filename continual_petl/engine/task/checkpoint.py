@@ -35,7 +35,7 @@ class BankCheckpoint(Checkpoint):
         folder: the task's progress folder.
         every: number of optimizer steps between two checkpoints; another is written at the end of every epoch.
         metric: the validation score that determines the best bank.
-        seconds: returns how long the task has been trained so far, including before interruptions; stored with every
+        seconds: returns how long the task has been trained so far, including the time before interruptions; stored with every
             checkpoint. Default: the time since this callback was created.
     """
 
@@ -71,8 +71,8 @@ class BankCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # A checkpoint holds no accumulated gradients, and one written after the last batch would skip the epoch's
-        # validation, so none is written at these points.
+        # A checkpoint holds no accumulated gradients, and a task resumed after the last batch of an epoch would skip its
+        # validation, so no checkpoint is written at these points.
         if (batch_idx + 1) % trainer.accumulate_grad_batches or batch_idx + 1 >= trainer.num_training_batches:
             return
         asked = self._is_asked(trainer)
@@ -91,7 +91,7 @@ class BankCheckpoint(Checkpoint):
             return
         assert isinstance(pl_module, ContinualLearner)
         score = float(trainer.callback_metrics[f"val/{self._metric}"])
-        # An undefined score, as of constant predictions, is worse than any other, but the first bank is kept in any case.
+        # An undefined score (of constant predictions) counts as the worst, but the first bank is always kept.
         score = -math.inf if math.isnan(score) else score
         if score > self.best_score or not (self._folder / BEST).exists():
             self.best_score = score

@@ -163,7 +163,9 @@ def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answe
     scores, answers = {}, {}
     keeps_rows = session.spec.resolved_probe(run.task) == "validation"
     for split, rows in splits.items():
-        run.request.stop_here(f"before task {run.plan.name!r} predicted its {split} split; its progress is saved")
+        run.request.stop_here(
+            f"before the {split} split of task {run.plan.name!r} was predicted; its progress is saved"
+        )
         found = outputs_of(learner, rows, session.models.pad_token_id, session.spec.trainer, session.folder)
         scores[split] = score(learner, rows, found)
         answers[split] = answered(learner, rows, found, references=keeps_rows)
@@ -187,7 +189,7 @@ def router_sums(run: TaskRun) -> dict[str, Tensor] | None:
 
 
 class _Patience(EarlyStopping):
-    """A separate class, so that its state in a checkpoint has another key than a user's EarlyStopping on the same score."""
+    """A separate class, so that its state in a checkpoint and that of a user's EarlyStopping have different keys."""
 
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:

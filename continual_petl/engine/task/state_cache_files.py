@@ -110,7 +110,7 @@ def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.d
 
 
 def _attention(run: TaskRun, name: Split) -> str:
-    """Return the attention of the forward passes that read the states of a split."""
+    """Return the attention implementation of the forward passes that read a split's states."""
     return run.training_attention if name == "train" else run.backbone.attention
 
 

@@ -1,7 +1,7 @@
-"""Validation during a fit uses the attention that the bank will predict with, not the one that it is trained with.
+"""Validation during a fit uses the attention implementation that the bank will predict with, not the one it is trained with.
 
-So the scores of all epochs, which select the best bank and are stored, are comparable with the certified ones. Switching
-twice an epoch costs about 0.1 ms.
+This makes the scores of all epochs, which select the best bank and are stored, comparable with the certified ones. Switching
+twice per epoch costs about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from continual_petl.engine.task_run import TaskRun
 
 
 class ValidationAttention(L.Callback):
-    """Switch the backbone's attention for validation. If an error prevents switching back, `TaskRun.training` does it.
+    """Switch the attention implementation for validation. If an error prevents switching back, `TaskRun.training` does it.
 
     Args:
         run: the task; its fit runs inside `TaskRun.training`.

@@ -48,7 +48,7 @@ MARGIN = 0.5
 """Number of standard errors (of the difference of two independent scores) by which a starting point has to beat a fresh
 bank, if it is tried with all steps of the task."""
 HEAD_START = 6.0
-"""The same number for fits that are shorter than the task's own, since an early lead may not last: in
+"""The number for fits that are shorter than the task's own, since an early lead may not last: in
 `experiments/transfer`, leads of almost five standard errors were lost by the end of training."""
 _VERSION = {"format_version": 1}
 
@@ -117,7 +117,7 @@ def _chosen(run: TaskRun) -> Start:
     # An average costs two more fits, one of them to learn its weights, and rarely helps if its banks do not.
     num_better = sum(scored(StartCandidate(parents=(parent,))) > bar for parent in parents)
     if num_better > 1 and run.plan.bank.why_not_averaged() is None:
-        with suppress(DivergedError):  # the other starting points remain
+        with suppress(DivergedError):  # then only the other starting points are compared
             scored(_average(run, parents, num_steps))
     chosen = best(tried, run.plan.metric, num_rows, margin)
     return Start(num_steps=num_steps, num_rows=num_rows, candidates=tuple(tried), chosen=chosen)
@@ -194,7 +194,7 @@ def _fitting(run: TaskRun) -> list[Parent]:
 def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
     """Return the routing statistics of a task's rows, computed from the same layers as those of earlier tasks.
 
-    They are stored when the task is committed, unless its ``routing`` is off or differs from that of earlier tasks.
+    They are stored when the task is committed, unless its ``routing`` is off or differs from the setting of earlier tasks.
     """
     return run.sums("small" if len(totals.layers) == NUM_LAYERS["small"] else "full")
 

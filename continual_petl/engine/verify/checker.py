@@ -1,4 +1,4 @@
-"""Check certificates task by task, identically in every process of `verify`."""
+"""Check certificates task by task, in the same way in every process of `verify`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Order:
     num_threads: int
     """Number of threads of the process that verifies."""
     share: int
-    """Threads of each process while several check in parallel."""
+    """Number of threads of each process while several processes check in parallel."""
     settings: tuple[str, bool, bool]
     """Torch's arithmetic settings; see `continual_petl.store.certificate.environment.arithmetic`."""
     working_directory: str

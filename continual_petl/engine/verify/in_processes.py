@@ -72,7 +72,7 @@ def check_together(
         checker: the checker of this process.
         tasks: names of learned tasks.
         jobs: maximum number of processes, this one included; None: as many as the checker finds worth starting.
-        in_chain: whether a task's certificate continues the chain.
+        in_chain: returns whether a task's certificate continues the chain.
         progress: called after every few tasks.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A head in the format of `adapters` 1.3 (``heads/base.py``), if a class there computes what the bank's head computes.
+"""A bank's head in the format of `adapters` 1.3 (``heads/base.py``), if one of its head classes computes the same.
 
 With a single layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and that layer to:
 
@@ -45,7 +45,7 @@ _CLASSES: Mapping[str, tuple[str, tuple[Pooling, ...], bool]] = {
     "bart": ("BartAdapterModel", ("last",), False),
     "gpt2": ("GPT2AdapterModel", (), True),
 }
-"""For each model type: the class with such heads, the poolings it supports, and whether it has a TaggingHead."""
+"""For each model type: its class with these heads, the poolings that they support, and whether there is a TaggingHead."""
 
 
 def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:

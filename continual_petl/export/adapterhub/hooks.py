@@ -1,11 +1,12 @@
-"""What each method of `adapters` 1.3 does to a layer, restated as hooks that look up tensors by path and change states.
+"""The methods of `adapters` 1.3, restated as hooks that look up tensors by path and change the states of a layer.
 
 Bottlenecks (``Adapter`` and ``ParallelAdapter`` of ``methods/modeling.py``), where f is the output of a sub-layer and x its
 input: sequential ``f + s up(phi(down(h)))`` with ``h = f``, or ``h = LN(f + x)`` with original_ln_before; parallel
 ``f + s up(phi(down(x)))``. LoRA: ``y + (alpha / r) B A x``. IA3: ``y l``. Prefixes: keys and values in front of the text's
 (``methods/prefix_tuning.py``), from a vector, or from a table and a network.
 
-Shape suffixes: I width of the input, O width of the outputs, R rank, L virtual tokens, T layers, K width of all keys.
+Shape suffixes: I width of the input, O width of the outputs, R rank, L virtual tokens, T layers, K width of the keys of all
+heads.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def prefix_states(
 
     Args:
         config: the configuration.
-        path: their path in the pool.
+        path: the path of these prefixes in the pool.
         num_layers: number of layers.
         num_heads: number of heads.
         take: returns the tensor at a path.

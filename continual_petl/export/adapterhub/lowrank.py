@@ -37,7 +37,9 @@ def low_rank(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
     """Return a bank's LoRA; see `continual_petl.export.adapterhub.bottleneck.bottlenecks`."""
     first, sites = rows[0], [row.modifies for row in rows]
     if not same_options(rows):
-        raise refused(subject, "its low-rank changes have different ranks or factors, and adapters has one of each")
+        raise refused(
+            subject, "its low-rank changes have different ranks or factors, and adapters supports only one of each"
+        )
     if first.composition == "learned" or not set(sites) <= {*MATRICES, "ffn_in", "ffn_out"}:
         raise refused(subject, f"its low-rank changes are at {', '.join(sites)} ({first.composition})")
     if any(len(subject.bank.sites.into(layer)) > 1 for layer in subject.bank.layers) and "ffn_in" in sites:

@@ -1,4 +1,4 @@
-"""What the methods of `adapters` 1.3 have in common: the content of their files, the models, and how an export is refused."""
+"""Shared by the methods of `adapters` 1.3: the content of their files, the supported models, and the error for a refusal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class HubAdapter:
-    """What `adapters` stores: a method's configuration, and tensors keyed by their path in the base model."""
+    """The content of an adapter's files: a method's configuration, and tensors keyed by their path in the base model."""
 
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)

@@ -1,12 +1,13 @@
 """Prefixes as `adapters` 1.3 stores them, flat: one vector for each kind of attention (``methods/prefix_tuning.py``).
 
-A pool in the base model holds the vector ``control_trans`` of length ``L 2 T K``: row by row, first the keys of the first
-layer, then its values, then those of the next. The pool's forward pass views it as (L, 2 T, heads, K / heads).
+A pool in the base model holds the vector ``control_trans`` of length ``L 2 T K``: for each virtual token, the keys of the
+first layer, its values, the keys of the second layer, and so on. The pool's forward pass views it as (L, 2 T, heads,
+K / heads).
 
-With T5's relative positions, `adapters` counts the keys of a prefix as positions, which shifts those of the text, so
-prefixes are refused.
+With T5's relative positions, `adapters` counts the keys of a prefix as positions, which shifts the positions of the
+text, so prefixes are refused.
 
-Shape suffixes: L virtual tokens, T layers, K width of all keys.
+Shape suffixes: L virtual tokens, T layers, K width of the keys of all heads.
 """
 
 from __future__ import annotations
@@ -63,9 +64,7 @@ def why_no_prefix(backbone: Backbone) -> str | None:
     """Return why `adapters` cannot express a bank's prefixes on a backbone; None if it can."""
     config: Any = backbone.model.config
     if backbone.anatomy.family == "t5":
-        return (
-            "with relative positions (t5, mt5), adapters counts a prefix as positions, which shifts those of the text"
-        )
+        return "with relative positions (t5, mt5), adapters counts a prefix as positions, which shifts the text's positions"
     heads = int(config.num_attention_heads)
     if int(getattr(config, "decoder_attention_heads", heads)) != heads:
         return "adapters has prefixes only for encoders and decoders with the same number of heads"

@@ -34,7 +34,7 @@ _TASKS: dict[Kind, str | None] = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """What peft stores: its configuration, and tensors by their paths in the model that it wraps."""
+    """The content of an adapter's files: its configuration, and tensors by their paths in the model that peft wraps."""
 
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -58,11 +58,11 @@ class Names:
     """The names of all its modules."""
 
     def of(self, path: str) -> str:
-        """Return the name in the wrapped model of a module, given its path in the backbone."""
+        """Return a module's name in the wrapped model, given its path in the backbone."""
         return self.prefix + path.removeprefix(self.base)
 
     def path(self, name: str) -> str:
-        """Return the path of a module in the backbone, given its name in the wrapped model: the inverse of `of`."""
+        """Return a module's path in the backbone, given its name in the wrapped model: the inverse of `of`."""
         return self.base + name.removeprefix(self.prefix)
 
     def matched(self, ends: Iterable[str]) -> set[str]:

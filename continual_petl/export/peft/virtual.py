@@ -2,8 +2,9 @@
 
 In peft, virtual tokens take positions; in a bank they have none. That makes no difference if only the distance between tokens
 matters: for T5's relative positions and for rotary ones, where a prompt's positions precede the text. A prefix has no
-distance to the text: its keys are not rotated. In peft a query at position p is rotated by p + l, so the keys are exported
-rotated by l, and their products with queries stay the same: ``<R(p + l) q, R(l) k> = <R(p) q, k>``.
+distance to the text: its keys are not rotated. In peft, a query at position p is rotated by p + l, where l is the
+prefix's length, so the keys are exported rotated by l, and their products with queries stay the same:
+``<R(p + l) q, R(l) k> = <R(p) q, k>``.
 
 Shape suffixes: E width of a head, G key-value heads, L virtual tokens, T layers, W width of the embeddings.
 """

@@ -132,8 +132,8 @@ def read_hub_config(whole: Mapping[str, Any]) -> tuple[HubConfig, list[MethodCon
     prefixes = [method for method in methods if isinstance(method, PrefixConfig)]
     if len({method.leave_out for method in methods}) > 1 or len(lora) > 1 or len(prefixes) > 1:
         raise InputError(
-            "adapter_config.json: key config.configs: either its methods have different layers (leave_out), but a "
-            "bank has one set of layers, or it has LoRA or prefixes twice."
+            "adapter_config.json: key config.configs: its methods must have the same layers "
+            "(leave_out), since a bank has one set of layers, and it may have LoRA and prefixes only once each."
         )
     return outer, methods
 

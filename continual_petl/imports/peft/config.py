@@ -1,4 +1,4 @@
-"""The configuration of an adapter of `peft` 0.21: options that a bank can express, and those refused by name.
+"""The configuration of an adapter of `peft` 0.21: the options that a bank can express; others are refused by name.
 
 An option of peft that this file does not know is refused unless it is off, so that nothing that changes what the adapter
 computes is ignored.
@@ -147,8 +147,8 @@ def factor(config: PeftConfig, name: str, rank: int) -> float:
     expected = int(_by_pattern(config.rank_pattern, name, config.r))
     if expected != rank:
         raise InputError(
-            f"adapter_config.json: module {name!r} has rank {expected} by r and rank_pattern, but its tensors have {rank}; "
-            "the two files do not belong together."
+            f"adapter_config.json: module {name!r} has rank {expected} according to r and rank_pattern, but its "
+            f"tensors have rank {rank}; the two files do not belong together."
         )
     alpha = _by_pattern(config.alpha_pattern, name, config.lora_alpha)
     return alpha / math.sqrt(rank) if config.use_rslora else alpha / rank

@@ -6,7 +6,7 @@ zeros. Factors that differ become learned factors of the bank; a bank with magni
 are multiplied into B.
 
 In a fused module, such as GPT-2's queries, keys and values, every part gets the columns of B that are not zero for it, with
-their rows of A; a part without any is left unchanged.
+the corresponding rows of A; a part without such columns is left unchanged.
 
 Shape suffixes: I width of the input, O width of the outputs, R rank.
 """

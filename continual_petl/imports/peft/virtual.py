@@ -1,8 +1,8 @@
 """Prompts and prefixes of `peft` as modifications of a bank: the reverse of `continual_petl.export.peft.virtual`.
 
-The keys of a prefix are rotated back by its length, since in a bank they have no position; this causes rounding.
+The keys of a prefix are rotated back by its length, since in a bank they have no position; this causes rounding errors.
 
-Shape suffixes: L virtual tokens, W width of the embeddings, K width of all keys of an attention module, T layers.
+Shape suffixes: L virtual tokens, W width of the embeddings, K width of the keys of all heads, T layers.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def task_bars(
 
     Args:
         tasks: their names, in the order they were learned.
-        parts: by name, the size of a part for each task; None if it is unknown, and then left out of the mean of a bar.
+        parts: by name, the size of a part for each task; None if it is unknown: it is then left out of a bar's mean.
         y: title of the vertical axis.
         number: plotly's number format, with a prefix.
         unit: suffix of the numbers.

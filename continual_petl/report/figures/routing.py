@@ -77,7 +77,7 @@ def _confusion_words(facts: RunFacts) -> str:
     return f"Share of each task's rows (row) that are routed to each task (column) at the end.{_of_newest(routed)}"
 
 
-@run_figure("taken-for", section="routing", caption="Which task rows are routed to", words=_confusion_words)
+@run_figure("taken-for", section="routing", caption="Tasks that rows are routed to", words=_confusion_words)
 def confusion(facts: RunFacts) -> Drawing | None:
     """Return which task the rows of each task are routed to at the end."""
     if (routed := _newest(facts)) is None:

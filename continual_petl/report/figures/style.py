@@ -25,7 +25,7 @@ SCALE = [
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05
-"""The largest difference that counts as rounding, and the margin around an axis's only value, as shares of the value."""
+"""The largest difference that counts as rounding, and the margin around the only value on an axis, as shares of the value."""
 CLEAR = "rgba(0, 0, 0, 0)"
 
 

@@ -33,7 +33,7 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
         tasks: the tasks in this file: one, or as many as are packed together.
         first: 0-based position of the first of them, in the order they were learned.
         page: a version of the drawing code, for the digest.
-        packed: whether the details are compressed, which pays for many tasks: their details have much in common.
+        packed: whether the details are compressed, which pays off for many tasks, since their details have much in common.
     """
     line = first_line(tasks, first, page)
     each = (_details(task.opened(), place) for place, task in enumerate(tasks, first))

@@ -1,5 +1,5 @@
-// Draws figures shortly before they scroll into view, and the others while the browser is idle; in the colours of the page,
-// with their numbers as a table on demand.
+// Draws each figure shortly before it scrolls into view or while the browser is idle, in the colours of the page. A button
+// shows its numbers as a table.
 const drawn = new Map(); // place -> figure
 let printing = false;
 let ready = null;
@@ -18,7 +18,7 @@ const fitted = (place, { data, layout }) => {
   const width = printing ? 680 : place.clientWidth;
   const narrow = width < 480;
   const heat = place.dataset.heat === "";
-  // Tasks are whole numbers.
+  // With few tasks, plotly would also label fractions of a task.
   const most = Math.max(0, ...data.map((trace) => trace.x?.length ? Number(trace.x.at(-1)) : 0));
   const whole = /tasks learned|by number/.test(layout.xaxis?.title?.text) && most <= (narrow ? 8 : 16) && { dtick: 1 };
   const axis = (own) => ({
@@ -214,7 +214,7 @@ const drawOthers = () => {
 };
 addEventListener("scroll", () => { scrolled = performance.now(); }, { passive: true });
 
-// For print: the width of the paper, on white; figures not drawn yet are drawn.
+// For printing, figures get the width of the paper and colours for a white page; figures that are not drawn yet are drawn.
 const paper = (on) => {
   if (printing === on || !globalThis.Plotly) return;
   printing = on;

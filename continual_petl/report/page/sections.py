@@ -18,7 +18,7 @@ from continual_petl.report.run_facts import RunFacts
 TOGETHER = 50
 """Number of tasks of a long run whose details share a file."""
 MAX_CURVES = 20
-"""Maximum number of half-learned tasks whose curves are shown; the verdict has the progress of each."""
+"""Maximum number of half-learned tasks whose curves are shown; the verdict lists the progress of all of them."""
 _MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "score not checked": "warn", "CHANGED": "bad"}
 
 

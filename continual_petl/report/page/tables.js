@@ -107,7 +107,7 @@ const tables = (inside) => {
   reach();
 };
 
-// Makes tables focusable that are wider than the page, so that the keyboard can scroll them; all other tables are not.
+// Makes tables that are wider than the page focusable, so that the keyboard can scroll them, and no other tables.
 const reach = () => {
   for (const box of document.querySelectorAll(".wide")) {
     if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0; else box.removeAttribute("tabindex");

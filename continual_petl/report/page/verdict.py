@@ -17,7 +17,7 @@ _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full"
 
 
 def verdict(facts: RunFacts) -> Section:
-    """Return the verdict, its basis, and the numbers."""
+    """Return the section with the verdict, what it is based on, and the numbers."""
     sentence, mood = verdict_and_mood(facts)
     more = {"verdict": sentence, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
     return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)

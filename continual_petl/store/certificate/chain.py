@@ -2,7 +2,7 @@
 
 Removing, reordering or editing a task breaks the chain, and so does removing a tombstone. The chain alone cannot show that
 its newest entries were all cut off: `continual_petl.store.folder.missing` detects that by comparing it with
-``results.jsonl``. Anyone who has noted the newest entry's seal can detect it too.
+``results.jsonl``. Anyone who has noted the newest entry's seal can detect this too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Link:
     tombstone: bool = False
     lost: bool = False
     """Whether this is a tombstone for an entry that was missing when it was dropped. Its predecessor may have been missing
-    too, so the chain is not broken if the entry names none."""
+    too, so the chain is not broken if the entry names no predecessor."""
     aside: bool = False
     """Whether it was dropped from a fork: another entry has the same position in the chain."""
 
@@ -153,14 +153,14 @@ class MainLine:
         return index in self.by_index or index in self._aside
 
     def before(self, index: int) -> Sequence[Link]:
-        """Return the entries before a position, skipping positions whose only entries were dropped from a fork."""
+        """Return the entries right before a position, skipping positions whose only entries were dropped from a fork."""
         index -= 1
         while index in self._aside and index not in self.by_index:
             index -= 1
         return self.by_index.get(index, ())
 
     def after(self, index: int) -> Sequence[Link]:
-        """Return the entries after a position."""
+        """Return the entries right after a position, skipping the same positions."""
         index += 1
         while index in self._aside and index not in self.by_index:
             index += 1
@@ -202,7 +202,7 @@ class MainLine:
         return None
 
     def ends(self, link: Link, *, without: Link | None = None) -> list[Link]:
-        """Return the last entries that follow an entry, or the entry itself if nothing follows; ``without`` is ignored."""
+        """Return the last entries that follow an entry, or the entry itself if nothing follows; leave out ``without``."""
         found, left = [], [link]
         while left:
             place = left.pop()
@@ -212,7 +212,7 @@ class MainLine:
         return found
 
     def _is_misplaced(self, link: Link) -> bool:
-        """Return whether an entry follows one that it does not name; a missing predecessor can be restored."""
+        """Return whether the preceding entry is not the named predecessor; a gap does not count, since it can be restored."""
         return bool(self.before(link.index)) and not self.continues(link)
 
     def ways(self, here: Sequence[Link], drop: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNCHANGED = "digests and probe, bit for bit"
-"""The basis of the best verdict."""
+"""The basis of the verdict if everything was compared bit for bit and is equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Finding:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     def also(self, text: str) -> Finding:
-        """Return the same finding with one more sentence."""
+        """Return the same finding with a sentence added to its message."""
         return replace(self, message=f"{self.message}. {text}")
 
 

@@ -41,7 +41,7 @@ class ScorePoint(FrozenModel):
     epoch: Index
     """1-based."""
     scores: dict[str, float]
-    """Scores by name; undefined ones (a correlation of constant predictions) are left out."""
+    """Scores by name; undefined ones (such as the correlation of constant predictions) are left out."""
 
 
 class Confusion(FrozenModel):
@@ -63,7 +63,7 @@ class Points(FrozenModel):
 
 
 class PerLabel(FrozenModel):
-    """For each label of a multilabel task, how often it is true and how often it was predicted."""
+    """For each label of a multilabel task, how often it was predicted correctly, wrongly, or missed."""
 
     type: Literal["per label"] = "per label"
     counts: tuple[tuple[Index, Index, Index], ...]

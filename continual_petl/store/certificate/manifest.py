@@ -61,7 +61,7 @@ class Manifest(PlanFields):
     """Digest of the tokenizer or image processing."""
     tensors: dict[str, TensorEntry]
     digest: Digest
-    """Digest of all tensors together: equal if and only if two banks are the same."""
+    """Digest of all tensors together; two banks have the same digest if and only if they are identical."""
     probe: Digest
     """Digest of all tensors of the probe together."""
     files: dict[str, Digest]
@@ -74,9 +74,9 @@ class Manifest(PlanFields):
     parameters: dict[str, Index]
     """Number of parameters of each part: modifications, own, head."""
     environment: Environment
-    """Where the probe and the scores were computed; a bank predicts with the attention named here."""
+    """Environment in which the probe and the scores were computed; the bank predicts with its attention implementation."""
     training_attention: str | None = None
-    """Attention implementation that the bank was trained with; None if it is the one it predicts with."""
+    """Attention implementation that the bank was trained with; None if the bank also predicts with it."""
 
     _seal: str | None = PrivateAttr(default=None)
 

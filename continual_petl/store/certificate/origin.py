@@ -16,7 +16,7 @@ class Origin(FrozenModel):
     """The files that a bank was imported from."""
 
     format: Literal["peft", "adapters"]
-    """The library that wrote them."""
+    """The library that wrote the files."""
     method: Text
     """The library's name for the method."""
     base: Text | None

@@ -112,7 +112,7 @@ def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone:
 
 
 def read_pin(path: Path) -> Pin | None:
-    """Return the pin, or None before the first run.
+    """Return the pin; None if none has been written yet.
 
     Raises:
         StoreError: if the file is damaged.

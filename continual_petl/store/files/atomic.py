@@ -47,7 +47,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a file with the file that ``fill`` writes and flushes at the path that it gets.
+    """Replace a file: ``fill`` writes and flushes the new content at the path that it is given, which is then renamed.
 
     Raises:
         StoreError: if any step fails; the file is then unchanged.
@@ -74,7 +74,7 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
     """Yield a folder to fill; it appears at ``path``, complete and flushed, only if the block succeeds.
 
     Args:
-        path: the folder.
+        path: the path at which the folder appears.
         room: a context entered right before the folder appears, which moves an existing folder out of the way, and moves it
             back on failure.
 

@@ -1,7 +1,7 @@
-"""A lock that allows only one writer at a time in a run folder, and records its process; readers never wait.
+"""A lock that allows only one writer at a time in a run folder, and records which process that is; readers never wait.
 
 The operating system's lock on ``.lock`` is authoritative. It ends with its process, so a killed process leaves nothing to
-clean up. ``.lock.json`` only describes the holder in messages, and is ignored once that process has ended.
+clean up. ``.lock.json`` is only used to describe the holder in messages, and is ignored once that process has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunLock:
 
     Args:
         folder: the run folder.
-        wait: whether to wait for another process that holds it, instead of raising.
+        wait: whether to wait if another process holds the lock, instead of raising an error.
 
     Raises:
         RunInUseError: on entering, if another process writes to the run folder; the message names it.
@@ -117,5 +117,5 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True  # it belongs to another user
+        return True  # the process belongs to another user
     return True

@@ -3,7 +3,7 @@
 The facts that the chain and listings need about a bank may come from the index while the bank's manifest is unchanged; as
 soon as a manifest contradicts the index, the whole index is ignored.
 
-Nothing here guards against concurrent changes. `consistent_read` does, through `Store`, which other code uses.
+`BankFolders` does not guard against concurrent changes. `Store`, which other code uses, does so with `consistent_read`.
 """
 
 from __future__ import annotations

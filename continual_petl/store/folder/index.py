@@ -1,12 +1,12 @@
-"""The index: a hidden file with the facts about each bank that the chain and the task list need, instead of its manifest.
+"""The index: a hidden file with what the chain and the task list need to know about each bank, to avoid reading manifests.
 
 It is only a cache. An entry is valid while its manifest is unchanged: same inode, size, change time and modification time.
 If there is no index, or it was copied, damaged or written by another release, the manifests are read instead. A forged line
 with a valid digest is trusted until its manifest is read; `verify` never reads the index.
 
 ``.index.jsonl`` has one sealed line per commit, appended, so the cost of a commit does not grow with the number of commits;
-of several lines about a task, the last one counts. Nothing is flushed to disk, and a failed write is harmless: entries that
-are missing here are read from manifests.
+if several lines are about the same task, the last one counts. Nothing is flushed to disk, and a failed write is harmless:
+entries that are missing here are read from manifests.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def summary_of(manifest: Manifest) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The facts known about one bank without its manifest."""
+    """What is known about one bank without reading its manifest."""
 
     signature: Signature
-    """Identity of the manifest file that this was read from."""
+    """Identity of the manifest file that this entry was read from."""
     link: Link
     summary: Summary
 

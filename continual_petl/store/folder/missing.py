@@ -1,6 +1,6 @@
 """Find entries of the chain that were once in a run's folder and are now missing.
 
-The chain itself shows a gap: the entry after it names a predecessor that does not exist. The chain cannot show that its
+The chain itself shows a gap: the entry after the gap names a predecessor that does not exist. The chain cannot show that its
 newest entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its
 position in the chain and the seal of its certificate. As long as an entry is missing, nothing is committed: a new entry could
 take its position, and then neither of the two could be dropped or restored without breaking the chain.

@@ -56,8 +56,8 @@ class RoutedCell(FrozenModel):
     unknown: Index
     """Number of rows that did not resemble the rows of any task."""
     correct: Index | None
-    """Number of correct predictions if the most probable task always predicts; None for kinds whose predictions are not
-    simply right or wrong."""
+    """Number of correct predictions if each row is predicted by its most probable task; None for kinds whose predictions
+    are not simply right or wrong."""
     correct_own: Index | None
     """Number of these correct predictions that came from the rows' own task."""
     correct_known: Index | None

@@ -1,4 +1,4 @@
-"""Verify one certificate: all digests, and the probe's outputs, bit for bit in the same environment."""
+"""Verify one certificate: all digests, and the probe's outputs, which must be bit-identical in the same environment."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ NUM_ROWS = 8
 MAX_TOKENS = 32
 NUM_TARGETS = 8
 ENDS = "ends"
-"""Tensor in a generative task's probe: the token that ends a text (-1 if there is none), and the padding token."""
+"""Name of a tensor in a generative task's probe: the token that ends a text (-1 if there is none), and the padding token."""
 
 
 def make_probe(

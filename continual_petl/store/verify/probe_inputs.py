@@ -21,7 +21,7 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape
 
 _NUM_TYPES = 2
-"""Number of token types, if the configuration does not give it."""
+"""Number of token types if the configuration does not give one."""
 
 
 def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor], outputs: Tensor) -> None:

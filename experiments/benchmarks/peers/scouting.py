@@ -24,7 +24,7 @@ EMULATED = 4.0
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, tried for a few steps: ``seconds`` per step, or the reason why there are none."""
+    """One setting, tried for a few steps: ``seconds`` per step, or the reason why it failed in ``refusal``."""
 
     setting: Setting
     seconds: float | None
@@ -53,7 +53,7 @@ def bf16_ratio(device: str) -> float:
 def settings_of(base: Setting, ratio: float, *, quick: bool) -> list[Setting]:
     """Return the settings to try: the defaults first, then tuned settings with both kinds of attention and all precisions.
 
-    Tuned means no backbone dropout (its random numbers cost time, and we use none) and the fused optimizer.
+    Tuned means the fused optimizer and no backbone dropout (drawing random numbers takes time, and ours has no dropout).
 
     Args:
         base: the defaults.

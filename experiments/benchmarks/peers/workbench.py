@@ -65,7 +65,7 @@ class Workbench:
         use_clock(clock)
 
     def load(self, name: str, setting: dict[str, Any]) -> dict[str, int]:
-        """Load a model, and return how many trainable parameters and how many parameters in total it has."""
+        """Load a model; return its number of trainable parameters, excluding the head, and its total number of parameters."""
         model = load(from_request(setting), self.build)
         self.models[name] = model
         self._optimizers[name] = make_optimizer(model)

@@ -23,7 +23,7 @@ FEW, MANY = 10, 1_000
 TARGET = 0.02
 SHOWN = (10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000)
 _AROUND = 10
-"""Numbers in the table are medians over this many tasks on each side of task k."""
+"""Numbers in the table are medians over task k and this many tasks on each side of it."""
 _UNITS = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
 _NAMES = ("seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB")
 _TRENDS = ("seconds per task", "CPU seconds per task", "peak memory of the process", "bytes stored per task")

@@ -34,8 +34,8 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
 }
 FULL_WINDOWS = [way for way in WAYS if "packing" not in way]
 MEASURED = {"xsum": (32, FULL_WINDOWS), "rosts_en_ro": (160, [PLAIN, "packing", "packing, gradient checkpointing"])}
-"""For each task, the number of training rows (about as many tokens for both) and the ways to learn it; only short rows are
-packed."""
+"""For each task, the number of training rows (about the same number of tokens in both) and the ways to learn it; only short
+rows are packed."""
 
 
 def measure(bench: Bench) -> Measured:

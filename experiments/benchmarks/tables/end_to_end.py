@@ -2,7 +2,8 @@
 
 Our time includes training with checkpoints, validation after every epoch, evaluation on validation and test rows at the end,
 and the certificate. Peers use a plain training loop with the same schedule and clipping, validation after every epoch, and
-the same rows at the end, without checkpoints. Tokenising and loading are not included. Every repetition has its own seed.
+evaluation on the same rows at the end, without checkpoints. Tokenising and loading are not included. Every repetition has
+its own seed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from experiments.benchmarks.task import RealTask, real_task
 
 TARGET_FACTOR, TARGET_POINTS = 4.0, 0.5
 TARGET_TIME = 1.0
-"""Seconds with all layers, as a share of the fastest peer's."""
+"""Maximum time with banks in all layers, relative to the fastest peer."""
 AT_THE_END = ("validation", "test")
 """Splits that all candidates predict after the last epoch."""
 TIMED = ("train", "evaluate", "commit")
 """Phases of a learned task that are counted."""
 WARMUP, CLIP = 0.1, 1.0
-"""Default share of warm-up steps and default gradient norm in training."""
+"""Defaults of our package: the share of warm-up steps, and the maximum gradient norm."""
 Facts = dict[str, dict[str, Any]]
 Scores = dict[str, list[float]]
 
@@ -175,7 +176,7 @@ def body(result: Result) -> str:
 
 
 def _phases(result: Result) -> list[str]:
-    """Return where our seconds go, medians over repetitions; loading the data is not in the table."""
+    """Return the time that each phase of ours takes, as a median over repetitions; loading the data is not in the table."""
     phases: dict[str, list[dict[str, float]]] = result.facts["phases"]
     shown = []
     for name, repetitions in phases.items():

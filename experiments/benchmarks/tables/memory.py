@@ -1,4 +1,5 @@
-"""Memory needed to train one bank, in multiples of the backbone: `experiments.benchmarks.memory`, in fresh processes.
+"""Memory needed to train one bank, in multiples of the backbone, as measured by `experiments.benchmarks.memory` in fresh
+processes.
 
 This is measured only with the real MiniLM on the CPU, where torch reports every block that it allocates.
 """

@@ -1,6 +1,6 @@
 """Start-up time in fresh processes: ``--help``, and predicting one text with a store of many banks.
 
-For comparison, the time that transformers alone needs to load backbone and tokenizer in a fresh process.
+For comparison, loading backbone and tokenizer with transformers alone, in a fresh process, is timed too.
 """
 
 from __future__ import annotations

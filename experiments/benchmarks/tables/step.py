@@ -1,7 +1,7 @@
 """One training step: ours, the peers at their defaults and at their best, full fine-tuning, and the ceiling.
 
 All candidates train on the same token ids, without padding, and have the same bank if the peer supports it: Houlsby's
-bottlenecks in every layer. The ceiling is the machine's speed at matrix products, see `experiments.benchmarks.ceiling`.
+bottlenecks in every layer. The ceiling is the machine's speed at matrix products (see `experiments.benchmarks.ceiling`).
 """
 
 from __future__ import annotations

@@ -16,5 +16,5 @@ class AdditiveConfig(FormConfig):
     copies = True
 
     def like_plain(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe trains this modification by default."""
+        """Return the preset whose recipe is used for this modification by default."""
         return "bitfit" if modification.modifies == "bias" else self.preset

@@ -40,5 +40,5 @@ class AttentionConfig(FormConfig):
         check_has_no_identity(modification)
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe trains this modification by default."""
+        """Return the preset whose recipe is used for this modification by default."""
         return "prefix" if modification.reparametrise != "none" else self.preset

@@ -47,7 +47,7 @@ class Combination(NamedTuple):
         )
 
     def agrees(self, form: str, modifies: str, insertion: str | None, composition: str) -> int:
-        """Return the number of dimensions, of four, in which a choice agrees with this row."""
+        """Return in how many of the four dimensions a choice agrees with this row."""
         own = (form == self.form, modifies in self.modifies, insertion == self.insertion)
         return sum(own) + (composition in self.compositions)
 
@@ -103,7 +103,7 @@ class FormConfig:
     options: ClassVar[frozenset[str]] = frozenset()
     """Options that have an effect with every choice."""
     preset: ClassVar[str]
-    """The best-known preset with this form; a bank that matches no preset is trained like this one."""
+    """The best-known preset with this form; its recipe is used for banks that match no preset."""
     size: ClassVar[str | None] = None
     """Another name of the option ``bottleneck`` for this form: rank or length."""
     init: ClassVar[str] = "lora"
@@ -150,7 +150,7 @@ class FormConfig:
         return f"an {modification.reparametrise} that computes its vectors"
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe trains this modification by default."""
+        """Return the preset whose recipe is used for this modification by default."""
         return self.like_plain(modification)
 
     def like_plain(self, modification: ModificationLike) -> str:

@@ -39,5 +39,5 @@ class PromptConfig(FormConfig):
             raise ValueError("a bank can have only one prompt: write one prompt with the total length")
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset whose recipe trains this modification by default."""
+        """Return the preset whose recipe is used for this modification by default."""
         return "p_tuning" if modification.reparametrise != "none" else self.preset
