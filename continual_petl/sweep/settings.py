@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from continual_petl.banks.config.spec import named_parents
-from continual_petl.errors import InputError, did_you_mean
+from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath, contradictions
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import settled
@@ -212,7 +212,7 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
 def _entry(node: list[Any], part: str) -> Any:
     if not part.isdecimal() or int(part) >= len(node):
         raise Unfit(
-            [f"got {part!r}; this is a list with {len(node)} entries, so the index must be from 0 to {len(node) - 1}"]
+            [f"got {part!r}; this list has {counted(len(node), 'entry', 'entries')}, and the first has index 0"]
         )
     return node[int(part)]
 

@@ -189,7 +189,7 @@ def test_settings_replace_the_tasks_own_and_keep_the_rest() -> None:
     spec = stream(NOWHERE, [task("one", bank=written)]).spec
     found = with_settings(spec, spec.tasks[0], {"bank.modifications.0.bottleneck": 5})
     assert spec.resolved_bank(found).modifications[0].bottleneck == 5
-    with pytest.raises(Unfit, match="got '3'; this is a list with 1 entries"):
+    with pytest.raises(Unfit, match="got '3'; this list has 1 entry, and the first has index 0"):
         with_settings(spec, spec.tasks[0], {"bank.modifications.3.bottleneck": 5})
 
 
