@@ -17,7 +17,7 @@ from pathlib import Path
 from experiments.transfer.ledger import HERE, Ledger, Line
 from experiments.transfer.measure import case, choice, sequential
 from experiments.transfer.page import page
-from experiments.transfer.streams import BANKS, DRAWS, FEWER_THAN_200, SIZES, STREAMS
+from experiments.transfer.streams import BANKS, DRAWS, LEFT_OUT, SIZES, STREAMS
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -61,7 +61,7 @@ def _measure(given: argparse.Namespace, ledger: Ledger, runs: Path) -> None:
         for draw in given.draw:
             for stream in given.stream:
                 for number in (1, 2):
-                    if size == "200" and STREAMS[stream][number] in FEWER_THAN_200:
+                    if STREAMS[stream][number] in LEFT_OUT.get(size, ()):
                         continue
                     key = Line.key_of(stream, STREAMS[stream][number], size, draw, given.bank)
                     if ledger.has(key) == given.choose_again and not ledger.has_chosen(key):

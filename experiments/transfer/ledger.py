@@ -24,7 +24,7 @@ class Line(FrozenModel):
     stream: str
     task: str
     size: Size
-    """Number of rows: 20 or 200 of each label, or all."""
+    """Number of rows: 20 or 200 of each label, all (at most 1,500), or at most 4,000."""
     draw: int
     bank: str
     found: dict[str, Any]

@@ -10,8 +10,8 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 from experiments.studies.trial import TASKS
 
 SEED = 13
-Size = Literal["20", "200", "all"]
-SIZES: tuple[Size, ...] = ("20", "all", "200")
+Size = Literal["20", "200", "all", "4000"]
+SIZES: tuple[Size, ...] = ("20", "all", "200", "4000")
 DRAWS = (1, 2, 3)
 STREAMS = {
     "reviews": ("sst2", "yelp", "amazon"),
@@ -29,7 +29,7 @@ DOMAINS = {
     "travel_suggestion travel_alert vaccines lost_luggage book_flight book_hotel carry_on car_rental",
 }
 """Three domains of CLINC150, 15 labels each (Larson et al. 2019)."""
-EPOCHS: dict[Size, int] = {"20": 5, "200": 5, "all": 4}
+EPOCHS: dict[Size, int] = {"20": 5, "200": 5, "all": 4, "4000": 4}
 FEW_LABELS = ("yelp", "amazon", "rte", "stsb")
 FEW_EPOCHS = 12
 """Epochs of these tasks with 20 rows per label: they have fewer rows than the other tasks, and so fewer steps per epoch."""
@@ -37,8 +37,11 @@ MOST = {"train": 1500, "validation": 300, "test": 500}
 """Maximum rows of each split."""
 FEW_VALIDATION = 100
 """Validation rows of a task with 20 rows per label."""
-FEWER_THAN_200 = ("yahoo", "dbpedia", "cards", "travel")
-"""Tasks with at most 200 rows of each label among all their rows, so their 200 rows of each label are all rows."""
+LEFT_OUT: dict[Size, tuple[str, ...]] = {
+    "200": ("yahoo", "dbpedia", "cards", "travel"),
+    "4000": ("rte", "stsb", "yahoo", "cards", "travel"),
+}
+"""Tasks that have too few rows for a size to make a difference: at most 200 of each label, or fewer than 3,500."""
 BANKS: dict[str, dict[str, Any]] = {"pfeiffer": {"preset": "pfeiffer"}, "lora": {"preset": "lora"}}
 
 
@@ -75,7 +78,9 @@ def entry_of(task: str, data: Path, size: Size = "all", draw: int = 0) -> dict[s
         entry |= {"labels": sorted(DOMAINS[task].split()), "all_labels": "clinc150/labels.json"}
     if size == "20":
         entry["limits"]["validation"] = FEW_VALIDATION
-    if size != "all":
+    if size == "4000":
+        entry["limits"]["train"] = 4000
+    elif size != "all":
         one_label = known.kind == "classification"
         entry["limits"] |= {"per_label": int(size)} if one_label else {"train": 2 * int(size)}
     return entry

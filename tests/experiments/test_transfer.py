@@ -66,6 +66,9 @@ def test_tasks_with_fewer_rows_are_not_learned_again_and_every_draw_has_a_bank_f
     assert command.main([*words, "--size", "200", "--draw", "2", "3", "--sequential"]) == 0
     cases = [("reviews", number, "200", draw) for draw in (2, 3) for number in (1, 2)]
     assert measured == [*cases, ("topics", 2), ("reviews", 2), ("topics", 3), ("reviews", 3)]
+    del measured[:]
+    assert command.main([*words, "--size", "4000", "--draw", "1"]) == 0
+    assert measured == [("topics", 2, "4000", 1), ("reviews", 1, "4000", 1), ("reviews", 2, "4000", 1)]
 
 
 @pytest.mark.slow
