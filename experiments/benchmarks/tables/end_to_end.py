@@ -20,6 +20,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.curves import Curve, Epochs, curve_lines
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer
 from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, scout, settings_of
@@ -48,9 +49,10 @@ def measure(bench: Bench) -> Measured:
     facts: Facts = {}
     scores: Scores = {}
     phases: dict[str, list[dict[str, float]]] = {}
+    curves: dict[str, list[Curve]] = {}
     for name, layers in {"ours, upper half": f"{upper[0]}-{upper[-1]}", "ours, all layers": "all"}.items():
-        phases[name], scores[name] = [], []
-        candidates.append(Candidate(name, _our_course(bench, task, layers, phases[name], scores[name])))
+        phases[name], scores[name], curves[name] = [], [], []
+        candidates.append(Candidate(name, _our_course(bench, task, layers, phases[name], scores[name], curves[name])))
         facts[name] = {"who": "ours", "setting": "auto"}
     tried = {}
     for name, peer in bench.peers.items():
@@ -65,8 +67,8 @@ def measure(bench: Bench) -> Measured:
             "tuned, upper half": replace(best, layers=upper),
         }.items():
             label = f"{name}, {kind}"
-            scores[label] = []
-            candidates.append(Candidate(label, _their_course(bench, peer, task, setting, scores[label])))
+            scores[label], curves[label] = [], []
+            candidates.append(Candidate(label, _their_course(bench, peer, task, setting, scores[label], curves[label])))
             facts[label] = {"who": name, "setting": setting.words()}
     samples = bench.alternate(candidates)
     kept = {name: values[-bench.options.repetitions :] for name, values in scores.items()}
@@ -78,6 +80,7 @@ def measure(bench: Bench) -> Measured:
             "tried": tried,
             "accuracy": kept,
             "phases": phases,
+            "curves": {name: each[-bench.options.repetitions :] for name, each in curves.items()},
             "rows": task.facts(),
             "at the end": list(AT_THE_END),
         },
@@ -85,7 +88,12 @@ def measure(bench: Bench) -> Measured:
 
 
 def _our_course(
-    bench: Bench, task: RealTask, layers: str, phases: list[dict[str, float]], scores: list[float]
+    bench: Bench,
+    task: RealTask,
+    layers: str,
+    phases: list[dict[str, float]],
+    scores: list[float],
+    curves: list[Curve],
 ) -> Callable[[], float]:
     """Return a block that learns the task in a new run folder."""
     options = bench.options
@@ -101,10 +109,13 @@ def _our_course(
             }
         )
         folder = bench.scratch / "run"
-        run = learn(TaskStream(spec), run_dir=folder, trainer={"accelerator": options.device.partition(":")[0]})
+        epochs = Epochs("val/accuracy")
+        trainer = {"accelerator": options.device.partition(":")[0]}
+        run = learn(TaskStream(spec), run_dir=folder, trainer=trainer, callbacks=[epochs])
         results = run.results
         shutil.rmtree(folder)
         phases.append(results.seconds["task"])
+        curves.append(epochs.curve(phases[-1]["train"]))
         scores.append(float(results.R[0, 0]))
         return sum(phases[-1][phase] for phase in TIMED)
 
@@ -127,7 +138,7 @@ def _trial_settings(bench: Bench, peer: str, task: RealTask) -> list[Setting]:
 
 
 def _their_course(
-    bench: Bench, peer: Peer, task: RealTask, setting: Setting, scores: list[float]
+    bench: Bench, peer: Peer, task: RealTask, setting: Setting, scores: list[float], curves: list[Curve]
 ) -> Callable[[], float]:
     """Return a block that learns the task in a plain loop."""
     options = bench.options
@@ -139,11 +150,14 @@ def _their_course(
         order = LengthBucketed(lengths=task.lengths, batch_size=options.batch, seed=seed)
         peer.ask("load", name="course", setting=replace(setting, seed=seed).request())
         peer.ask("course", name="course", num_steps=len(order) * options.epochs, warmup=WARMUP)
-        total = 0.0
+        total, curve = 0.0, Curve()
         for epoch in range(options.epochs):
             batches = [batch.tolist() for batch in order.epoch(epoch)]
             total += peer.ask("epoch", name="course", rows="train", order=batches, clip=CLIP)["seconds"]
-            total += peer.ask("accuracy", name="course", rows="validation", batch=options.batch)["seconds"]
+            answered = peer.ask("accuracy", name="course", rows="validation", batch=options.batch)
+            total += answered["seconds"]
+            curve.append((total, float(answered["accuracy"])))
+        curves.append(curve)
         for split in AT_THE_END:
             answered = peer.ask("accuracy", name="course", rows=split, batch=options.batch)
             total += answered["seconds"]
@@ -172,7 +186,26 @@ def body(result: Result) -> str:
     if "at the end" in result.facts:
         intro += f" After the last epoch, all candidates predict these rows: {', '.join(result.facts['at the end'])}."
     table = grid(["", "seconds", "test accuracy", "spread"], rows)
-    return "\n".join([intro, "", table, "", *_phases(result), *_verdicts(result, facts, accuracy)])
+    return "\n".join(
+        [
+            intro,
+            "",
+            table,
+            "",
+            *_phases(result),
+            *_verdicts(result, facts, accuracy),
+            *_seconds_to_scores(result, facts),
+        ]
+    )
+
+
+def _seconds_to_scores(result: Result, facts: Facts) -> list[str]:
+    peers = [name for name in facts if facts[name]["who"] != "ours" and not name.endswith("upper half")]
+    if not peers or "curves" not in result.facts:
+        return []
+    ours = [name for name in facts if facts[name]["who"] == "ours"]
+    fastest = min(peers, key=lambda name: result.medians[name])
+    return ["", *curve_lines(result.facts["curves"], ours, fastest)]
 
 
 def _phases(result: Result) -> list[str]:
