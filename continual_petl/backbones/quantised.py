@@ -91,7 +91,7 @@ def check_quantised(name: str, model: nn.Module) -> None:
     if not quantised_names(model):
         raise InputError(
             f"backbone {name!r}: backbone.quantize is set, but only linear layers (nn.Linear) can be quantised, and the "
-            "model has none: GPT-2, for example, is built of Conv1D. Remove backbone.quantize; training.precision: bf16 "
+            "model has none: GPT-2, for example, uses Conv1D layers. Remove backbone.quantize; training.precision: bf16 "
             "halves the memory of fp32."
         )
 

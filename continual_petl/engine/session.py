@@ -280,7 +280,8 @@ def tasks_without_routing(session: Session) -> tuple[str, ...]:
         return ()
     return (
         f"protocol: {spec.protocol} evaluates rows without a task name, but routing is off for {known_names(off, limit=5)}: "
-        "the task of their rows cannot be found, so they are not measured; remove `routing: off`, or write protocol: task",
+        "the router cannot identify their rows, so these tasks are not measured; remove `routing: off`, or write protocol: "
+        "task",
     )
 
 

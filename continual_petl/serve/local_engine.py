@@ -23,7 +23,7 @@ Seen = Callable[[str, int], None]
 
 
 class Engine(Protocol):
-    """Predicts the rows of requests."""
+    """Computes predictions for the rows of requests."""
 
     @property
     def num_waiting(self) -> dict[str, int]:

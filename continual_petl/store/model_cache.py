@@ -100,7 +100,7 @@ class ModelCache:
 
         Raises:
             InputError: if it cannot be loaded.
-            StoreError: if it is not the backbone that the run was learned on.
+            StoreError: if it is not the backbone that the run's tasks were learned on.
         """
         if precision not in self.backbones:
             self.check_code()

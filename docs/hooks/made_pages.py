@@ -15,6 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from continual_petl.cli.parser import build_parser
+from continual_petl.errors import counted
 from continual_petl.streams.stream_file.json_schema import json_schema
 
 Node = dict[str, Any]
@@ -41,10 +42,12 @@ _BOUNDS = {
     "exclusiveMinimum": "above {}",
     "maximum": "at most {}",
     "exclusiveMaximum": "below {}",
-    "minItems": "at least {} entries",
-    "maxItems": "at most {} entries",
-    "minProperties": "at least {} keys",
     "pattern": "matches `{}`",
+}
+_COUNTS = {
+    "minItems": ("at least", "entry", "entries"),
+    "maxItems": ("at most", "entry", "entries"),
+    "minProperties": ("at least", "key", "keys"),
 }
 
 
@@ -123,6 +126,7 @@ def kind_of(node: Node) -> str:
     if "enum" in node:
         return ", ".join(f"`{_plain(value)}`" for value in node["enum"])
     bounds = [text.format(node[key]) for key, text in _BOUNDS.items() if key in node]
+    bounds += [f"{how} {counted(node[key], one, many)}" for key, (how, one, many) in _COUNTS.items() if key in node]
     match node["type"]:
         case "array":
             if "prefixItems" in node:

@@ -192,9 +192,9 @@ def headline(scale: Scale, book: Book) -> str:
     if full is None or ours is None or size is None:
         return ""
     return (
-        f"On {len(tasks)} tasks (MiniLM, {seeds}) Houlsby banks of {100 * size[0] / scale.encoder:.2f} % "
-        f"of the encoder's layers reach a mean test score of {shown(ours)}, full copies {shown(full)} (standard error over "
-        "seeds; accuracy, but Matthews for cola and Spearman for stsb)."
+        f"On {len(tasks)} tasks (MiniLM, {seeds}) Houlsby banks with {100 * size[0] / scale.encoder:.2f} % as "
+        f"many parameters as the encoder's layers reach a mean test score of {shown(ours)}, full copies {shown(full)} "
+        "(standard error over seeds; accuracy, but Matthews for cola and Spearman for stsb)."
     )
 
 

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, Table 1 with half the size: a bank of less than 1 % of the layers compared with full fine-tuning.
 
 Tasks, seeds, learning rates, epochs and protocol are those of `experiments.houlsby2019.compare`, which has the full copies
-and the bank of 2 %; only the bottleneck size differs.
+and the bank with about 2 % of the layers' parameters; only the bottleneck size differs.
 """
 
 from __future__ import annotations

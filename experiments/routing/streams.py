@@ -42,7 +42,7 @@ class Scale:
 
 
 def long_stream(data: Path, scale: Scale, tasks: tuple[str, ...]) -> TaskStream:
-    """Return the stream of some tasks of the long stream; a task's bank is the same in each of these streams."""
+    """Return a stream of the given tasks of the long stream; a task's bank does not depend on the other tasks."""
     tree = _tree("long", data, scale.backbone, scale.max_length, scale.epochs)
     return _stream(tree | {"tasks": [_entry(name, data, scale) for name in tasks]})
 

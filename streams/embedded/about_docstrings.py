@@ -1,4 +1,4 @@
-"""Three tasks on docstrings alone: which package, class or function, and whether a call returns a value.
+"""Three tasks on docstrings: the package, whether a class or a function is documented, and whether a call returns a value.
 
 The package is one of ten large ones; their names are hidden wherever they occur as a word (``HTTP_COOKIE`` loses its first
 half, ``HTTPConnection`` is a different word and stays), so the label has to be inferred from the subject. Whether a call

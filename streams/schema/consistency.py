@@ -45,7 +45,7 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     """Return where the keys of a stream contradict each other, and why.
 
     Args:
-        tree: plain data with some or all keys of a stream; values of a wrong type are left for the schema to report.
+        tree: plain data with some or all keys of a stream; values of the wrong type are left for the schema to report.
     """
     training, trainer = _mapping(tree.get("training")), _mapping(tree.get("trainer"))
     problems: list[tuple[KeyPath, str]] = [

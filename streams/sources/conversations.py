@@ -1,7 +1,7 @@
 """Check conversations in the formats of other projects, and convert them to lists of messages with role and content.
 
-Accepts TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and texts, which are a
-user message or, as a target, an assistant message.
+Accepts TRL's and OpenAI's messages (role, content), ShareGPT's (from, value, with human and gpt), and plain texts:
+each becomes a user message or, as a target, an assistant message.
 """
 
 from __future__ import annotations

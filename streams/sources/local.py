@@ -72,7 +72,7 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
 
 
 def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -> Take:
-    """Return a function that converts a copy's table to rows: the Hub's columns if all exist, else the default ones."""
+    """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones."""
     hub = columns.read_by(kind)
     usual = ColumnsSpec(
         text_pair=None if columns.text_pair is None else "text_pair",

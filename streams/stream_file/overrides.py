@@ -60,7 +60,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
             own = [task.name for task in spec.tasks if _differs(spec, task, top, key)]
             if own:
                 listed[
-                    f"--{path} does not apply to {known_names(own)}: a setting of a task overrides it; "
+                    f"--{path} does not apply to {known_names(own)}: a task's own setting takes precedence; "
                     f"use --tasks.{own[0]}.{path} for one task, --tasks.*.{path} for all"
                 ] = None
     return [*listed]

@@ -114,7 +114,7 @@ def parse(text: str) -> Parsed:
     except yaml.YAMLError as error:  # a character that YAML forbids
         why = " ".join(str(error).split())
         parsed.problems.append((1, (), f"this is not readable as YAML: {why}"))
-    except (ValueError, OverflowError):  # PyYAML does not check the numbers of %YAML and of escapes
+    except (ValueError, OverflowError):  # PyYAML does not check YAML versions and character codes
         line = 1 if loader is None else loader.get_mark().line + 1
         why = "a character code or YAML version whose number is too large"
         parsed.problems.append((line, (), f"this is not readable as YAML: {why}"))

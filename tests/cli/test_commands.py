@@ -304,10 +304,9 @@ def test_option_ignored_by_some_tasks_is_reported(
     assert main([*argv, "--training.epochs", "1"]) == 0
     assert "does not apply to" not in capsys.readouterr().err
     assert main([*argv, "--bank.bottleneck", "2"]) == 0
-    told = (
-        "--bank.bottleneck does not apply to pair: a setting of a task overrides it; use --tasks.pair.bank.bottleneck "
-    )
-    assert capsys.readouterr().err == f"continual-petl: {told}for one task, --tasks.*.bank.bottleneck for all\n"
+    told = "--bank.bottleneck does not apply to pair: a task's own setting takes precedence; "
+    told += "use --tasks.pair.bank.bottleneck for one task, --tasks.*.bank.bottleneck for all"
+    assert capsys.readouterr().err == f"continual-petl: {told}\n"
 
 
 def test_stream_file_is_refused_as_a_task_file(

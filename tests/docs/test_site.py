@@ -47,7 +47,7 @@ def test_stream_file_keys_have_a_row() -> None:
         "| `epochs` | whole number (at least 1), or `null` | `null` | Passes over the training split; null means ",
         "| `betas` | list of number (at least 0, below 1) and number (at least 0, below 1) | `[0.9, 0.999]` |",
         "| `evaluate` | `auto`, `all`, `sample`, `certified` | `auto` |",
-        "| `tasks` | list of [an entry of tasks](#an-entry-of-tasks) (at least 1 entries) | *required* |",
+        "| `tasks` | list of [an entry of tasks](#an-entry-of-tasks) (at least 1 entry) | *required* |",
         "| `labels` | text, or list of text, or whole number, or `null` | `null` |",
     ],
 )

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz.guided TARGET FOLDER [options of libFuzzer]``: coverage-guided fuzzing.
+"""``python -m tests.fuzz.guided TARGET FOLDER [libFuzzer options]``: coverage-guided fuzzing.
 
 Needs Atheris (https://github.com/google/atheris, 3.0 has wheels for Python 3.11): ``pip install atheris``. Nothing
 else here uses it. Useful options: ``-max_total_time=600 -max_len=4096 -seed=1``. FOLDER gets a file for each finding and

@@ -35,5 +35,5 @@ def labelled_task(name: str, *, vocabulary: str | None = None, **more: Any) -> d
 
 
 def routed_stream(backbone: Path, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
-    """Return a stream with routing, so that rows find their task."""
+    """Return a stream with full routing, so that the router can find the task of a row."""
     return stream(backbone, list(tasks), **{"routing": "full", **more})

@@ -93,7 +93,7 @@ prunes: median
         ("space: {bank: [lora], bank.bottleneck: [2]}\n", "is a part of bank, which is tried as well"),
         ("space: {training.epochs: [3, 0]}\n", "space.training.epochs.1: got 0; allowed: a whole number of at least 1"),
         ("space: {training.lr: [0.1]}\n", "unknown key 'lr'"),
-        ("space: {bank.rank: [2, 4]}\n", "are names of the same size: give only one of them (task 'one')"),
+        ("space: {bank.rank: [2, 4]}\n", "set the same size: give only one of them (task 'one')"),
         ("space: {bank: [hulsby]}\n", "unknown preset 'hulsby'"),
         ("space: {bank.bottleneck.deep: [2]}\n", "bank.bottleneck is 4 and has no keys below it"),
         ("space: {training.momentum: [0.5]}\n", "space.training.momentum.0"),

@@ -185,7 +185,7 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
         mine = ["bottleneck", *_SIZES] if len(sized) == 1 else own or ["bottleneck"]
         given = [key for key in mine if key in options]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are names of the same size: give only one of them")
+            raise ValueError(f"{' and '.join(given)} set the same size: give only one of them")
         if given:
             changed["bottleneck"] = options[given[0]]
             names += given

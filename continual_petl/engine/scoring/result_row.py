@@ -168,7 +168,7 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
 
 
 def affordable(session: Session) -> int:
-    """Return how many certificates to check at most when a command ends; proportional to the number of tasks it learned."""
+    """Return the maximum number of certificates to check when a command ends: proportional to the tasks that it learned."""
     return _CHECKED * max(1, session.num_new)
 
 

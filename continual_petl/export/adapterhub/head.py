@@ -49,7 +49,9 @@ _CLASSES: Mapping[str, tuple[str, tuple[Pooling, ...], bool]] = {
 
 
 def poolings_of(family: str, head_type: str) -> tuple[Pooling, ...] | None:
-    """Return the poolings of a head type on a model type, () for heads on every token; None if there is no such head."""
+    """Return the poolings that a head type supports for a model type: () if the head reads every token, None if there is no
+    such head.
+    """
     _, poolings, tags = _CLASSES.get(family, ("", (), False))
     if head_type == "tagging":
         return () if tags else None

@@ -48,7 +48,7 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
         "leave_out": left_out(subject),
         "flat": True,
         "prefix_length": first.bottleneck,
-        # Options of a network, which flat prefixes do not have.
+        # Options of the reparametrisation network, which a flat prefix does not have.
         "bottleneck_size": 512,
         "non_linearity": "tanh",
         "dropout": first.dropout,

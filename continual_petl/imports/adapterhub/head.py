@@ -99,7 +99,7 @@ def _class_labels(names: Any) -> dict[str, str]:
 
 def _wrong(key: str, value: Any, why: str) -> InputError:
     return InputError(
-        f"head_config.json: key {key[:200]}: got {repr(value)[:200]}: {why}. A bank's head is one linear layer (layers 1) on "
-        "pooled states, for classification, multilabel_classification or tagging. Put such a layer into head.safetensors "
-        "(weight, bias), which is read instead."
+        f"head_config.json: key {key[:200]}: got {repr(value)[:200]}: {why}. A bank's head is one linear layer (layers: 1): "
+        "on pooled states for classification and multilabel_classification, on every token for tagging. Put such a layer "
+        "into head.safetensors (weight, bias), which is read instead."
     )

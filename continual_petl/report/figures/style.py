@@ -51,7 +51,7 @@ def plotly_js() -> str:
 
 
 def drawing(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any) -> Drawing:
-    """Return a figure with titled axes as plotly JSON, not validated by plotly, which would take most of the time.
+    """Return a figure with titled axes as plotly JSON; plotly does not validate it, since that would take most of the time.
 
     Args:
         traces: the traces as plotly JSON; see `scatter`, `bar` and `heatmap`.
