@@ -3,7 +3,7 @@
 Our time includes training with checkpoints, validation after every epoch, evaluation on validation and test rows at the end,
 and the certificate. Peers use a plain training loop with the same schedule and clipping, validation after every epoch, and
 evaluation on the same rows at the end, without checkpoints. Tokenising and loading are not included. Every repetition has
-its own seed.
+its own seed. Our banks are Houlsby's, as in `adapters`, and a LoRA on queries and values, as in `peft`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,17 @@ def measure(bench: Bench) -> Measured:
     scores: Scores = {}
     phases: dict[str, list[dict[str, float]]] = {}
     curves: dict[str, list[Curve]] = {}
-    for name, layers in {"ours, upper half": f"{upper[0]}-{upper[-1]}", "ours, all layers": "all"}.items():
+    half = f"{upper[0]}-{upper[-1]}"
+    houlsby = {"preset": "houlsby", "bottleneck": bench.options.bottleneck}
+    lora = {"preset": "lora", "bottleneck": _rank(bench)}
+    for name, bank in {
+        "ours, upper half": houlsby | {"layers": half},
+        "ours, all layers": houlsby,
+        "ours, LoRA, upper half": lora | {"layers": half},
+        "ours, LoRA": lora,
+    }.items():
         phases[name], scores[name], curves[name] = [], [], []
-        candidates.append(Candidate(name, _our_course(bench, task, layers, phases[name], scores[name], curves[name])))
+        candidates.append(Candidate(name, _our_course(bench, task, bank, phases[name], scores[name], curves[name])))
         facts[name] = {"who": "ours", "setting": "auto"}
     tried = {}
     for name, peer in bench.peers.items():
@@ -90,7 +98,7 @@ def measure(bench: Bench) -> Measured:
 def _our_course(
     bench: Bench,
     task: RealTask,
-    layers: str,
+    bank: dict[str, Any],
     phases: list[dict[str, float]],
     scores: list[float],
     curves: list[Curve],
@@ -104,7 +112,7 @@ def _our_course(
             | {
                 "seed": len(scores),
                 "routing": "off",  # peers store nothing comparable
-                "bank": {"preset": "houlsby", "bottleneck": options.bottleneck, "layers": layers},
+                "bank": bank,
                 "training": {"epochs": options.epochs, "batch_size": options.batch},
             }
         )
@@ -122,13 +130,18 @@ def _our_course(
     return block
 
 
+def _rank(bench: Bench) -> int:
+    """Return the rank of LoRA, ours and peft's, both on queries and values."""
+    return min(8, bench.options.bottleneck)
+
+
 def _trial_settings(bench: Bench, peer: str, task: RealTask) -> list[Setting]:
     options = bench.options
     methods: dict[str, Method] = {"adapters": "double_seq_bn", "peft": "lora"}
     base = Setting(
         folder=str(bench.shape.folder),
         method=methods[peer],
-        size=options.bottleneck if peer == "adapters" else min(8, options.bottleneck),
+        size=options.bottleneck if peer == "adapters" else _rank(bench),
         device=options.device,
         batch=options.batch,
         length=options.length,
@@ -224,8 +237,10 @@ def _phases(result: Result) -> list[str]:
 def _verdicts(result: Result, facts: Facts, accuracy: dict[str, float]) -> list[str]:
     peers = [name for name in facts if facts[name]["who"] != "ours" and not name.endswith("upper half")]
     lines = []
-    if peers and "at the end" in result.facts:
-        best, mine = min(peers, key=lambda name: result.medians[name]), "ours, all layers"
+    for mine in ("ours, all layers", "ours, LoRA") if peers and "at the end" in result.facts else ():
+        if mine not in result.medians:  # LoRA was not measured at first
+            continue
+        best = min(peers, key=lambda name: result.medians[name])
         share = result.medians[mine] / result.medians[best]
         lines.append(
             f"* {mine}, takes {share:.2f} times as long as {best}, the fastest peer with all layers; the target is at most "
