@@ -1,6 +1,7 @@
 """A run of small tasks, controlled over standard input: it reports the cost of each task, and then waits for a line.
 
-``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS`` learns tasks FIRST to FIRST + COUNT - 1.
+``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS ROWS EPOCHS`` learns tasks FIRST to
+FIRST + COUNT - 1, each with ROWS training rows.
 """
 
 from __future__ import annotations
@@ -71,14 +72,24 @@ class Costs(StreamCallback):
 
 
 def many_tasks(
-    backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int = 8, seed: int = 0, **more: Any
+    backbone: str,
+    num_tasks: int,
+    *,
+    first: int = 0,
+    num_rows: int = 16,
+    epochs: int = 1,
+    bottleneck: int = 8,
+    seed: int = 0,
+    **more: Any,
 ) -> TaskStream:
-    """Return a stream of small tasks with two labels: 16 training rows, 8 validation rows, two steps each.
+    """Return a stream of tasks with two labels, with half as many validation rows as training rows, in batches of eight.
 
     Args:
         backbone: name of the backbone, as for `load_backbone`.
         num_tasks: number of tasks.
         first: number of the first task.
+        num_rows: number of training rows of each task; the default gives small tasks, of two steps.
+        epochs: number of epochs.
         bottleneck: bottleneck size of the banks.
         seed: seed of the stream.
         more: other keys of the stream.
@@ -94,10 +105,10 @@ def many_tasks(
 
     tasks = []
     for number in range(first, first + num_tasks):
-        drawn = rows(24, number)
-        data = {"train": drawn[:16], "validation": drawn[16:]}
+        drawn = rows(num_rows + num_rows // 2, number)
+        data = {"train": drawn[:num_rows], "validation": drawn[num_rows:]}
         # All names have the same length, since each file of a task contains its name and sizes are compared.
-        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
+        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data, "training": {"epochs": epochs}})
     spec = {
         "name": "growth",
         "seed": seed,
@@ -112,7 +123,7 @@ def many_tasks(
     return TaskStream(StreamSpec.model_validate(spec))
 
 
-def main(folder: str, backbone: str, first: str, count: str, threads: str) -> None:
+def main(folder: str, backbone: str, first: str, count: str, threads: str, num_rows: str, epochs: str) -> None:
     """Learn the first task, then another one for each line of standard input."""
     torch.set_num_threads(int(threads))
 
@@ -121,7 +132,7 @@ def main(folder: str, backbone: str, first: str, count: str, threads: str) -> No
         if not sys.stdin.readline():
             raise SystemExit
 
-    stream = many_tasks(backbone, int(count), first=int(first))
+    stream = many_tasks(backbone, int(count), first=int(first), num_rows=int(num_rows), epochs=int(epochs))
     learn(stream, folder, callbacks=[Costs(Path(folder), told)])
 
 

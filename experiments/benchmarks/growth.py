@@ -103,11 +103,11 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
 
 
 class _Course:
-    """A run in its own process that learns the next task on request."""
+    """A run in its own process that learns the next task on request; see `experiments.benchmarks.growing` for its numbers."""
 
-    def __init__(self, folder: Path, backbone: str, first: int, count: int, threads: int) -> None:
+    def __init__(self, folder: Path, backbone: str, *numbers: int) -> None:
         argv = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.growing", str(folder), backbone]
-        argv += [str(first), str(count), str(threads)]
+        argv += map(str, numbers)
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._begun = False
 
@@ -131,12 +131,31 @@ class _Course:
 
 
 def tasks_in_turns(
-    folders: dict[int, Path], backbone: str, *, repetitions: int, threads: int, tell: Callable[[str], None]
+    folders: dict[int, Path],
+    backbone: str,
+    *,
+    repetitions: int,
+    threads: int,
+    tell: Callable[[str], None],
+    num_rows: int = 16,
+    epochs: int = 1,
 ) -> dict[int, list[Cost]]:
-    """Return the cost of tasks by the initial number of banks in the store; runs take turns, task by task."""
+    """Return the cost of tasks by the initial number of banks in the store; runs take turns, task by task.
+
+    Args:
+        folders: the runs, by their number of banks.
+        backbone: name of the backbone.
+        repetitions: number of measured tasks of each run.
+        threads: number of threads.
+        tell: reports progress.
+        num_rows: number of training rows of each task.
+        epochs: number of epochs.
+    """
     # After the last task of a stream, all tasks are checked instead of a sample, so the last task is never learned.
     count = _DROPPED + repetitions + 1
-    courses = {size: _Course(folder, backbone, size, count, threads) for size, folder in folders.items()}
+    courses = {
+        size: _Course(folder, backbone, size, count, threads, num_rows, epochs) for size, folder in folders.items()
+    }
     found: dict[int, list[Cost]] = {size: [] for size in folders}
     try:
         for number in range(_DROPPED + repetitions):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,6 +36,8 @@ TARGETS = {
     "first paint": 2.0,
     "task": 0.05,
 }
+ROWS, EPOCHS = 1_200, 5
+"""The training rows and epochs of the compared tasks, as in `end_to_end`."""
 RESIDENT_BYTES = 2**26
 _PREDICT = """
 import sys
@@ -83,9 +87,15 @@ def measure(bench: Bench) -> Measured:
         "first paint": _first_paint(report / "index.html"),
         "memory": {str(asked): _memory(large, asked) for asked in (min(100, count), min(2000, count))},
     }
-    costs = tasks_in_turns(
-        {few: small, count: large}, source, repetitions=options.repetitions, threads=options.threads, tell=bench.tell
+    also_small = shutil.copytree(small, bench.scratch / "few-for-tiny-tasks")
+    num_rows, epochs = (16, 1) if options.quick else (ROWS, EPOCHS)
+    in_turns = partial(tasks_in_turns, backbone=source, threads=options.threads, tell=bench.tell)
+    costs = in_turns(
+        {few: small, count: large}, repetitions=min(options.repetitions, 5), num_rows=num_rows, epochs=epochs
     )
+    tiny = in_turns({few: also_small, len(Store(large).tasks): large}, repetitions=options.repetitions)
+    facts["tiny"] = [[cost.seconds for cost in own] for own in tiny.values()]
+    facts["rows"], facts["epochs"] = num_rows, epochs
     return Measured(
         "seconds", {f"task {size + 1}": [cost.seconds for cost in own] for size, own in costs.items()}, facts
     )
@@ -144,10 +154,26 @@ def body(result: Result) -> str:
             f"CPU seconds, {number(per_task)} ms per task, and {number(1e-6 * verify['peak_bytes'])} MB.",
             f"* `list` takes {number(1e-6 * max(own['peak_bytes'] for own in facts['list']))} MB, `report` "
             f"{number(1e-6 * facts['report']['peak_bytes'])} MB; index.html is {number(1e-6 * facts['page bytes'])} MB.",
+            *_tasks(result),
             f"* With {RESIDENT_BYTES / 2**20:.0f} MiB for banks, predictions with {' and '.join(facts['memory'])} tasks peak "
             f"at {' and '.join(number(peak) for peak in peaks)} MB.",
         ]
     )
+
+
+def _tasks(result: Result) -> list[str]:
+    """Return the line on the compared tasks, and on tasks of two steps."""
+    facts, early = result.facts, int(next(iter(result.samples)).split()[1]) - 1
+    if "rows" not in facts:  # the first measurement only compared tasks of two steps
+        return []
+    whole, tiny = (
+        " and ".join(number(median(own)) for own in each) for each in (result.samples.values(), facts["tiny"])
+    )
+    return [
+        f"* The compared tasks have {facts['rows']:,} rows and {facts['epochs']} epochs, and take {whole} s. Tasks of two "
+        f"steps take {tiny} s: up to 20 earlier certificates are checked after each task, but the first of the two has only "
+        f"{early} earlier tasks."
+    ]
 
 
 def _compared(result: Result) -> list[list[str]]:
