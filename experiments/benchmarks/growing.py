@@ -1,7 +1,7 @@
 """A run of small tasks, controlled over standard input: it reports the cost of each task, and then waits for a line.
 
-``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS ROWS EPOCHS`` learns tasks FIRST to
-FIRST + COUNT - 1, each with ROWS training rows.
+``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS ROWS EPOCHS BATCH`` learns tasks
+FIRST to FIRST + COUNT - 1, each with ROWS training rows.
 """
 
 from __future__ import annotations
@@ -78,11 +78,12 @@ def many_tasks(
     first: int = 0,
     num_rows: int = 16,
     epochs: int = 1,
+    batch_size: int = 8,
     bottleneck: int = 8,
     seed: int = 0,
     **more: Any,
 ) -> TaskStream:
-    """Return a stream of tasks with two labels, with half as many validation rows as training rows, in batches of eight.
+    """Return a stream of tasks with two labels, with half as many validation rows as training rows.
 
     Args:
         backbone: name of the backbone, as for `load_backbone`.
@@ -90,6 +91,7 @@ def many_tasks(
         first: number of the first task.
         num_rows: number of training rows of each task; the default gives small tasks, of two steps.
         epochs: number of epochs.
+        batch_size: rows in a batch.
         bottleneck: bottleneck size of the banks.
         seed: seed of the stream.
         more: other keys of the stream.
@@ -108,7 +110,8 @@ def many_tasks(
         drawn = rows(num_rows + num_rows // 2, number)
         data = {"train": drawn[:num_rows], "validation": drawn[num_rows:]}
         # All names have the same length, since each file of a task contains its name and sizes are compared.
-        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data, "training": {"epochs": epochs}})
+        training = {"epochs": epochs, "batch_size": batch_size}
+        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data, "training": training})
     spec = {
         "name": "growth",
         "seed": seed,
@@ -123,16 +126,17 @@ def many_tasks(
     return TaskStream(StreamSpec.model_validate(spec))
 
 
-def main(folder: str, backbone: str, first: str, count: str, threads: str, num_rows: str, epochs: str) -> None:
-    """Learn the first task, then another one for each line of standard input."""
-    torch.set_num_threads(int(threads))
+def main(folder: str, backbone: str, *words: str) -> None:
+    """Learn one task per line of standard input, until there are no more lines."""
+    first, count, threads, num_rows, epochs, batch_size = map(int, words)
+    torch.set_num_threads(threads)
 
     def told(cost: Cost) -> None:
         print(json.dumps(asdict(cost)), flush=True)
         if not sys.stdin.readline():
             raise SystemExit
 
-    stream = many_tasks(backbone, int(count), first=int(first), num_rows=int(num_rows), epochs=int(epochs))
+    stream = many_tasks(backbone, count, first=first, num_rows=num_rows, epochs=epochs, batch_size=batch_size)
     learn(stream, folder, callbacks=[Costs(Path(folder), told)])
 
 

@@ -139,6 +139,7 @@ def tasks_in_turns(
     tell: Callable[[str], None],
     num_rows: int = 16,
     epochs: int = 1,
+    batch_size: int = 8,
 ) -> dict[int, list[Cost]]:
     """Return the cost of tasks by the initial number of banks in the store; runs take turns, task by task.
 
@@ -150,11 +151,13 @@ def tasks_in_turns(
         tell: reports progress.
         num_rows: number of training rows of each task.
         epochs: number of epochs.
+        batch_size: rows in a batch.
     """
     # After the last task of a stream, all tasks are checked instead of a sample, so the last task is never learned.
     count = _DROPPED + repetitions + 1
     courses = {
-        size: _Course(folder, backbone, size, count, threads, num_rows, epochs) for size, folder in folders.items()
+        size: _Course(folder, backbone, size, count, threads, num_rows, epochs, batch_size)
+        for size, folder in folders.items()
     }
     found: dict[int, list[Cost]] = {size: [] for size in folders}
     try:

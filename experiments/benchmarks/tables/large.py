@@ -91,7 +91,11 @@ def measure(bench: Bench) -> Measured:
     num_rows, epochs = (16, 1) if options.quick else (ROWS, EPOCHS)
     in_turns = partial(tasks_in_turns, backbone=source, threads=options.threads, tell=bench.tell)
     costs = in_turns(
-        {few: small, count: large}, repetitions=min(options.repetitions, 5), num_rows=num_rows, epochs=epochs
+        {few: small, count: large},
+        repetitions=min(options.repetitions, 3),
+        num_rows=num_rows,
+        epochs=epochs,
+        batch_size=options.batch,
     )
     tiny = in_turns({few: also_small, len(Store(large).tasks): large}, repetitions=options.repetitions)
     facts["tiny"] = [[cost.seconds for cost in own] for own in tiny.values()]
