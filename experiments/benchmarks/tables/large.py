@@ -168,8 +168,6 @@ def body(result: Result) -> str:
 def _tasks(result: Result) -> list[str]:
     """Return the line on the compared tasks, and on tasks of two steps."""
     facts, early = result.facts, int(next(iter(result.samples)).split()[1]) - 1
-    if "rows" not in facts:  # the first measurement only compared tasks of two steps
-        return []
     whole, tiny = (
         " and ".join(number(median(own)) for own in each) for each in (result.samples.values(), facts["tiny"])
     )
