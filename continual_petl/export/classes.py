@@ -6,7 +6,7 @@ a non-linearity, whose effect has to be cancelled:
 * tanh(x) is x for small x. With a first layer of ``s I`` and a last one of ``W / s``, ``s = 2^-14``, the relative difference
   is below ``(s x)^2 / 3``: 1e-6 for ``x`` = 28. The factors are powers of two, so multiplying by them is exact.
 * gelu(x) is x / 2 for small x, with a relative difference of ``0.8 s x``; here ``s = 2^-24`` (ELECTRA).
-* DeBERTa's non-linearity is a key of its configuration, which is set to linear.
+* DeBERTa's non-linearity is set by a key of its configuration; an export sets it to linear.
 
 The exponent range of float32 and bfloat16 is large enough for these factors; the range of float16 is not. Based on the code
 of transformers 5.23.

@@ -133,8 +133,8 @@ class TaskFinder:
                 scores_NT[np.ix_(list(own), columns)] = router.scores(np.stack(list(own.values())))[:, columns]
         for index in np.flatnonzero(np.isneginf(scores_NT).all(1)).tolist():
             raise InputError(
-                f"row {index + 1} is {rows[index]!r:.80}, and none of the tasks that can be found without their name takes "
-                "such rows: name the task"
+                f"row {index + 1} is {rows[index]!r:.80}, and no task that can be found without a name accepts such "
+                "rows: name the task"
             )
         return self._ranked(scores_NT, states)
 

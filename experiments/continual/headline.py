@@ -1,4 +1,4 @@
-"""The text on a stream in README: ACC, forgetting and stored parameters of all methods."""
+"""README's summary of a stream: ACC, forgetting and stored parameters of all methods."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
         f"forgetting is the drop of a task's score from its best, averaged over all tasks but the last; both are in points, "
         f"with standard errors over seeds ({crossed}: one seed per order, so over orders too). Learning rates were chosen on "
         f"validation rows of tasks learned alone ({own:g} for fine-tuning); fine-tuning forgets less at lower ones, which "
-        f"are listed separately, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is in "
-        "units of one backbone; a fine-tuned body replaces the backbone, without its pooler."
+        f"are listed separately, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is "
+        "relative to the size of the backbone; a fine-tuned body is counted in place of the backbone, without its pooler."
     )
     head = ["| | ACC | forgetting | parameters for all tasks |", "|---|---:|---:|---:|"]
     return "\n".join([intro, "", *head, *rows])

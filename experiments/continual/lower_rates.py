@@ -89,5 +89,6 @@ def sentence(stream: Stream, scale: Scale, book: Book) -> str:
     each = " and ".join(f"{row.acc:.1f} and {row.forgetting:.1f} at {row.rate:g}" for row in rows)
     own = SEQUENTIAL.family.rate(scale, book)
     return (
-        f"At learning rates below its {own:g}, sequential fine-tuning has an ACC and forgetting of {each} (one seed)."
+        f"At learning rates below the chosen {own:g}, sequential fine-tuning has an ACC and forgetting of {each} "
+        "(one seed)."
     )

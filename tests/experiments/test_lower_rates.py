@@ -74,8 +74,8 @@ def test_page_and_readme_report_lower_rates() -> None:
     assert "| 5e-05 | 48.5 | 2.5 | 50.5 |" in page
     said = lower_rates.sentence(STREAM, SMALL, _book())
     assert said == (
-        "At learning rates below its 0.0004, sequential fine-tuning has an ACC and forgetting of 48.5 and 2.5 at 5e-05 and "
-        "45.5 and 7.5 at 0.00015 (one seed)."
+        "At learning rates below the chosen 0.0004, sequential fine-tuning has an ACC and forgetting of 48.5 and 2.5 at "
+        "5e-05 and 45.5 and 7.5 at 0.00015 (one seed)."
     )
     assert classic5.STUDY.headline is not None
     headline = classic5.STUDY.headline(SMALL, _book())

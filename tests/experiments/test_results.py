@@ -49,7 +49,7 @@ def test_readme_matches_the_study_ledgers() -> None:
     said = readme.section(studies, SMALL, book)
     assert said.count("| exactly 0 |") == 5, "expected one row for each of four kinds of bank, and one for full copies"
     assert "sequential fine-tuning" in said
-    assert "Houlsby banks of 2.04 %" in said
+    assert "Houlsby banks with 2.04 % as many parameters" in said
     assert readme.section(studies, SMALL, Book()) == "", "studies that were not run must not be mentioned"
 
 

@@ -89,7 +89,7 @@ def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
 
 
 def test_rows_that_no_task_takes_are_refused(run: Run) -> None:
-    with pytest.raises(InputError, match=r"row 2 is .* none of the tasks that can be found without their name takes"):
+    with pytest.raises(InputError, match=r"row 2 is .* no task that can be found without a name accepts"):
         run.predict(["w1", ("w1", "w2", "w3")])
 
 

@@ -126,7 +126,7 @@ def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
         ({"inputs": [["w1", "w2", "w3"]]}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "image: it is not base64"),
         ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "row 1: image: it cannot be read; allowed formats are PNG, JPEG"),
-        ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "none of the tasks that can be found without their name"),
+        ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "no task that can be found without a name accepts"),
         ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: key 'text' must hold a text"),
         ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": ["w1 \ud800"], "task": "first"}, 422, "bad_row", "row 1: it contains an unpaired surrogate"),

@@ -67,7 +67,7 @@ def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
         try:
             told = " ".join(place.told(file))
             # A message about a tensor need not name the file, since a bank and the backbone each have one file of tensors.
-            if not re.search(rf"\b{re.escape(path.name)}\b|task 'two': tensor|its tensors differ, first", told):
+            if not re.search(rf"\b{re.escape(path.name)}\b|task 'two': tensor|tensors? differs?; the first is", told):
                 wrong.append(f"{where}: {told or 'accepted'}")
         except Exception as error:
             wrong.append(f"{where}: {type(error).__name__}: {error}")

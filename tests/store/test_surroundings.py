@@ -34,7 +34,7 @@ def test_other_backbone_is_refused(folder: Path, tmp_path: Path, backbone_folder
     found = problems(folder)
     assert set(found) == {"one", "two", "three"}
     assert "this run was learned on backbone" in found["two"]
-    assert "(1 of its tensors differ, first pooler.dense.bias)" in found["two"]
+    assert "(1 tensor differs; the first is pooler.dense.bias)" in found["two"]
 
 
 def test_other_tokenizer_is_refused(
@@ -92,7 +92,9 @@ def test_backbone_changed_in_memory_is_detected(folder: Path) -> None:
     with torch.no_grad():
         backbone.model.get_parameter("encoder.layer.0.output.dense.bias")[3] += 1e-6
     for check in run.verify():
-        assert "1 tensor differs from what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
+        assert (
+            "1 tensor differs from what was loaded (the first is encoder.layer.0.output.dense.bias" in check.problems[0]
+        )
 
 
 def test_dropout_in_memory_is_detected(folder: Path) -> None:

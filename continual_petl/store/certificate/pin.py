@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError, StoreError, counted
 from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
     """Raise `StoreError`, naming what differs, unless this is the pinned backbone."""
     if pin.digest != backbone.digest:
         changed = [n for n in sorted(pin.tensors | backbone.tensor_digests) if not _same(n, pin.tensors, backbone)]
-        which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if changed else ""
+        differs = counted(len(changed), "tensor differs", "tensors differ")
+        which = f" ({differs}; the first is {changed[0]})" if changed else ""
         raise StoreError(
             f"{path}: this run was learned on backbone {pin.name!r} with digest {pin.digest[:12]}; {backbone.name!r} has "
             f"{backbone.digest[:12]}{which}. The run's banks would predict differently on it: use the backbone of the run, "

@@ -25,7 +25,7 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
     return [
         Finding(
             message=f"backbone {backbone.name!r}: {counted(len(changed), 'tensor differs', 'tensors differ')} from "
-            f"what was loaded, first {name}{where}. Something wrote to the frozen model: {cause}.",
+            f"what was loaded (the first is {name}{where}). Something wrote to the frozen model: {cause}.",
             tensor=name,
             position=None if place is None else place.position,
             found=None if place is None else place.found,
