@@ -185,18 +185,18 @@ def test_changed_bias_of_an_earlier_bank_is_detected(desk: Desk) -> None:
 @pytest.mark.parametrize("name", ["encoder.layer.1.output.dense.bias", "embeddings.LayerNorm.weight"])
 def test_changed_backbone_weight_is_detected(desk: Desk, name: str) -> None:
     act = At("on_train_end", lambda learner: nudge(learner.model.get_parameter(name)))
-    with pytest.raises(ForgettingError, match=f"backbone .*1 tensor .*first {name}"):
+    with pytest.raises(ForgettingError, match=f"backbone .*1 tensor .*the first is {name}"):
         desk.fit("two", callbacks=[act, NoForgetting()])
 
 
 def test_changed_or_added_backbone_buffer_is_detected(desk: Desk) -> None:
     act = At("on_train_end", lambda learner: learner.model.get_buffer("embeddings.position_ids").add_(1))
-    with pytest.raises(ForgettingError, match=r"first embeddings\.position_ids"):
+    with pytest.raises(ForgettingError, match=r"the first is embeddings\.position_ids"):
         desk.fit("two", callbacks=[act, NoForgetting()])
     desk.backbone.model.get_buffer("embeddings.position_ids").sub_(1)
     desk.backbone.model.register_buffer("extra", torch.zeros(1))
     desk.learner.evict("two")
-    with pytest.raises(ForgettingError, match="first extra"):
+    with pytest.raises(ForgettingError, match="the first is extra"):
         desk.fit("two", callbacks=[NoForgetting()])
 
 

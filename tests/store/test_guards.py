@@ -69,7 +69,9 @@ def test_bank_on_another_backbone_is_refused(folder: Path, backbone_folder: Fold
     store = Run(folder).store
     with pytest.raises(StoreError, match=r"task 'one' was learned on a backbone with digest .* use that one"):
         store.load_bank("one", load_backbone(str(backbone_folder("electra"))))
-    with pytest.raises(StoreError, match=r"backbone\.json: this run was learned on backbone .* of its tensors differ"):
+    with pytest.raises(
+        StoreError, match=r"backbone\.json: this run was learned on backbone .* tensors? differs?; the first is"
+    ):
         store.write_backbone(load_backbone(str(backbone_folder("electra"))))
     other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))
     config = json.loads((other / "config.json").read_text())
