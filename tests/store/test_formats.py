@@ -45,7 +45,7 @@ def test_copied_store_is_verified(folder: Path, tmp_path: Path) -> None:
 
 def test_content_read_before_is_checked_as_strictly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed, "MAX_CHECKED", 2)
-    monkeypatch.setattr(sealed, "_CHECKED", {})
+    monkeypatch.setattr(sealed, "_CHECKED", set())
     paths = [tmp_path / f"{number}.json" for number in range(3)]
     seals = [write_sealed(path, {"format_version": 1, "number": number}) for number, path in enumerate(paths)]
     for _ in range(2):

@@ -27,7 +27,7 @@ from continual_petl.store.folder.results_file import RoutedCell
 from continual_petl.streams.protocols.rules import evaluated_by_label
 
 LOW = 0.8
-"""The user is told about a new task if a smaller share of its rows is routed to it."""
+"""If a smaller share of a new task's rows is routed to it, this is reported as soon as the task has been learned."""
 _RIGHT_OR_WRONG: tuple[Kind, ...] = ("classification", "image-classification")
 _MAX_KEPT = 20
 

@@ -21,9 +21,9 @@ from continual_petl.store.files.reading import MAX_JSON_BYTES, as_written, parse
 SEAL = "seal"
 VERSION = "format_version"
 MAX_CHECKED = 2**16
-_CHECKED: dict[bytes, str] = {}
-"""Seals of contents that were checked, by the digest of their bytes: most of the time of a read is spent on the checks, and
-the report of a long run reads every file twice."""
+_CHECKED: set[bytes] = set()
+"""SHA-256 of files that were checked, as the checks take most of the time of a read: the report of a long run reads every
+file twice."""
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
@@ -52,12 +52,12 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
     """
     content = read_file(path, MAX_JSON_BYTES)
     digest = hashlib.sha256(content).digest()
-    known = _CHECKED.get(digest)
-    raw = parse_json(content, str(path)) if known is not None else as_written(content, path)
+    checked = digest in _CHECKED
+    raw = parse_json(content, str(path)) if checked else as_written(content, path)
     check_version(raw, path, version)
     seal = raw.pop(SEAL, None)
-    if known is not None:
-        return raw, known
+    if checked:
+        return raw, seal
     try:
         expected = seal_of(raw)
     except ValueError as error:  # NaN and the like, which no store writes
@@ -67,9 +67,9 @@ def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], st
             f"{path}: its content does not match its seal; it was edited after {what} was written. Restore the file "
             "from a copy: its content can no longer be trusted."
         )
-    if len(_CHECKED) == MAX_CHECKED:
+    if len(_CHECKED) >= MAX_CHECKED:
         _CHECKED.clear()
-    _CHECKED[digest] = expected
+    _CHECKED.add(digest)
     return raw, expected
 
 
