@@ -10,8 +10,9 @@ import lightning as L
 
 from experiments.benchmarks.markdown import factor, grid, number, percent
 
-Curve = list[tuple[float, float]]
-"""For each epoch, the seconds since training began, validation included, and the accuracy on the validation rows."""
+Curve = list[list[float]]
+"""For each epoch, the seconds since training began, validation included, and the accuracy on the validation rows, as JSON
+has them: a list of two numbers."""
 SHARES = (0.8, 0.9, 0.95, 1.0)
 """Scores for which seconds are compared, as shares of the final validation accuracy of the fastest peer."""
 TARGET = 2.0
@@ -35,13 +36,13 @@ class Epochs(L.Callback):
 
     def curve(self, seconds: float) -> Curve:
         """Return the curve of a training phase that took this many seconds, from its start to the end of the fit."""
-        return [(seconds - (self._ended - at), score) for at, score in self._scores]
+        return [[seconds - (self._ended - at), score] for at, score in self._scores]
 
 
 def typical(curves: Sequence[Curve]) -> Curve:
     """Return the median seconds and the mean accuracy after each epoch, over repetitions."""
     return [
-        (median(seconds for seconds, _ in each), mean(score for _, score in each)) for each in zip(*curves, strict=True)
+        [median(seconds for seconds, _ in each), mean(score for _, score in each)] for each in zip(*curves, strict=True)
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from experiments.benchmarks.curves import Curve, curve_lines, seconds_to, typical
 
-OURS: list[Curve] = [[(1.0, 0.5), (2.0, 0.75)], [(3.0, 0.7), (4.0, 0.85)], [(1.5, 0.6), (3.0, 0.8)]]
-THEIRS: list[Curve] = [[(3.0, 0.5), (9.0, 0.8)]]
+OURS: list[Curve] = [[[1.0, 0.5], [2.0, 0.75]], [[3.0, 0.7], [4.0, 0.85]], [[1.5, 0.6], [3.0, 0.8]]]
+THEIRS: list[Curve] = [[[3.0, 0.5], [9.0, 0.8]]]
 
 
 def test_curve_has_median_seconds_and_mean_scores() -> None:
@@ -13,13 +13,13 @@ def test_curve_has_median_seconds_and_mean_scores() -> None:
 
 
 def test_first_epoch_that_reaches_a_score_counts() -> None:
-    curve = [(1.0, 0.6), (2.0, 0.8), (3.0, 0.7)]
+    curve = [[1.0, 0.6], [2.0, 0.8], [3.0, 0.7]]
     assert [seconds_to(curve, score) for score in (0.5, 0.7, 0.8, 0.9)] == [1.0, 2.0, 2.0, None]
 
 
 def test_our_fastest_candidate_is_compared_with_the_fastest_peer() -> None:
     lines = "\n".join(
-        curve_lines({"slow": [[(8.0, 0.9)]], "ours": OURS, "peer": THEIRS}, ["slow", "ours"], fastest="peer")
+        curve_lines({"slow": [[[8.0, 0.9]]], "ours": OURS, "peer": THEIRS}, ["slow", "ours"], fastest="peer")
     )
     assert "the last score is the final one of peer" in lines
     assert "| ours | 3 | 3 | 3 | 3 |" in lines
@@ -31,6 +31,6 @@ def test_our_fastest_candidate_is_compared_with_the_fastest_peer() -> None:
 
 
 def test_a_score_that_no_candidate_of_a_side_reaches_is_left_out() -> None:
-    lines = curve_lines({"ours": [[(1.0, 0.1)]], "peer": THEIRS}, ["ours"], fastest="peer")
+    lines = curve_lines({"ours": [[[1.0, 0.1]]], "peer": THEIRS}, ["ours"], fastest="peer")
     assert "| ours | not reached | not reached | not reached | not reached |" in "\n".join(lines)
     assert not any("as fast" in line for line in lines)

@@ -169,7 +169,7 @@ def _their_course(
             total += peer.ask("epoch", name="course", rows="train", order=batches, clip=CLIP)["seconds"]
             answered = peer.ask("accuracy", name="course", rows="validation", batch=options.batch)
             total += answered["seconds"]
-            curve.append((total, float(answered["accuracy"])))
+            curve.append([total, float(answered["accuracy"])])
         curves.append(curve)
         for split in AT_THE_END:
             answered = peer.ask("accuracy", name="course", rows=split, batch=options.batch)
