@@ -21,7 +21,7 @@ STREAM = Stream(
         ("dbpedia", "yahoo", "agnews", "amazon", "yelp"),
         ("yelp", "yahoo", "amazon", "dbpedia", "agnews"),
     ),
-    quick=("yelp", "agnews", "yahoo"),
+    quick=("yelp", "agnews"),
     limits={"train": 500, "validation": 150, "test": 500},
     crossed=True,
     further=lower_rates.trials,

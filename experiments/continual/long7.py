@@ -20,7 +20,7 @@ STREAM = Stream(
         ("rte", "sst2", "dbpedia", "agnews", "yelp", "amazon", "yahoo"),
         ("yelp", "amazon", "rte", "sst2", "dbpedia", "agnews", "yahoo"),
     ),
-    quick=("rte", "yelp", "sst2", "yahoo"),
+    quick=("rte", "yelp", "sst2"),
     limits={"train": 300, "validation": 100, "test": 300},
     crossed=False,
 )

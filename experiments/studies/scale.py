@@ -75,7 +75,7 @@ class Scale:
         """
         limits = {} if train is None else {"train": train}
         if self.quick:
-            epochs, limits = 1, {"train": 32, "validation": 16, "test": 16}
+            epochs, limits = 1, {"train": 16, "validation": 8, "test": 8}
         return Trial(
             tasks=(tasks,) if isinstance(tasks, str) else tasks,
             bank=bank,

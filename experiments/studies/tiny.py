@@ -1,4 +1,4 @@
-"""Backbones with random weights, as deep and wide as MiniLM or the studies' BART, for smoke tests."""
+"""Backbones with random weights, as deep as MiniLM or the studies' BART, for smoke tests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @torch.random.fork_rng(devices=[])
-def make_tiny(folder: Path) -> Path:
-    """Write a BERT of six layers with a tokenizer that knows the words of `made_up`; return its folder."""
+def make_tiny(folder: Path, width: int = 384) -> Path:
+    """Write a BERT of six layers with a tokenizer that knows the words of `made_up`; return its folder.
+
+    Args:
+        folder: the folder to write.
+        width: hidden size, a multiple of twelve; the default is that of MiniLM.
+    """
     torch.manual_seed(0)
     words = [*SPECIAL, *WORDS]
     config = BertConfig(
-        vocab_size=len(words), hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=64
+        vocab_size=len(words), hidden_size=width, num_hidden_layers=6, num_attention_heads=12, intermediate_size=64
     )
     folder.mkdir(parents=True)
     config.save_pretrained(folder)

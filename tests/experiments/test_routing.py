@@ -96,7 +96,7 @@ def test_the_command_measures_all_streams_of_made_up_rows(tmp_path: Path) -> Non
     data, out, heard = make_up(tmp_path / "data"), tmp_path / "out", list[str]()
     _rows_of_classes(data / "clinc150")
     scale = Scale(
-        backbone=str(make_tiny(tmp_path / "tiny")),
+        backbone=str(make_tiny(tmp_path / "tiny", width=72)),
         max_length=16,
         limits=None,
         epochs=1,

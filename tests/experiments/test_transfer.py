@@ -76,7 +76,7 @@ def test_the_command_measures_made_up_rows_and_learns_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = make_up(tmp_path / "data"), tmp_path / "out"
-    tree, tiny = streams.stream_of, str(make_tiny(tmp_path / "tiny"))
+    tree, tiny = streams.stream_of, str(make_tiny(tmp_path / "tiny", width=72))
     monkeypatch.setattr("experiments.transfer.measure.stream_of", lambda name, data, bank: tree(name, data, bank, tiny))
     words = ["--data", str(data), "--out", str(out), "--size", "20", "--draw", "1", "--stream", "reviews"]
     monkeypatch.setattr(streams, "BANKS", {"pfeiffer": {"preset": "pfeiffer", "bottleneck": 4}})
