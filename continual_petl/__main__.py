@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from continual_petl.cli.main import main
+from continual_petl._importing import own_process
+from continual_petl.cli import main as command_line
+
+
+def main() -> int:
+    """Run one command, in a process of its own, and return its exit code."""
+    own_process()
+    return command_line.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

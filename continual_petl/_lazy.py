@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from continual_petl._importing import heavy_imports
+
 
 def lazy_names(
     package: str, homes: Mapping[str, str]
@@ -28,7 +30,8 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(homes)}")
-        value = getattr(importlib.import_module(homes[name]), name)
+        with heavy_imports():
+            value = getattr(importlib.import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

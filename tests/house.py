@@ -31,6 +31,7 @@ FLOORS = (
     {"banks"},
     {"backbones"},
     {"digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"},
+    {"_importing"},
 )
 """Top floor first. A package may import itself and packages on lower floors, nothing else, even under TYPE_CHECKING."""
 

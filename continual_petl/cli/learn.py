@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from pydantic import ValidationError
 
+from continual_petl._importing import heavy_imports
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.engine.run import Run
@@ -81,12 +82,10 @@ def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) ->
 
 
 def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], arguments: argparse.Namespace) -> int:
-    from continual_petl.cli.learning_output import (  # heavy, so imported after the first checks
-        learn_and_show,
-        show_plan,
-    )
-    from continual_petl.engine.checks.dry_run import dry_run
-    from continual_petl.engine.session import Session
+    with heavy_imports():  # after the first checks
+        from continual_petl.cli.learning_output import learn_and_show, show_plan
+        from continual_petl.engine.checks.dry_run import dry_run
+        from continual_petl.engine.session import Session
 
     # From here on, the stream and the remote_code that it sets are treated as written by the user.
     run.session.check_code()

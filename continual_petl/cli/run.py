@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from continual_petl._importing import heavy_imports
 from continual_petl.errors import InputError, StoreError, printable
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -41,12 +42,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
     _refuse_missing(stream, folder, arguments)
-    from continual_petl.cli.learning_output import (  # heavy, so imported after the first checks
-        learn_and_show,
-        show_plan,
-    )
-    from continual_petl.engine.checks.dry_run import dry_run
-    from continual_petl.engine.session import Session
+    with heavy_imports():  # after the first checks
+        from continual_petl.cli.learning_output import learn_and_show, show_plan
+        from continual_petl.engine.checks.dry_run import dry_run
+        from continual_petl.engine.session import Session
 
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from continual_petl._importing import heavy_imports
 from continual_petl.cli._console import out
 from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store
@@ -42,7 +43,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         engine=arguments.engine,
         replicas=arguments.replicas,
     )
-    from continual_petl.serve.start import serve  # imports torch
+    with heavy_imports():
+        from continual_petl.serve.start import serve  # imports torch
 
     def ready(address: str) -> None:
         out().print(

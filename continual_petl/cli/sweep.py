@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from continual_petl._importing import heavy_imports
 from continual_petl.cli._console import out, plain, print_json
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.streams.stream import TaskStream
@@ -36,7 +37,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
     arguments.run_dir = arguments.run_dir or f"sweeps/{stream.name}"
-    from continual_petl.sweep.protocol import sweep  # heavy, so imported after the first checks
+    with heavy_imports():  # after the first checks
+        from continual_petl.sweep.protocol import sweep
 
     result = sweep(
         stream,

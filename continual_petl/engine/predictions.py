@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from continual_petl._importing import heavy_imports
 from continual_petl.errors import InputError
 
 # Opening a run needs no torch; see `continual_petl.engine.run`.
@@ -77,7 +78,8 @@ class Predictions(ABC):
             return predict_routed(self.session.models, rows, batch_size=batch_size, unknown=unknown or "reject")
         if unknown is not None:
             raise InputError(f"unknown: got {unknown!r}, but a task was named: leave one of the two out")
-        from continual_petl.predictor.predictor import Predictor  # imports torch and transformers
+        with heavy_imports():
+            from continual_petl.predictor.predictor import Predictor  # imports torch and transformers
 
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
 

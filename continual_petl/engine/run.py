@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
+from continual_petl._importing import heavy_imports
 from continual_petl.engine.sharing import Sharing
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.metric_code import code_problem
@@ -148,7 +149,8 @@ class Run(Sharing):
 
     def _opened(self) -> Session:
         if self._session is None:
-            from continual_petl.engine.session import Session  # imports torch and transformers
+            with heavy_imports():
+                from continual_petl.engine.session import Session  # imports torch and transformers
 
             self._session = Session(self._spec, self.store, consent=self._remote_code)
         return self._session
@@ -207,7 +209,8 @@ class Run(Sharing):
             for row in run.misread("agnews").rows:
                 print(row.given, row.correct, row.predicted, row.probability)
         """
-        from continual_petl.engine.scoring.misread import misread_rows  # imports Lightning, which takes seconds
+        with heavy_imports():
+            from continual_petl.engine.scoring.misread import misread_rows  # imports Lightning, which takes seconds
 
         self.check_learned(task)
         return misread_rows(self.session, task, limit)
@@ -281,7 +284,8 @@ class Run(Sharing):
 
             checks = verify_digests(self.store, self._spec.seed, task, jobs=jobs, progress=progress)
             return [self._with_metric(check) for check in checks]
-        from continual_petl.engine.verify.whole_run import verify_run  # imports torch, which takes seconds
+        with heavy_imports():
+            from continual_petl.engine.verify.whole_run import verify_run  # imports torch, which takes seconds
 
         found = list(verify_run(self._opened(), task, data=data, limit=limit, jobs=jobs, progress=progress))
         if task is None and limit is None and not problems_of(found):
@@ -325,7 +329,8 @@ class Run(Sharing):
             found.figure()
         """
         self.check_learned(task)
-        from continual_petl.engine.ablation.measure import ablate_task  # imports Lightning, which takes seconds
+        with heavy_imports():
+            from continual_petl.engine.ablation.measure import ablate_task  # imports Lightning, which takes seconds
 
         return ablate_task(self.session, task, spans, split=split, progress=progress)
 

@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 TOKEN = "a-token-of-the-page"
 
 
-@pytest.fixture
-def address(learned: Path, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def address(learned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of an endpoint that requires a token."""
-    run, token = shutil.copytree(learned, tmp_path / "banks"), tmp_path / "token"
+    folder = tmp_path_factory.mktemp("endpoint")
+    run, token = shutil.copytree(learned, folder / "banks"), folder / "token"
     token.write_text(TOKEN)
     argv = [sys.executable, "-m", "continual_petl", "serve", str(run), "--port", "0", "--token-file", str(token)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as served:

@@ -10,10 +10,9 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,14 +23,15 @@ from rich.console import Console
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, TaskEvent, event_lines
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
+from continual_petl.cli.main import main
 from continual_petl.report.console import SafeConsole, can_draw
 from continual_petl.report.newest import NewestRow, newest_table
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.callbacks.recording import StopAt, tasks_of
+from tests.processes import Forked
 
 Folder = Callable[..., Path]
-ROOT = Path(__file__).parents[2]
 _COLOUR = r"\x1b\[[0-9;]*[39][0-9][;m]"
 NAMES = ["a", "b", "[red]" + "x" * 90, "d"]
 
@@ -277,23 +277,18 @@ def _resize(descriptor: int, columns: int) -> None:
 
 
 @pytest.mark.slow
-def test_run_in_a_resized_pseudo_terminal(backbone_folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_run_in_a_resized_pseudo_terminal(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one", "two", epochs=8).spec))
     master, slave = pty.openpty()
     _resize(master, 40)
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    command = [
-        sys.executable,
-        "-m",
-        "continual_petl",
-        "run",
-        str(tmp_path / "tasks.yaml"),
-        "--run-dir",
-        str(tmp_path / "r"),
-    ]
-    process = subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env={**environment, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
-    )
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    command = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(tmp_path / "r")]
+    process = Forked(partial(main, command), terminal=slave)
     os.close(slave)
     said = b""
     resized = False

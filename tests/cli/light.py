@@ -60,7 +60,7 @@ class LightProcesses:
 
 def serve() -> None:
     """Fork a process for every line of standard input, and print its exit code."""
-    import continual_petl.cli.main
+    import continual_petl.__main__
     import continual_petl.store.store
     import continual_petl.streams.stream_file.yaml_file  # noqa: F401
 
@@ -79,9 +79,10 @@ def _command(words: list[str], folder: str, place: Path) -> None:
             os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(folder)
-        from continual_petl.cli.main import main
+        from continual_petl.__main__ import main
 
-        code = main(words)
+        sys.argv = ["continual-petl", *words]
+        code = main()
     except SystemExit as stop:
         code = stop.code
     except BaseException:

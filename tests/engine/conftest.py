@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 from collections.abc import Callable
-from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
 
 from continual_petl import learn
 from tests.engine.fused import BANK, PARENTS, TRAINING, tasks_of
+from tests.processes import fork_workers
 from tests.streams_in_code import stream
 
 Folder = Callable[..., Path]
@@ -19,11 +18,14 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def imported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spawn only the first worker, and fork the others from a process that has already done the slow imports."""
-    spawned: list[BaseContext] = [multiprocessing.get_context("spawn")]
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["continual_petl.engine.parallel.worker", "transformers", "pytest"])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: spawned.pop() if spawned else server)
+    """Spawn only the first worker, as in real runs, and fork the others."""
+    fork_workers(monkeypatch, num_spawned=1)
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork all workers; test_parallel.py, test_ranks.py and test_verify_in_processes.py test spawned ones."""
+    fork_workers(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,7 @@ def test_staged_fused_bank_is_committed_byte_for_byte(backbone_folder: Folder, p
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.usefixtures("imported_twice")
+@pytest.mark.usefixtures("forked_workers")
 def test_two_processes_learn_the_same_fused_bank_after_a_kill(
     backbone_folder: Folder, fused_run: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +125,8 @@ def test_two_processes_learn_the_same_fused_bank_after_a_kill(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.usefixtures("forked_workers")
 def test_two_devices_share_the_fit_of_a_fused_bank(backbone_folder: Folder, parents: Path, parents_run: Path) -> None:
     trainer = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
     run = learn(tasks_of(backbone_folder()), parents, trainer=trainer)

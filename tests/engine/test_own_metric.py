@@ -106,7 +106,7 @@ def test_own_metric_from_stream_to_verification(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.usefixtures("imported_twice")
+@pytest.mark.usefixtures("forked_workers")
 def test_two_ranks_give_an_own_metric_the_rows_of_both(
     backbone_folder: Callable[..., Path], tmp_path: Path, module: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,7 +224,7 @@ def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.usefixtures("imported_twice")
+@pytest.mark.usefixtures("forked_workers")
 def test_sharded_backbone_trains_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [
         task_of_kind("causal-lm", "texts", num_rows=21, max_target_length=8, bank=small("lora")),

@@ -215,6 +215,8 @@ def test_without_routing_statistics_of_earlier_tasks_a_bank_starts_fresh(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.usefixtures("forked_workers")
 def test_parallel_run_takes_the_same_start(backbone_folder: Folder, first: Path, tmp_path: Path) -> None:
     given = stream(backbone_folder(), [*EARLIER, new()], training=QUICK)
     one = learn(given, Path(shutil.copytree(first, tmp_path / "one")))
@@ -224,6 +226,8 @@ def test_parallel_run_takes_the_same_start(backbone_folder: Folder, first: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.usefixtures("forked_workers")
 def test_two_devices_take_the_same_start(backbone_folder: Folder, first: Path, tmp_path: Path) -> None:
     trainer = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
     one = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "one")), new())

@@ -22,6 +22,7 @@ from continual_petl.engine.verify.digests import DigestChecker
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.processes import fork_workers
 from tests.store.fabricated import multiply
 from tests.streams_in_code import stream, task
 
@@ -134,6 +135,7 @@ def test_digest_comparison_cannot_be_combined_with_other_options(whole: Path, mo
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.slow), "cannot open"])
 def test_checks_missing_from_another_process_are_done_here(
     many: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -148,6 +150,7 @@ def test_checks_missing_from_another_process_are_done_here(
             return future
 
     monkeypatch.setattr(in_processes, "Slot", Gone)
+    fork_workers(monkeypatch)
     checks = Run(many).verify(jobs=2)
     assert told(checks) == told(Run(many).verify())
 

@@ -67,7 +67,10 @@ def test_sigterm_answers_accepted_requests_and_leaves_no_process(
     monkeypatch.setenv("RAY_worker_niceness", "0")
     texts = [f"w{one} w{two} w1" for one in range(10, 20) for two in range(20, 60)]
     wanted = [answer.value for answer in run.predict(texts, "first")]
-    with served(learned, "--engine", "ray", "--window-ms", "500") as (process, address), Client(address) as client:
+    with (
+        served(learned, "--engine", "ray", "--window-ms", "500", fresh=True) as (process, address),
+        Client(address) as client,
+    ):
         assert client.predict(texts[0], "first")["answer"] == wanted[0]
         assert any("raylet" in line for line in _processes_with(mark))
         found: list[str] = []

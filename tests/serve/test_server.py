@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,21 @@ import pytest
 from continual_petl import Run
 from continual_petl.cli.main import main
 from continual_petl.serve import Client
+from tests.processes import Forked
+
+
+def started(words: list[str], *, fresh: bool) -> subprocess.Popen[str] | Forked:
+    """Start a command in a fresh interpreter, as users do, or in a process that is forked from this one."""
+    if not fresh and hasattr(os, "fork"):
+        return Forked(partial(main, words))
+    command = [sys.executable, "-m", "continual_petl", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(folder: Path, *options: str, fresh: bool = False) -> Iterator[tuple[subprocess.Popen[str] | Forked, str]]:
     """Start the command, and yield its process and its address."""
-    command = [sys.executable, "-m", "continual_petl", "serve", str(folder), "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(["serve", str(folder), "--port", "0", *options], fresh=fresh) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -38,7 +48,8 @@ def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
 def test_stop_answers_accepted_requests(learned: Path, run: Run, number: int) -> None:
     texts = [f"w{one} w{two} w1" for one in range(10, 20) for two in range(20, 60)]
     wanted = [answer.value for answer in run.predict(texts, "first")]
-    with served(learned, "--window-ms", "500") as (process, address), Client(address) as client:
+    fresh = number == signal.SIGTERM
+    with served(learned, "--window-ms", "500", fresh=fresh) as (process, address), Client(address) as client:
         assert client.predict(texts[0], "first")["answer"] == wanted[0]
         found: list[str] = []
         asking = threading.Thread(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome
+from tests.processes import fork_workers
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
@@ -101,7 +103,11 @@ def test_choices_can_be_whole_banks(backbone_folder: Folder, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_two_processes_find_the_same_as_one(backbone_folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_two_processes_find_the_same_as_one(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_workers(monkeypatch, num_spawned=1)
     tasks = small_stream(backbone_folder(), "one", "two")
     alone = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "alone")
     both = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "both", jobs=2)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,17 +18,10 @@ from continual_petl.streams.stream_file.dump import dump_stream
 from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import TRIALS, Outcome
 from continual_petl.sweep.schedule import name_of
+from tests.processes import Forked, fork_workers
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
-SCRIPT = """
-    import sys, torch
-    from continual_petl.streams.stream import TaskStream
-    from continual_petl.sweep import SweepSpec, sweep
-    torch.set_num_threads(1)
-    if __name__ == "__main__":
-        sweep(TaskStream.from_yaml(sys.argv[1]), SweepSpec.model_validate_json(sys.argv[3]), folder=sys.argv[2])
-"""
 
 
 class Stop(Exception):
@@ -79,22 +69,25 @@ def test_a_stop_between_any_two_steps_changes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_killed_sweep_resumes(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks, spec = small_stream(backbone_folder(), training={"epochs": 3}), small_sweep(seeds=2)
     sweep(tasks, spec, folder=tmp_path / "whole")
     (tmp_path / "stream.yaml").write_text(dump_stream(tasks.spec))
-    (tmp_path / "go.py").write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, "go.py", "stream.yaml", "killed", spec.model_dump_json()]
+
+    def go() -> int:
+        sweep(TaskStream.from_yaml(tmp_path / "stream.yaml"), spec, folder=tmp_path / "killed")
+        return 0
+
     for lines in (2, 4):
-        with (tmp_path / "said").open("wb") as said:
-            child = subprocess.Popen(command, cwd=tmp_path, stderr=said)
-        until = time.monotonic() + 400
-        while time.monotonic() < until and child.poll() is None:
-            if (tmp_path / "killed" / TRIALS).exists() and len(lines_of(tmp_path / "killed")) >= lines:
-                break
-            time.sleep(0.01)
-        child.kill()
-        assert child.wait() == -signal.SIGKILL, (tmp_path / "said").read_text()
+        with Forked(go) as child:
+            until = time.monotonic() + 400
+            while time.monotonic() < until and child.poll() is None:
+                if (tmp_path / "killed" / TRIALS).exists() and len(lines_of(tmp_path / "killed")) >= lines:
+                    break
+                time.sleep(0.01)
+            child.kill()
+            assert child.wait() == -signal.SIGKILL, child.stderr.read()
     assert len(ended(tmp_path / "killed")) < 4, "the sweep must be killed half-way"
     read = TaskStream.from_yaml(tmp_path / "stream.yaml")
     result = sweep(read, spec, folder=tmp_path / "killed")
@@ -104,7 +97,11 @@ def test_killed_sweep_resumes(backbone_folder: Folder, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_signal_during_two_trials_saves_both(backbone_folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_signal_during_two_trials_saves_both(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_workers(monkeypatch)
     tasks, spec = small_stream(backbone_folder()), small_sweep()
     begun: list[Any] = []
 

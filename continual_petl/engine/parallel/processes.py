@@ -22,6 +22,7 @@ from multiprocessing import connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from continual_petl._importing import pause_collection, resume_collection
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Slot:
         try:
             # Ask for the process id before torch is imported, so that a process can be ended even while it is still starting.
             pool.submit(os.getpid).add_done_callback(self._record_pid)
-            self._opened = pool.submit(self._opening, self._brief)
+            self._opened = pool.submit(_opened, self._opening, self._brief)
         except (OSError, BrokenProcessPool) as error:
             pool.shutdown(wait=True, cancel_futures=True)
             raise WorkerDied(began=False) from error
@@ -226,6 +227,13 @@ def _begin(environment: dict[str, str]) -> None:
         for name in [name for name in os.environ if name.startswith(_OTHER_LAUNCHERS)]:
             del os.environ[name]
         os.environ.update(environment)
+    pause_collection()
+
+
+def _opened(opening: Callable[[Any], str], brief: Any) -> str:
+    # To receive this call, the process has imported the modules of both arguments, which takes seconds.
+    resume_collection()
+    return opening(brief)
 
 
 def _open(brief: Brief) -> str:
