@@ -1,8 +1,7 @@
 """Import torch, transformers and Lightning without collecting garbage meanwhile.
 
-These imports create about a million objects, nearly all of which last as long as the process. Python's garbage collector
-would go through them again and again while they are imported, and once more when the process ends: together, that takes a
-third of the time of a short command.
+These imports create about a million objects, nearly all of which exist until the process ends. Python's garbage collector
+would traverse them many times during the imports, and once more at the end: together, a third of the time of a short command.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from contextlib import contextmanager
 
 _HEAVY = ("torch", "transformers.modeling_utils", "lightning")
 _is_own = False
-"""Whether this process runs nothing but this package: a command, or a worker process of a run."""
+"""Whether this process only runs this package: as a command, or as a worker of a run."""
 
 
 @contextmanager
 def heavy_imports() -> Iterator[None]:
-    """Collect no garbage until the block has imported what it needs; in an own process, never look through it later.
+    """Pause garbage collection while the block imports; in a process of this package, exempt what was imported from it.
 
-    In a process of somebody else, only the first half is done: what this process has created itself must remain collectable.
+    In any other process, nothing is exempted, because objects of the user's program must remain collectable.
     """
     missing = [name for name in _HEAVY if name not in sys.modules]
     if not missing or not gc.isenabled():
@@ -37,18 +36,18 @@ def heavy_imports() -> Iterator[None]:
 
 
 def own_process() -> None:
-    """Note that this process runs nothing but this package."""
+    """Record that this process only runs this package."""
     global _is_own
     _is_own = True
 
 
 def pause_collection() -> None:
-    """Collect no garbage until `resume_collection`, in a worker process, which imports what its first call refers to."""
+    """Pause garbage collection in a worker process until `resume_collection`: its first call imports what it refers to."""
     own_process()
     gc.disable()
 
 
 def resume_collection() -> None:
-    """Collect garbage again, but never look through what has been imported so far."""
+    """Resume garbage collection, but exempt everything that has been imported so far."""
     gc.freeze()
     gc.enable()

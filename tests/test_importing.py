@@ -1,4 +1,4 @@
-"""The garbage collector rests while heavy libraries are imported, and only then."""
+"""Garbage collection is paused while heavy libraries are imported, and only then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_no_collection_while_a_heavy_library_is_imported(monkeypatch: pytest.Mon
     assert gc.isenabled()
     with heavy_imports():
         assert gc.isenabled(), "nothing is left to import"
-    assert frozen == [], "objects of somebody else's process remain collectable"
+    assert frozen == [], "objects of the user's program must remain collectable"
 
 
 def test_collection_continues_after_a_failed_import_and_stays_off_if_it_was(frozen: list[str]) -> None:
