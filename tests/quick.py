@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.metadata
 import os
+import sys
 import types
 from typing import Any
 
@@ -21,6 +22,9 @@ def make_quick() -> None:
     """Patch slow functions in this process before it runs tests."""
     # Every Trainer reads the metadata of all installed packages, which does not change while tests run.
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
+    # A conftest.py of a folder that is named on the command line may have imported Lightning before.
+    if registry := sys.modules.get("lightning.fabric.utilities.registry"):
+        registry.entry_points = importlib.metadata.entry_points  # type: ignore[attr-defined]
     import torch
 
     # If a device is missing, every call stores the seed for later, together with the call stack.

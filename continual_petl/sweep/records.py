@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
@@ -142,6 +143,11 @@ def read_records(file: Path) -> Iterable[Record]:
 
 def versions() -> dict[str, str]:
     """Return the software versions that affect a trial."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     found = {"python": python_version(), "continual_petl": VERSION}
     for name in ("torch", "transformers", "optuna"):
         try:

@@ -1,8 +1,7 @@
 """Make the k-th operation on a disk fail, or kill the process during it.
 
 `FaultyDisk` replaces ``os`` in the module that writes files. `Everywhere` replaces functions of ``os`` itself, in a separate
-process, and so also affects calls by pathlib, shutil and other packages, below one folder. `Copies` copies this folder
-during each call that changes it, as a kill during the call would leave it.
+process, and so also affects calls by pathlib, shutil and other packages, below one folder.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -24,7 +22,44 @@ from continual_petl.store.files import atomic
 PRIMITIVES = ("open", "write", "fsync", "replace", "rename", "mkdir", "truncate")
 
 
-class FaultyDisk:
+KILLED = 77
+"""The exit code of a process that was killed during a call."""
+
+
+class Faulty:
+    """Counts calls; one fails, or the process is killed during it.
+
+    Args:
+        at: number of the call that fails, from 0; None only counts.
+        number: errno of the error; None: the process exits during this call, without cleaning up.
+    """
+
+    every: Callable[[int], int | None] | None = None
+    """If set, it is called during every call, with its number, and returns the errno of the error to raise, if any."""
+
+    def __init__(self, at: int | None, number: int | None) -> None:
+        self._at, self._number = at, number
+        self.calls: list[str] = []
+
+    def put_in(self, patch: pytest.MonkeyPatch) -> Self:
+        """Replace the real functions."""
+        raise NotImplementedError
+
+    def _called(self, what: str, name: str, real: Callable[..., Any], args: tuple[Any, ...], more: Any) -> Any:
+        self.calls.append(what)
+        if self.every is None and len(self.calls) - 1 != self._at:
+            return real(*args, **more)
+        # A full disk still stores what fits.
+        half = real(args[0], bytes(args[1])[: len(args[1]) // 2]) if name == "write" else 0
+        if self.every is None and self._number is None:
+            os._exit(KILLED)
+        number = self._number if self.every is None else self.every(len(self.calls) - 1)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        return half + real(args[0], bytes(args[1])[half:]) if name == "write" else real(*args, **more)
+
+
+class FaultyDisk(Faulty):
     """Replaces ``os`` in the module that writes files; counts the calls that change the disk, one of which fails.
 
     Args:
@@ -33,36 +68,24 @@ class FaultyDisk:
     """
 
     def __init__(self, fail_at: int | None, number: int = 0) -> None:
-        self._fail_at, self._number = fail_at, number
-        self.calls: list[str] = []
+        super().__init__(fail_at, number)
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
         if name not in PRIMITIVES:
             return real
+        return lambda *args, **more: self._called(name, name, real, args, more)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
-            if len(self.calls) - 1 == self._fail_at:
-                if name == "write":
-                    real(args[0], bytes(args[1])[: len(args[1]) // 2])  # a full disk still stores what fits
-                raise OSError(self._number, os.strerror(self._number))
-            return real(*args, **kwargs)
-
-        return call
-
-    def put_in(self, monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+    def put_in(self, patch: pytest.MonkeyPatch) -> Self:
         """Replace the real ``os``."""
-        monkeypatch.setattr(atomic, "os", self)
+        patch.setattr(atomic, "os", self)
         return self
 
 
-KILLED = 77
-"""The exit code of a process that was killed during a call."""
 _CHANGES = ("write", "fsync", "replace", "rename", "unlink", "remove", "rmdir", "mkdir", "truncate")
 
 
-class Everywhere:
+class Everywhere(Faulty):
     """Counts this process's calls that change something below a folder; one fails, or the process is killed during it.
 
     Args:
@@ -72,10 +95,10 @@ class Everywhere:
     """
 
     def __init__(self, folder: Path, at: int | None = None, number: int | None = None) -> None:
-        self._folder, self._at, self._number = os.path.realpath(folder), at, number
-        self.calls: list[str] = []
+        super().__init__(at, number)
+        self._folder = os.path.realpath(folder)
 
-    def put_in(self, patch: pytest.MonkeyPatch) -> Everywhere:
+    def put_in(self, patch: pytest.MonkeyPatch) -> Self:
         """Replace the real functions."""
         for name in _CHANGES:
             patch.setattr(os, name, self._watched(name, getattr(os, name)))
@@ -86,22 +109,9 @@ class Everywhere:
             place = self._place(args[0], kwargs.get("dir_fd"))
             if place is None:
                 return real(*args, **kwargs)
-            self.calls.append(f"{name} {without_numbers(place)}")
-            if not self._meets(len(self.calls) - 1):
-                return real(*args, **kwargs)
-            half = real(args[0], bytes(args[1])[: len(args[1]) // 2]) if name == "write" else 0
-            self._fail()
-            return half + real(args[0], bytes(args[1])[half:]) if name == "write" else real(*args, **kwargs)
+            return self._called(f"{name} {without_numbers(place)}", name, real, args, kwargs)
 
         return call
-
-    def _meets(self, call: int) -> bool:
-        return call == self._at
-
-    def _fail(self) -> None:
-        if self._number is None:
-            os._exit(KILLED)
-        raise OSError(self._number, os.strerror(self._number))
 
     def _place(self, what: Any, folder: int | None) -> str | None:
         """Return the path relative to the folder; None if it is the lock or not below the folder."""
@@ -113,41 +123,6 @@ class Everywhere:
             os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)), self._folder
         )
         return None if inside.startswith(("..", ".lock")) else inside
-
-
-class Copies(Everywhere):
-    """Copies a folder during every call that changes it, as a kill would leave it: with half of the content written.
-
-    Args:
-        folder: calls that change something below it are counted, except those on the lock.
-        copies: the folder for the copies; each copy is named after the number of the call.
-    """
-
-    def __init__(self, folder: Path, copies: Path) -> None:
-        super().__init__(folder)
-        self._copies = copies
-
-    def _meets(self, call: int) -> bool:
-        return True
-
-    def _fail(self) -> None:
-        shutil.copytree(self._folder, self._copies / str(len(self.calls) - 1), symlinks=True)
-
-
-def copies_of(act: Callable[[], object], folder: Path, copies: Path) -> int:
-    """Call ``act`` in a forked process that makes `Copies` of the folder; return its exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            Copies(folder, copies).put_in(pytest.MonkeyPatch())
-            act()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def without_numbers(name: str) -> str:

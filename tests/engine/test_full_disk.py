@@ -21,6 +21,7 @@ from continual_petl.store.files.atomic import append_lines, line_bytes, new_fold
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests
+from tests.engine.every_fault import CAN_FORK, outcomes_of
 from tests.engine.faulty_disk import FaultyDisk, content, state_of
 from tests.streams_in_code import stream, task
 
@@ -54,9 +55,13 @@ class Learned:
             FaultyDisk(call, number).put_in(patch)
             with pytest.raises(StoreError) as told:
                 learn(self.tasks, folder)
+        return self.wrong_after(call, number, folder, str(told.value))
+
+    def wrong_after(self, call: int, number: int, folder: Path, told: str) -> list[str]:
+        """Return what is wrong in the folder, and in the message, after a call failed; remove the folder."""
         wrong, where = [], f"call {call} ({self.calls[call]}), {errno.errorcode[number]}: "
-        if str(folder) not in str(told.value) or os.strerror(number) not in str(told.value):
-            wrong.append(f"{where}says {told.value}")
+        if str(folder) not in told or os.strerror(number) not in told:
+            wrong.append(f"{where}says {told}")
         now, tasks = content(folder), Run(folder).store.tasks
         if tasks == ["one"]:  # the stream file is written first, so it may be old or new
             wrong += [
@@ -89,12 +94,22 @@ def test_failing_writes_leave_the_run_unchanged(learned: Learned, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not CAN_FORK, reason="needs fork and /proc")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path: Path) -> None:
-    wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
-    for call, number in cases:
-        wrong += learned.fails_at(call, number, tmp_path / "run")
+    run = shutil.copytree(learned.folder, tmp_path / "run")
+    outcomes = outcomes_of(
+        lambda: learn(learned.tasks, run), run, FaultyDisk(None), lambda call: [ERRORS[call % 2]], tmp_path / "outcomes"
+    )
+    shutil.rmtree(run)
+    assert [call for call, _ in sorted(outcomes)] == list(range(len(learned.calls)))
+    wrong = []
+    for (call, number), outcome in sorted(outcomes.items()):
+        assert number is not None
+        outcome.folder.rename(run)
+        wrong += learned.wrong_after(call, number, run, outcome.told or f"another error: {outcome.raised}")
     print(
-        f"{len(cases)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} distinct folder states"
+        f"{len(outcomes)} failures in calls of {sorted(set(learned.calls))}; {len(learned._resumed)} distinct folder states"
     )
     assert wrong == []
 
@@ -165,7 +180,7 @@ def test_failed_rollback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     class Dead(FaultyDisk):
         def __getattr__(self, name: str) -> Any:
             if "replace" in self.calls:
-                self._fail_at = len(self.calls)
+                self._at = len(self.calls)
             return super().__getattr__(name)
 
     write_file(tmp_path / "file", b"old")

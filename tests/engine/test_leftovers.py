@@ -6,14 +6,14 @@ in every call of all commands::
 
     CONTINUAL_PETL_FAULTS=all pytest -m slow -rP tests/engine/test_leftovers.py
 
-Instead of one killed process per call, a single process copies the folder in each call, as a kill would leave it. Many faults
-leave the same folder, byte for byte; the next command then runs only once.
+The command runs only once, in a process that `outcomes_of` forks at each call. Many faults leave the same folder, byte for
+byte; the next command then runs only once.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
+import gc
 import json
 import os
 import shutil
@@ -31,14 +31,15 @@ from continual_petl.report.write import write_report
 from continual_petl.store.files.sealed import SEAL
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep import sweep
-from tests.engine.faulty_disk import Everywhere, copies_of, in_a_child, state_of, without_numbers
+from tests.engine.every_fault import CAN_FORK, Outcome, outcomes_of
+from tests.engine.faulty_disk import Everywhere, in_a_child, state_of, without_numbers
 from tests.streams_in_code import stream, task
 from tests.sweep.sweeps import small_stream, small_sweep
 
 Folder = Callable[..., Path]
 
 pytestmark = [
-    pytest.mark.skipif(not Path("/proc/self/fd").is_dir() or not hasattr(os, "fork"), reason="needs fork and /proc"),
+    pytest.mark.skipif(not CAN_FORK, reason="needs fork and /proc"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 FAULTS = (None, errno.ENOSPC, errno.EIO)
@@ -73,7 +74,9 @@ class Command:
             self.calls = Everywhere(folder).put_in(patch).calls
             self.act(folder)
         self.whole = left_in(folder)
+        gc.freeze()  # a sweep collects garbage after each trial, and would visit everything that the first command imported
         self._went_on: set[tuple[bool, str]] = set()
+        self._outcomes: dict[tuple[int, int | None], Outcome] = {}
 
     def _begin(self) -> Path:
         folder = self._scratch / "run"
@@ -84,32 +87,42 @@ class Command:
             shutil.copytree(self._start, folder)
         return folder
 
-    def killed_in(self, call: int) -> Path:
-        """Return the folder as a process that is killed during this call leaves it."""
-        copies = self._scratch / "copies"
-        if not copies.exists():
-            folder = self._begin()
-            assert copies_of(lambda: self.act(folder), folder, copies) == 0
-            assert len(list(copies.iterdir())) == len(self.calls)
-        shutil.rmtree(self._scratch / "run")
-        return shutil.copytree(copies / str(call), self._scratch / "run")
+    def outcome(self, call: int, number: int | None) -> Outcome:
+        """Return what a fault leads to if it is one of `faults`; all of them are tested at once."""
+        if not self._outcomes:
+            folder, name = self._begin(), self._scratch.name
+            self._outcomes = outcomes_of(
+                lambda: self.act(folder),
+                folder,
+                Everywhere(folder),
+                lambda at: faults(name, at),
+                self._scratch / "outcomes",
+            )
+            assert sorted({at for at, _ in self._outcomes}) == list(range(len(self.calls)))
+        return self._outcomes[call, number]
 
-    def fails_at(self, call: int, number: int | None, *, copied: bool = False) -> list[str]:
-        """Make one call fail, or kill the command in it; run the next command; return all differences from a whole run."""
+    def alone(self, call: int, number: int | None) -> Outcome:
+        """Return what a fault leads to in a process of its own that runs the command from the beginning."""
+        folder = self._begin()
+        ended_well, raised = in_a_child(lambda: self.act(folder), folder, call, number)
+        return Outcome(folder, ended_well, raised=raised)
+
+    def wrong_after(self, call: int, number: int | None, outcome: Outcome) -> list[str]:
+        """Run the next command after a fault; return all differences from a whole run."""
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
-        if copied and number is None:
-            folder, ended_well = self.killed_in(call), False
-        else:
-            folder = self._begin()
-            ended_well, raised = in_a_child(lambda: self.act(folder), folder, call, number)
-            if raised:
-                return [where + raised]
-        if (state := (ended_well, state_of(folder))) in self._went_on:
+        if outcome.raised:
+            return [where + outcome.raised]
+        then = self._then if outcome.ended_well else self.act
+        if (state := (then is self.act, state_of(outcome.folder))) in self._went_on:
             return []
         self._went_on.add(state)
+        folder = self._scratch / "run"
+        if outcome.folder != folder:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(outcome.folder, folder)
         with suppress(InputError):  # the task may already be forgotten
-            (self._then if ended_well else self.act)(folder)
+            then(folder)
         found = left_in(folder)
         return [
             f"{where}{name} is {found.get(name, 'missing')!r:.300}, but should be {self.whole.get(name, 'missing')!r:.300}"
@@ -198,18 +211,19 @@ def test_interrupted_calls_leave_no_leftovers(
 ) -> None:
     found = command(name)
     number = next(number for number, each in enumerate(found.calls) if each.startswith(call))
-    assert [wrong for fault in numbers for wrong in found.fails_at(number, fault)] == []
+    assert [wrong for fault in numbers for wrong in found.wrong_after(number, fault, found.alone(number, fault))] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "forget"])
-def test_copies_are_what_killed_processes_leave(command: Callable[[str], Command], name: str) -> None:
+def test_outcomes_are_those_of_separate_processes(command: Callable[[str], Command], name: str) -> None:
     found = command(name)
     for call in range(0, len(found.calls), 7):
-        copied = half_left_in(found.killed_in(call))
-        folder = found._begin()
-        assert in_a_child(functools.partial(found.act, folder), folder, call, None) == (False, "")
-        assert half_left_in(folder) == copied
+        for number in faults(name, call):
+            together, alone = found.outcome(call, number), found.alone(call, number)
+            assert (together.ended_well, together.raised) == (alone.ended_well, alone.raised)
+            one, other = half_left_in(together.folder), half_left_in(alone.folder)
+            assert [name for name in one | other if one.get(name, "-") != other.get(name, "-")] == []
 
 
 def half_left_in(folder: Path) -> dict[str, bytes | None]:
@@ -228,6 +242,6 @@ def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Co
     found = command(name)
     calls = range(len(found.calls))
     cases = [(call, number) for call in calls for number in faults(name, call)]
-    wrong = [text for call, number in cases for text in found.fails_at(call, number, copied=True)]
+    wrong = [text for call, number in cases for text in found.wrong_after(call, number, found.outcome(call, number))]
     print(f"{name}: {len(cases)} faults in {len(calls)} calls; {len(found._went_on)} distinct folder states")
     assert not wrong, "\n".join(wrong)
