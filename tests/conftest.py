@@ -15,6 +15,8 @@ import pytest
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
 # More threads only slow down models of this size; processes that tests start inherit this setting.
 os.environ["OMP_NUM_THREADS"] = "1"
+# W&B would report its own errors over the internet, from threads that are started again in every forked process.
+os.environ["WANDB_ERROR_REPORTING"] = "false"
 # Processes that a shell starts in the background ignore SIGINT, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

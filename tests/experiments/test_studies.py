@@ -173,7 +173,7 @@ def test_one_trial_is_learned(tmp_path: Path) -> None:
     place = Place(make_up(tmp_path / "data"), {"tiny": str(make_tiny(tmp_path / "tiny"))})
     outcome = work(trial, place)
     assert outcome["unchanged"] is True
-    assert outcome["scores"]["trec"]["test"]["rows"] == 16
+    assert outcome["scores"]["trec"]["test"]["rows"] == 8
     assert json.loads(json.dumps(outcome)) == outcome
     too_wide = trial.model_copy(update={"bank": {"preset": "houlsby", "bottleneck": 1000}})
     with pytest.raises(InputError, match="bottleneck 1000 is larger than 384"):
