@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from continual_petl._importing import own_process
+from continual_petl._process import own_process
 from continual_petl.cli import main as command_line
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 
 
 def lazy_names(

@@ -31,7 +31,7 @@ FLOORS = (
     {"banks"},
     {"backbones"},
     {"digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"},
-    {"_importing"},
+    {"_process"},
 )
 """Top floor first. A package may import itself and packages on lower floors, nothing else, even under TYPE_CHECKING."""
 

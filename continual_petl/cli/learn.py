@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from pydantic import ValidationError
 
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.engine.run import Run

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 from continual_petl.errors import InputError, StoreError, printable
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream

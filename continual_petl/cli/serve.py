@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 from continual_petl.cli._console import out
 from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 from continual_petl.cli._console import out, plain, print_json
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.streams.stream import TaskStream

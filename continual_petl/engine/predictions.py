@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 from continual_petl.errors import InputError
 
 # Opening a run needs no torch; see `continual_petl.engine.run`.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
-from continual_petl._importing import heavy_imports
+from continual_petl._process import heavy_imports
 from continual_petl.engine.sharing import Sharing
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.metric_code import code_problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from continual_petl._process import keep_freed_memory
 from continual_petl.errors import InputError
 from experiments.benchmarks.bench import TABLES, render, run
 from experiments.benchmarks.environments import make_environments
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
             case ["environments", *more]:
                 make_environments(more)
             case _:
+                keep_freed_memory()
                 run(parse(arguments, TABLES))
     except (InputError, PeerError) as error:
         print(f"error: {error}", file=sys.stderr)

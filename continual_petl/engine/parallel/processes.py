@@ -22,7 +22,7 @@ from multiprocessing import connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from continual_petl._importing import pause_collection, resume_collection
+from continual_petl._process import pause_collection, resume_collection
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,16 +1,18 @@
-"""Garbage collection is paused while heavy libraries are imported, and only then."""
+"""Garbage collection is paused while heavy libraries are imported, and only then; own processes keep freed memory."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from continual_petl import __main__, _importing
-from continual_petl._importing import heavy_imports
+from continual_petl import __main__, _process
+from continual_petl._process import heavy_imports, keep_freed_memory
 from continual_petl.cli import main as command_line
 
 NAME = "a_heavy_library_of_this_test"
@@ -20,9 +22,10 @@ NAME = "a_heavy_library_of_this_test"
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Yield a list of the calls that exempt objects from collection; a library is still to be imported."""
     calls: list[str] = []
-    monkeypatch.setattr(_importing, "_HEAVY", (NAME,))
-    monkeypatch.setattr(_importing, "_is_own", False)
+    monkeypatch.setattr(_process, "_HEAVY", (NAME,))
+    monkeypatch.setattr(_process, "_is_own", False)
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(_process, "keep_freed_memory", lambda: calls.append("keep"))
     yield calls
     gc.enable()
 
@@ -65,15 +68,48 @@ def test_a_command_exempts_what_it_has_imported(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(command_line, "main", command)
     assert __main__.main() == 5
-    assert frozen == ["freeze"]
+    assert frozen == ["freeze", "keep"]
     assert gc.isenabled()
 
 
 def test_a_worker_exempts_what_its_first_call_imports(frozen: list[str]) -> None:
-    _importing.pause_collection()
+    _process.pause_collection()
     with heavy_imports():
         assert not gc.isenabled()
     assert not gc.isenabled()
-    _importing.resume_collection()
+    _process.resume_collection()
     assert gc.isenabled()
-    assert frozen == ["freeze"]
+    assert frozen == ["freeze", "keep"]
+
+
+@pytest.fixture
+def mallopt(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return the settings of malloc that are made, on a system without settings of the user."""
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in (*_process._MALLOC, "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    library: Any = SimpleNamespace(mallopt=lambda *setting: made.append(setting))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    return made
+
+
+def test_large_blocks_are_kept(mallopt: list[tuple[int, int]]) -> None:
+    keep_freed_memory()
+    assert mallopt == [(-3, 2**30), (-1, 2**30)]
+
+
+@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_settings_of_the_user_stay(mallopt: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1000")
+    keep_freed_memory()
+    assert mallopt == []
+
+
+def test_other_systems_are_left_alone(mallopt: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    keep_freed_memory()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("no library is opened"))
+    keep_freed_memory()
+    assert mallopt == []
