@@ -1,8 +1,8 @@
 """A batch whose rows belong to many tasks, each predicted by its task's bank, compared with a batch of a single task.
 
 peft does this with ``adapter_names`` (LoRA on queries and values), adapters with ``BatchSplit`` (Houlsby's bottlenecks). Both
-are measured with their defaults and with the settings that are fastest for a batch of a single task. Our candidates and
-their facts are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
+are measured with their defaults, with the settings that are fastest for a batch of a single task, and with all that are close
+to these. Our candidates and their facts are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.mixed import candidates as our_candidates
 from experiments.benchmarks.peers.client import Peer
-from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, scout, settings_of
+from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, finalists, scout, settings_of
 from experiments.benchmarks.peers.setting import Method, Setting
 from experiments.benchmarks.result import Result
 
@@ -46,7 +46,9 @@ def measure(bench: Bench) -> Measured:
         )
         tried[name] = [trial.fact() for trial in trials]
         best = fastest(trials)
-        for kind, setting in {"defaults": base, "tuned": best}.items():
+        close = [setting for setting in finalists(trials) if setting not in (base, best)]
+        kinds = {"defaults": base, "tuned": best} | {f"tuned {number}": each for number, each in enumerate(close, 2)}
+        for kind, setting in kinds.items():
             found = _theirs(bench, peer, kind, setting, numbers)
             candidates += [candidate for candidate, _ in found]
             facts |= {candidate.name: fact for candidate, fact in found}
