@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _HEAVY = ("torch", "transformers.modeling_utils", "lightning")
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
-"""Environment variables of glibc, with the parameters of mallopt(3) that they set."""
-_KEPT_BYTES = 2**30
-"""Blocks below this size are not allocated separately, and this much free memory is kept."""
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""The parameters of mallopt(3) that these environment variables set."""
+_MOST_KEPT_BYTES = 2**30
+"""At most this much free memory is kept at the end of the heap; smaller blocks are not allocated outside of it."""
+_MOST_IN_OLD_GLIBC = 2**25
+"""glibc before 2.35 refuses to allocate larger blocks in the heap."""
 _is_own = False
 """Whether this process only runs this package: as a command, or as a worker of a run."""
 
@@ -39,10 +42,12 @@ def heavy_imports() -> Iterator[None]:
     try:
         yield
     finally:
-        if _is_own and any(name in sys.modules for name in missing):
+        is_imported = any(name in sys.modules for name in missing)
+        if _is_own and is_imported:
             gc.freeze()
-            keep_freed_memory()
         gc.enable()
+        if _is_own and is_imported:
+            keep_freed_memory()
 
 
 def own_process() -> None:
@@ -52,7 +57,7 @@ def own_process() -> None:
 
 
 def pause_collection() -> None:
-    """Pause garbage collection in a worker process until `resume_collection`: its first call imports what it refers to."""
+    """Pause garbage collection in a worker process until `resume_collection`; receiving its first call imports torch."""
     own_process()
     gc.disable()
 
@@ -65,10 +70,13 @@ def resume_collection() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory of freed tensors for later ones, with glibc and unless the user has set it up."""
-    if sys.platform != "linux" or any(name in os.environ for name in (*_MALLOC, "GLIBC_TUNABLES")):
+    """Let this process keep the memory of freed tensors for later ones, with glibc and unless the user has configured it."""
+    if sys.platform != "linux" or any(name in os.environ for name in _MALLOC_VARIABLES):
+        return
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have no such function
-    if mallopt is not None:
-        for parameter in _MALLOC.values():
-            mallopt(parameter, _KEPT_BYTES)
+    # A fixed limit for the trimming of the heap also fixes the size above which blocks are allocated outside of it, at only
+    # 128 KiB, so that size is set first.
+    if mallopt and (mallopt(_MMAP_THRESHOLD, _MOST_KEPT_BYTES) or mallopt(_MMAP_THRESHOLD, _MOST_IN_OLD_GLIBC)):
+        mallopt(_TRIM_THRESHOLD, _MOST_KEPT_BYTES)

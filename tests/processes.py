@@ -1,7 +1,4 @@
-"""Processes that need no new interpreter, which would spend seconds on imports: they are forked.
-
-Fresh processes remain where they are what a test is about.
-"""
+"""Forked processes, for tests that need no fresh interpreter, whose imports take seconds."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ def mallopt(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return the settings of malloc that are made, on a system without settings of the user."""
     made: list[tuple[int, int]] = []
     monkeypatch.setattr(sys, "platform", "linux")
-    for name in (*_process._MALLOC, "GLIBC_TUNABLES"):
+    for name in (*_process._MALLOC_VARIABLES, "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
-    library: Any = SimpleNamespace(mallopt=lambda *setting: made.append(setting))
+    library: Any = SimpleNamespace(mallopt=lambda *setting: made.append(setting) or 1)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     return made
 
@@ -99,11 +99,39 @@ def test_large_blocks_are_kept(mallopt: list[tuple[int, int]]) -> None:
     assert mallopt == [(-3, 2**30), (-1, 2**30)]
 
 
-@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_settings_of_the_user_stay(mallopt: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "1000")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MALLOC_MMAP_THRESHOLD_", "1000"),
+        ("MALLOC_TRIM_THRESHOLD_", "1000"),
+        ("GLIBC_TUNABLES", "glibc.rtld.nns=8:glibc.malloc.check=3"),
+    ],
+)
+def test_settings_of_the_user_stay(
+    mallopt: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.rtld.nns=8")
+    keep_freed_memory()
+    assert mallopt.pop() == (-1, 2**30), "this variable does not configure malloc"
+    mallopt.clear()
+    monkeypatch.setenv(name, value)
     keep_freed_memory()
     assert mallopt == []
+
+
+@pytest.mark.parametrize(
+    ("most", "made"), [(2**25, [(-3, 2**30), (-3, 2**25), (-1, 2**30)]), (0, [(-3, 2**30), (-3, 2**25)])]
+)
+def test_refused_sizes_do_not_make_it_worse(
+    mallopt: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, most: int, made: list[tuple[int, int]]
+) -> None:
+    def at_most(parameter: int, value: int) -> int:
+        mallopt.append((parameter, value))
+        return int(parameter == -1 or value <= most)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=at_most))
+    keep_freed_memory()
+    assert mallopt == made
 
 
 def test_other_systems_are_left_alone(mallopt: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:

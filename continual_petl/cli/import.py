@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from continual_petl._process import heavy_imports
 from continual_petl.cli._console import out, print_json
 from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store
@@ -15,7 +16,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     open_store(arguments.run)  # before torch is imported
     if not Path(arguments.folder).is_dir():
         raise InputError(f"{arguments.folder}: there is no such folder; give the folder that save_pretrained wrote")
-    from continual_petl.engine.import_adapter import import_adapter
+    with heavy_imports():
+        from continual_petl.engine.import_adapter import import_adapter
 
     run = import_adapter(
         arguments.run,

@@ -73,7 +73,8 @@ class Predictions(ABC):
             run.predict("How far is the moon?").task  # found by the run
         """
         if task is None:
-            from continual_petl.predictor.routed import predict_routed
+            with heavy_imports():
+                from continual_petl.predictor.routed import predict_routed
 
             return predict_routed(self.session.models, rows, batch_size=batch_size, unknown=unknown or "reject")
         if unknown is not None:
@@ -103,7 +104,8 @@ class Predictions(ABC):
                 print(piece, end="", flush=True)
         """
         self.check_learned(task)
-        from continual_petl.predictor.streamed import stream
+        with heavy_imports():
+            from continual_petl.predictor.streamed import stream
 
         return stream(self.session.models, row, task)
 
@@ -118,7 +120,8 @@ class Predictions(ABC):
             run.similar("sst2")  # {"yelp": 21.3, "trec": 34.0}
             run.similar(["some new text", "and another"])
         """
-        from continual_petl.predictor.similar import similar_tasks
+        with heavy_imports():
+            from continual_petl.predictor.similar import similar_tasks
 
         return similar_tasks(self.session.models, target)
 
@@ -136,7 +139,8 @@ class Predictions(ABC):
         self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
         """Return the predictions of several tasks for the same row or rows; see `Predictor.predict_all`."""
-        from continual_petl.predictor.predictor import Predictor
+        with heavy_imports():
+            from continual_petl.predictor.predictor import Predictor
 
         return Predictor(self.session.models).predict_all(rows, tasks, batch_size=batch_size)
 

@@ -1,4 +1,4 @@
-"""Make every call of a command fail, or kill the command in it, although the command runs only once.
+"""Make every call of a command fail, or kill the command in it, while running the command only once.
 
 A separate process runs the command. In each call that changes the disk, it copies the folder, as a kill would leave it; and
 for each error, it forks a process in which the call fails. The forked process continues with the command in a copy of the

@@ -74,7 +74,8 @@ class Command:
             self.calls = Everywhere(folder).put_in(patch).calls
             self.act(folder)
         self.whole = left_in(folder)
-        gc.freeze()  # a sweep collects garbage after each trial, and would visit everything that the first command imported
+        gc.collect()
+        gc.freeze()  # a sweep collects garbage after each trial, and would traverse all that the first command imported
         self._went_on: set[tuple[bool, str]] = set()
         self._outcomes: dict[tuple[int, int | None], Outcome] = {}
 

@@ -135,7 +135,6 @@ def test_digest_comparison_cannot_be_combined_with_other_options(whole: Path, mo
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.slow), "cannot open"])
 def test_checks_missing_from_another_process_are_done_here(
     many: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -150,7 +149,8 @@ def test_checks_missing_from_another_process_are_done_here(
             return future
 
     monkeypatch.setattr(in_processes, "Slot", Gone)
-    fork_workers(monkeypatch)
+    if hasattr(os, "fork"):
+        fork_workers(monkeypatch)
     checks = Run(many).verify(jobs=2)
     assert told(checks) == told(Run(many).verify())
 

@@ -70,7 +70,7 @@ def test_stop_answers_accepted_requests(learned: Path, run: Run, number: int) ->
 
 @pytest.mark.slow
 def test_unfinished_request_does_not_keep_the_process_running(learned: Path) -> None:
-    with served(learned, "--timeout", "0.5") as (process, address):
+    with served(learned, "--timeout", "0.5", fresh=True) as (process, address):
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")

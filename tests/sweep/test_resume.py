@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +25,15 @@ from tests.processes import Forked, fork_workers
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
+SCRIPT = """
+    import gc, sys, torch
+    gc.disable()  # makes the imports faster
+    from continual_petl.streams.stream import TaskStream
+    from continual_petl.sweep import SweepSpec, sweep
+    torch.set_num_threads(1)
+    if __name__ == "__main__":
+        sweep(TaskStream.from_yaml(sys.argv[1]), SweepSpec.model_validate_json(sys.argv[3]), folder=sys.argv[2])
+"""
 
 
 class Stop(Exception):
@@ -79,15 +91,21 @@ def test_killed_sweep_resumes(backbone_folder: Folder, tmp_path: Path) -> None:
         sweep(TaskStream.from_yaml(tmp_path / "stream.yaml"), spec, folder=tmp_path / "killed")
         return 0
 
-    for lines in (2, 4):
-        with Forked(go) as child:
+    (tmp_path / "go.py").write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, "go.py", "stream.yaml", "killed", spec.model_dump_json()]
+    starts: dict[int, Callable[[], subprocess.Popen[str] | Forked]] = {
+        2: lambda: subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True),
+        4: lambda: Forked(go),
+    }
+    for lines, start in starts.items():
+        with start() as child:
             until = time.monotonic() + 400
             while time.monotonic() < until and child.poll() is None:
                 if (tmp_path / "killed" / TRIALS).exists() and len(lines_of(tmp_path / "killed")) >= lines:
                     break
                 time.sleep(0.01)
             child.kill()
-            assert child.wait() == -signal.SIGKILL, child.stderr.read()
+            assert child.wait() == -signal.SIGKILL, child.stderr and child.stderr.read()
     assert len(ended(tmp_path / "killed")) < 4, "the sweep must be killed half-way"
     read = TaskStream.from_yaml(tmp_path / "stream.yaml")
     result = sweep(read, spec, folder=tmp_path / "killed")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 KEEPS_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""What commands of our package set up for themselves (`continual_petl._process`), as environment variables."""
+"""The same settings of malloc as in `continual_petl._process`, as environment variables."""
 TAIL = 1_500
 """Number of characters of a dead worker's standard error that are shown in the exception."""
 

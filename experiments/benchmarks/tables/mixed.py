@@ -1,8 +1,9 @@
 """A batch whose rows belong to many tasks, each predicted by its task's bank, compared with a batch of a single task.
 
 peft does this with ``adapter_names`` (LoRA on queries and values), adapters with ``BatchSplit`` (Houlsby's bottlenecks). Both
-are measured with their defaults, with the settings that are fastest for a batch of a single task, and with all that are close
-to these. Our candidates and their facts are returned by ``candidates(bench)`` in `experiments.benchmarks.mixed`.
+are measured with their defaults, with the settings that are fastest for a batch of a single task, and with all settings that
+are close to these (`finalists`). Our candidates and their facts are returned by ``candidates(bench)`` in
+`experiments.benchmarks.mixed`.
 """
 
 from __future__ import annotations

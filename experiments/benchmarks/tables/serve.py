@@ -29,7 +29,7 @@ from experiments.benchmarks.growing import WORDS, many_tasks
 from experiments.benchmarks.growth import fill
 from experiments.benchmarks.load import Answers, closed_loop, encoded, open_loop
 from experiments.benchmarks.markdown import factor, grid, number, percent
-from experiments.benchmarks.peers.client import ROOT
+from experiments.benchmarks.peers.client import KEEPS_FREED_MEMORY, ROOT
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.task import give_tokenizer
 
@@ -98,7 +98,7 @@ def _folder_of(run: Run) -> str:
 @contextmanager
 def _served(python: str, argv: Sequence[str], bench: Bench) -> Iterator[str]:
     """Start an endpoint in a process of its own, and yield its address."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
+    environment = {**KEEPS_FREED_MEMORY, **os.environ, "OMP_NUM_THREADS": str(bench.options.threads)}
     with subprocess.Popen(
         [python, "-W", "ignore", *argv],
         cwd=ROOT,
