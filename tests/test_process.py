@@ -7,7 +7,6 @@ import gc
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -89,8 +88,12 @@ def mallopt(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     monkeypatch.setattr(sys, "platform", "linux")
     for name in (*_process._MALLOC_VARIABLES, "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
-    library: Any = SimpleNamespace(mallopt=lambda *setting: made.append(setting) or 1)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+
+    def accepted(parameter: int, value: int) -> int:
+        made.append((parameter, value))
+        return 1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=accepted))
     return made
 
 
