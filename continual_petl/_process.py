@@ -42,12 +42,10 @@ def heavy_imports() -> Iterator[None]:
     try:
         yield
     finally:
-        is_imported = any(name in sys.modules for name in missing)
-        if _is_own and is_imported:
-            gc.freeze()
-        gc.enable()
-        if _is_own and is_imported:
-            keep_freed_memory()
+        if _is_own and any(name in sys.modules for name in missing):
+            resume_collection()
+        else:
+            gc.enable()
 
 
 def own_process() -> None:
