@@ -13,6 +13,7 @@ from torch import Tensor
 from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import load_backbone, pool
 from continual_petl.backbones.weights import Attention
+from continual_petl.banks.attach import attached, one_pass
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.learner import ContinualLearner, TaskPlan
@@ -20,6 +21,7 @@ from continual_petl.learner.answer import answer, backbone_inputs, head_of
 from continual_petl.learner.optimizer import make_optimizer
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.peers.clock import now, seconds
+from experiments.benchmarks.peers.execution import Execution, compile_layers, recorded
 from experiments.benchmarks.shapes import Shape
 
 Batch = dict[str, Tensor]
@@ -78,20 +80,56 @@ def random_batch(shape: Shape, rows: int, length: int, *, device: str, num_label
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def bare_steps(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
-    """Return a block of training steps without Lightning: loss, gradients, optimizer."""
-    optimizer = make_optimizer(learner.active_bank, learner.plan.training)
+def bare_steps(
+    learner: ContinualLearner, batch: Batch, count: int, execution: Execution = "eager"
+) -> Callable[[], float]:
+    """Return a block of training steps without Lightning: loss, gradients, optimizer.
+
+    Args:
+        learner: with compiled layers, its bank stays attached, so it is of no other use.
+        batch: the batch of every step.
+        count: number of steps.
+        execution: how the operations are run.
+    """
+    bank, backbone, pooling = learner.active_bank, learner.backbone, learner.plan.pooling
+    head, optimizer = head_of(bank), make_optimizer(bank, learner.plan.training)
+    for group in optimizer.param_groups:
+        group["capturable"] = execution == "graph"
+    if execution == "compiled":
+        # Attached once, since torch compiles a layer again when its hooks are new.
+        compile_layers(backbone.model)
+        attached(backbone.model, bank).__enter__()
+
+    def outputs() -> Tensor:
+        logits: Tensor
+        if execution != "compiled":
+            logits = learner(batch)
+        else:
+            output = one_pass(backbone.model, backbone.sites, backbone_inputs(backbone, batch), {}, 0, base=True)
+            logits = head(pool(output, batch["attention_mask"], pooling))
+        return logits
+
+    def step() -> None:
+        head.loss(outputs(), batch["labels"]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return _block(learner.train, step, count, str(learner.device), execution)
+
+
+def _block(
+    begin: Callable[[], object], once: Callable[[], object], count: int, device: str, execution: Execution
+) -> Callable[[], float]:
+    begin()
+    repeat = recorded(once) if execution == "graph" else once
 
     def work() -> None:
         for _ in range(count):
-            loss = head_of(learner.active_bank).loss(learner(batch), batch["labels"])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
+            repeat()
 
     def block() -> float:
-        learner.train()
-        return seconds(str(learner.device), work) / count
+        begin()
+        return seconds(device, work) / count
 
     return block
 
@@ -138,36 +176,28 @@ def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder:
     return block
 
 
-def answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
+def answers(learner: ContinualLearner, batch: Batch, count: int, execution: Execution = "eager") -> Callable[[], float]:
     """Return a block that predicts a batch with the bank."""
 
-    def work() -> None:
-        with torch.inference_mode():
-            for _ in range(count):
-                answer(learner.backbone, learner.active_bank, learner.plan.pooling, batch)
+    @torch.inference_mode()
+    def once() -> None:
+        answer(learner.backbone, learner.active_bank, learner.plan.pooling, batch)
 
-    def block() -> float:
-        learner.eval()
-        return seconds(str(learner.device), work) / count
-
-    return block
+    return _block(learner.eval, once, count, str(learner.device), execution)
 
 
-def bare_answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
+def bare_answers(
+    learner: ContinualLearner, batch: Batch, count: int, execution: Execution = "eager"
+) -> Callable[[], float]:
     """Return a block that predicts a batch with the bare backbone: token states, pooling and head, without a bank."""
     backbone, head = learner.backbone, head_of(learner.active_bank)
 
-    def work() -> None:
-        with torch.inference_mode():
-            for _ in range(count):
-                output = backbone.model.base_model(**backbone_inputs(backbone, batch))
-                head(pool(output, batch["attention_mask"], learner.plan.pooling))
+    @torch.inference_mode()
+    def once() -> None:
+        output = backbone.model.base_model(**backbone_inputs(backbone, batch))
+        head(pool(output, batch["attention_mask"], learner.plan.pooling))
 
-    def block() -> float:
-        learner.eval()
-        return seconds(str(learner.device), work) / count
-
-    return block
+    return _block(learner.eval, once, count, str(learner.device), execution)
 
 
 def num_parameters(learner: ContinualLearner) -> int:

@@ -76,7 +76,12 @@ def make_optimizer(model: Classifier) -> AdamW:
     """Return the optimizer of the trainable parameters."""
     setting = model.setting
     # None, the default, leaves the choice to torch.
-    return AdamW(model.trainable(), lr=setting.learning_rate, fused=True if setting.fused else None)
+    return AdamW(
+        model.trainable(),
+        lr=setting.learning_rate,
+        fused=True if setting.fused else None,
+        capturable=setting.execution == "graph",
+    )
 
 
 def random_batch(model: Classifier) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from experiments.benchmarks.peers.execution import Execution
+
 Method = Literal["none", "full", "lora", "lora_outputs", "double_seq_bn"]
 """none: the bare backbone; full: all weights; lora: LoRA in peft's default places, queries and values; lora_outputs: LoRA on
 both output projections of a layer; double_seq_bn: Houlsby's bottlenecks as implemented in the adapters library."""
@@ -31,6 +33,7 @@ class Setting:
     """Whether the backbone's dropout is active in training, the default after ``model.train()``."""
     fused: bool = False
     """Whether to use the fused AdamW."""
+    execution: Execution = "eager"
     device: str = "cpu"
     batch: int = 32
     """Rows of the random batch that `steps` and `passes` use."""
@@ -46,6 +49,7 @@ class Setting:
         parts = [self.precision, f"{self.attention or 'default'} attention"]
         parts += [] if self.dropout else ["no dropout"]
         parts += ["fused AdamW"] if self.fused else []
+        parts += {"eager": [], "compiled": ["compiled layers"], "graph": ["CUDA graph"]}[self.execution]
         return ", ".join(parts)
 
     def request(self) -> dict[str, Any]:

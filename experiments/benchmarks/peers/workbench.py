@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from experiments.benchmarks.peers.classifier import (
     train_step,
 )
 from experiments.benchmarks.peers.clock import Clock, seconds, use_clock
+from experiments.benchmarks.peers.execution import compile_layers, recorded
 from experiments.benchmarks.peers.rows import Rows, read_rows
 from experiments.benchmarks.peers.serve import Command
 from experiments.benchmarks.peers.setting import from_request
@@ -43,6 +44,7 @@ class Workbench:
         self._optimizers: dict[str, AdamW] = {}
         self._schedules: dict[str, LambdaLR] = {}
         self._rows: dict[str, Rows] = {}
+        self._recorded: dict[tuple[str, str], Callable[[], None]] = {}
 
     def commands(self) -> Mapping[str, Command]:
         """Return the commands by name."""
@@ -66,7 +68,10 @@ class Workbench:
 
     def load(self, name: str, setting: dict[str, Any]) -> dict[str, int]:
         """Load a model; return its number of trainable parameters, excluding the head, and its total number of parameters."""
+        self.drop(name)
         model = load(from_request(setting), self.build)
+        if setting["execution"] == "compiled":
+            compile_layers(model.encoder)
         self.models[name] = model
         self._optimizers[name] = make_optimizer(model)
         self._batches[name] = random_batch(model)
@@ -77,28 +82,41 @@ class Workbench:
         """Unload a model."""
         for table in (self.models, self._optimizers, self._batches, self._schedules):
             table.pop(name, None)
+        self._recorded = {key: block for key, block in self._recorded.items() if key[0] != name}
         gc.collect()
 
     def steps(self, name: str, count: int) -> float:
         """Return the seconds of one training step, as the mean of ``count`` steps."""
         model, optimizer, batch = self.models[name].train(), self._optimizers[name], self._batches[name]
 
-        def work() -> None:
-            for _ in range(count):
-                train_step(model, optimizer, batch)
+        def step() -> None:
+            train_step(model, optimizer, batch)
 
-        return seconds(model.setting.device, work) / count
+        return self._timed(name, "steps", step, count)
 
     def passes(self, name: str, count: int, more: dict[str, Any] | None = None) -> float:
         """Return the seconds it takes to predict the batch once, as the mean of ``count`` passes."""
         model, (ids_BT, mask_BT, _) = self.models[name].eval(), self._batches[name]
 
-        def work() -> None:
+        def once() -> None:
             with torch.inference_mode():
-                for _ in range(count):
-                    model(ids_BT, mask_BT, **(more or {}))
+                model(ids_BT, mask_BT, **(more or {}))
 
-        return seconds(model.setting.device, work) / count
+        return self._timed(name, f"passes {more}", once, count)
+
+    def _timed(self, name: str, what: str, once: Callable[[], None], count: int) -> float:
+        """Return the mean seconds of a step or a pass, run as the model's setting says."""
+        setting = self.models[name].setting
+        if setting.execution == "graph":
+            if (name, what) not in self._recorded:
+                self._recorded[name, what] = recorded(once)
+            once = self._recorded[name, what]
+
+        def work() -> None:
+            for _ in range(count):
+                once()
+
+        return seconds(setting.device, work) / count
 
     def read(self, name: str, file: str) -> int:
         """Read rows for training or prediction from a file; return their number."""

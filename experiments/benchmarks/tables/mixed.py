@@ -80,7 +80,8 @@ def _theirs(
         peer.ask("add", name=held, task=f"task_{task}")
     one = f"{peer.name}, {kind}, one task"
     found = []
-    for number_of in (1, *numbers):
+    # A graph always repeats the same adapters.
+    for number_of in (1, *numbers) if setting.execution != "graph" else (1,):
         name = one if number_of == 1 else f"{peer.name}, {kind}, {number_of} tasks"
         fact = {
             "who": peer.name,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from experiments.benchmarks import ours
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.ceiling import Lowest, multiply, num_operations, step_products
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.peers.execution import Execution
 from experiments.benchmarks.peers.scouting import EMULATED, bf16_ratio, finalists, scout, settings_of
 from experiments.benchmarks.peers.setting import Method, Setting
 from experiments.benchmarks.result import Result
@@ -48,8 +51,10 @@ def measure(bench: Bench) -> Measured:
             loaded = peer.ask("load", name=name, setting=setting.request())
             facts[name] = {"who": peer.name, "method": method, "setting": setting.words(), **loaded}
             candidates.append(Candidate(name, _steps(peer, name, bench.options.count)))
-    samples = bench.alternate(candidates)
-    return Measured("seconds of one step", samples, {"candidates": facts, "tried": tried, "bf16_ratio": ratio})
+    on_gpu, more, refused = _on_gpu(bench) if torch.device(bench.options.device).type == "cuda" else ([], {}, {})
+    samples = bench.alternate(candidates + on_gpu)
+    found = {"candidates": facts | more, "tried": tried, "bf16_ratio": ratio, "refused": refused}
+    return Measured("seconds of one step", samples, found)
 
 
 def contenders(bench: Bench) -> list[tuple[Peer, Method, int]]:
@@ -94,6 +99,27 @@ def _our_candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, 
             "operations": num_operations(products),
         }
     return candidates, facts
+
+
+def _on_gpu(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]], dict[str, str]]:
+    """Return our candidates that launch a step differently, with their facts, and why others failed."""
+    options = bench.options
+    batch = ours.random_batch(bench.shape, options.batch, options.length, device=options.device)
+    ways: dict[Execution, str] = {"graph": "CUDA graph", "compiled": "compiled layers"}
+    candidates, facts, refused = [], {}, {}
+    for execution, way in ways.items():
+        bank = {"preset": "houlsby", "bottleneck": options.bottleneck, "layernorms": "frozen"}
+        learner = ours.make_learner(bench.shape, bank, device=options.device)
+        name, setting = f"ours, {way}", f"{learner.backbone.precision}, {learner.backbone.attention} attention, {way}"
+        try:
+            block = ours.bare_steps(learner, batch, options.count, execution)
+            block()
+        except Exception as error:
+            refused[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            continue
+        candidates.append(Candidate(name, block))
+        facts[name] = {"who": "ours", "setting": setting, "trainable": ours.num_parameters(learner)}
+    return candidates, facts, refused
 
 
 def _steps(peer: Peer, name: str, count: int) -> Any:
@@ -145,6 +171,7 @@ def _verdict(result: Result, best: str | None) -> list[str]:
             f"{_said(times >= TARGET_FACTOR)}. That peer reaches {percent(theirs)} of the ceiling, so nothing in this "
             f"precision can be more than {factor(1 / theirs)} as fast."
         )
+    lines += [f"* {name} failed: {why}." for name, why in result.facts.get("refused", {}).items()]
     return lines
 
 
