@@ -62,7 +62,9 @@ class Session:
         """Learned tasks that the command learns again."""
         self.num_new = 0
         """Number of tasks that the command learns, or finishes."""
-        self.models = ModelCache(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
+        self.models = ModelCache(
+            store, spec.backbone, consent=consent, resident_bytes=resident_bytes, trainer=spec.trainer
+        )
         self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
         self._pending_notices: list[str] = []
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,6 +13,7 @@ import lightning as L
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.device import staying
 from continual_petl.banks.bank import Bank
 from continual_petl.engine.checks.fusion import reads_of
 from continual_petl.engine.checks.shared_bank import shared_bank
@@ -113,9 +114,11 @@ class TaskRun:
         """The attention implementation that the bank is trained with; predictions use ``backbone.attention``."""
         return self.session.models.training_attention(self.backbone)
 
-    def training(self) -> AbstractContextManager[Backbone]:
-        """Return a context for a fit, in which the backbone has `training_attention`."""
-        return attending(self.backbone, self.training_attention)
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Give the backbone `training_attention` for a fit inside the ``with`` block, and keep it on its device."""
+        with staying(self.learner, self.backbone.model.device), attending(self.backbone, self.training_attention):
+            yield
 
     @property
     def bank(self) -> Bank:

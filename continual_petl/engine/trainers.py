@@ -105,15 +105,18 @@ def fitting_trainer(
 
 
 def answers_here(arguments: Mapping[str, Any]) -> bool:
-    """Return whether a Trainer with these settings would merely predict batch by batch in this process, on the CPU.
+    """Return whether a Trainer with these settings would merely predict batch by batch in this process, on `device_of`.
 
-    That is the case if the stream asks for the CPU, or if it names no accelerator and this machine has none.
+    That is the case on one NVIDIA GPU, and on the CPU if the stream asks for it, or if it names no accelerator and this
+    machine has none.
     """
     asked = {key: arguments[key] for key in ("accelerator", "devices", "deterministic") if key in arguments}
     asked.setdefault("accelerator", "auto")
-    if asked["accelerator"] == "auto" and not torch.accelerator.is_available():
+    if asked["accelerator"] in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        asked["accelerator"] = "cuda"
+    elif asked["accelerator"] == "auto" and not torch.accelerator.is_available():
         asked["accelerator"] = "cpu"
-    return asked in ({"accelerator": "cpu"}, {"accelerator": "cpu", "devices": 1})
+    return asked.pop("accelerator") in ("cpu", "cuda") and asked in ({}, {"devices": 1})
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:

@@ -23,6 +23,7 @@ from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
+from continual_petl.learner.cuda_graphs import StepGraphs, check_graphs
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
@@ -62,6 +63,7 @@ class ContinualLearner(L.LightningModule):
         self.tokenizer: PreTrainedTokenizerBase | None = None
         """The backbone's tokenizer, once a generative task has been added."""
         self._scores: dict[str, MetricCollection] = {}
+        self._graphs: StepGraphs | None = None
         self.train(self.training)
 
     def __repr__(self) -> str:
@@ -185,7 +187,7 @@ class ContinualLearner(L.LightningModule):
     @report_oom
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the mean loss of one batch."""
-        loss = self._loss(self(batch), batch)
+        loss = self._loss_of(batch) if self._graphs is None else self._graphs(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
         return loss
 
@@ -235,6 +237,20 @@ class ContinualLearner(L.LightningModule):
     def on_test_epoch_end(self) -> None:
         """Log the test scores."""
         self._log_scores("test")
+
+    def on_train_start(self) -> None:
+        """Prepare CUDA graphs if the task asks for them."""
+        if self.plan.training.cuda_graphs:
+            check_graphs(self.plan, self.model.device, self.trainer.world_size)
+            padding = getattr(self.model.config, "pad_token_id", None) or 0
+            self._graphs = StepGraphs(self.active_bank, self._loss_of, padding)
+
+    def on_train_end(self) -> None:
+        """Release the CUDA graphs, whose memory belongs to this fit."""
+        self._graphs = None
+
+    def _loss_of(self, batch: Batch) -> Tensor:
+        return self._loss(self(batch), batch)
 
     def _loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         loss = head_of(self.active_bank).loss(outputs, batch["labels"])

@@ -6,15 +6,18 @@ no learner; `resident` loads a bank into a learner so that Lightning can evaluat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.attention_switch import attend_as, switchable
 from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
+from continual_petl.backbones.device import device_of
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.errors import InputError, StoreError
@@ -40,12 +43,19 @@ class ModelCache:
         spec: the backbone's specification.
         consent: whether the user allows the remote code that ``spec`` requests; the run folder alone cannot allow it.
         resident_bytes: memory limit for all banks together, in bytes; one bank is always held, however large it is.
+        trainer: the stream's Trainer arguments, which determine the device of the backbones and banks; see `device_of`.
     """
 
     def __init__(
-        self, store: Store, spec: BackboneSpec, *, consent: bool = True, resident_bytes: int = RESIDENT_BYTES
+        self,
+        store: Store,
+        spec: BackboneSpec,
+        *,
+        consent: bool = True,
+        resident_bytes: int = RESIDENT_BYTES,
+        trainer: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.store, self.spec, self.consent = store, spec, consent
+        self.store, self.spec, self.consent, self.trainer = store, spec, consent, trainer
         self.backbones: dict[str, Backbone] = {}
         self.held_banks = BankCache(resident_bytes)
         self.stacks = Stacks()
@@ -129,6 +139,7 @@ class ModelCache:
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)
+            torch.nn.Module.to(backbone.model, device_of(self.trainer))
             self.backbones[precision] = attend_as(backbone, self._attention(backbone))
         return self.backbones[precision]
 
@@ -253,7 +264,7 @@ class ModelCache:
         return CachedBank(
             manifest=manifest,
             plan=manifest.plan(),
-            bank=bank,
+            bank=bank.to(backbone.model.device),
             backbone=backbone,
             max_length=manifest.max_length,
             preparation=manifest.preparation,

@@ -61,7 +61,8 @@ def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Pa
         bank.initialise(backbone.model, number)
         with torch.no_grad():
             for parameter in bank.parameters():
-                parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
+                drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+                parameter.add_(0.02 * drawn.to(parameter.device))
         found.append(Part(plan, bank.requires_grad_(False).eval().to(backbone.model.device), 1))
     return found
 

@@ -53,7 +53,7 @@ ClassWeights: TypeAlias = Annotated[
     ),
 ]
 
-_NEW = ("gradient_checkpointing", "packing", "patience")
+_NEW = ("cuda_graphs", "gradient_checkpointing", "packing", "patience")
 """Keys that are left out of a dump when they are off."""
 
 
@@ -110,6 +110,9 @@ class TrainingSpec(FrozenModel):
     gradient_checkpointing: Bool = False
     """Keep only the input of each layer while learning, and compute the layer again in the backward pass: this takes less
     memory and about a third more time, and gives the same gradients bit for bit."""
+    cuda_graphs: Bool = False
+    """Compute each training batch as one CUDA graph, which is faster where launching operations takes longer than computing
+    them, as with small models on a large GPU. Rows are padded to multiples of 16 tokens. Needs an NVIDIA GPU."""
     prefix_cache: Literal["auto", "on", "off"] = "auto"
     """Whether hidden states below the lowest layer that the bank changes are computed once and kept on disk while the task
     is learned; auto does so on a CPU, where it pays off."""

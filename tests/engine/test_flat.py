@@ -176,10 +176,11 @@ def test_predictions_without_a_trainer_match_lightning(
 @pytest.mark.parametrize(
     ("arguments", "here"),
     [
-        ({}, not torch.accelerator.is_available()),
+        ({}, torch.cuda.is_available() or not torch.accelerator.is_available()),
         ({"accelerator": "cpu"}, True),
         ({"accelerator": "cpu", "devices": 1, "max_steps": 3}, True),
-        ({"accelerator": "gpu"}, False),
+        ({"accelerator": "gpu"}, torch.cuda.is_available()),
+        ({"accelerator": "mps"}, False),
         ({"accelerator": "cpu", "devices": 2}, False),
         ({"accelerator": "cpu", "deterministic": True}, False),
     ],

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.device import staying
 from continual_petl.digests import combined_digest, tensor_digest
 from continual_petl.engine.trainers import answering_trainer, answers_here, quiet
 from continual_petl.heads.head import IGNORED
@@ -63,7 +64,7 @@ def outputs_of(
     if answers_here(arguments):
         batches = _plainly(learner, loader)
     else:
-        with quiet():
+        with quiet(), staying(learner, learner.model.device):
             trainer = answering_trainer(arguments, folder)
             batches = cast(list[tuple[Outputs, Tensor]], trainer.predict(learner, dataloaders=loader))
     found: list[Any] = [None] * len(rows)
@@ -77,11 +78,15 @@ def outputs_of(
 
 @torch.inference_mode()
 def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[Outputs, Tensor]]:
-    """Predict as Lightning's ``predict`` does on the CPU, but without a Trainer, which takes longer to create than to run."""
+    """Predict as Lightning's ``predict`` does, but without a Trainer, which takes longer to create than to run."""
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()
     try:
-        return [learner.predict_step(batch, number) for number, batch in enumerate(loader)]
+        device = learner.model.device
+        return [
+            learner.predict_step({name: tensor.to(device) for name, tensor in batch.items()}, number)
+            for number, batch in enumerate(loader)
+        ]
     finally:
         for module, training in modes:
             module.training = training

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
-from continual_petl.engine.task.state_cache import KeptSplit, StateCache, device_of
+from continual_petl.engine.task.state_cache import KeptSplit, StateCache
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.learner.answer import backbone_inputs
 from continual_petl.learner.memory import oom_reported
@@ -55,11 +55,10 @@ def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
         Interrupted: if a stop was requested in the meantime.
         StoreError: if they cannot be written.
     """
-    device, model = device_of(run.session), run.backbone.model
-    torch.nn.Module.to(model, device)
+    model = run.backbone.model
     for name, split in cache.splits.items():
         path = run.folder / FOLDER / f"{name}.states"
-        file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name, device))
+        file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name))
         if not file.open():
             with attending(run.backbone, _attention(run, name)):
                 file.fill(partial(_compute, run, split, cache.layer))
@@ -80,7 +79,7 @@ def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
         write(index_B, states_BTD)
 
 
-def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.device) -> str:
+def _inputs_digest(run: TaskRun, cache: StateCache, name: Split) -> str:
     """Return the digest of everything that determines the states of a split."""
     backbone, models, split = run.backbone, run.session.models, cache.splits[name]
     rows = split.rows
@@ -90,7 +89,7 @@ def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.d
         "types": rows.token_types,
         "targets": rows.target_ids,
     }
-    environment = current_environment(device, backbone.precision, _attention(run, name))
+    environment = current_environment(backbone.model.device, backbone.precision, _attention(run, name))
     return combined_digest(
         {
             "split": name,

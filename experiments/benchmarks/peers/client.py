@@ -42,6 +42,16 @@ class Peer:
         self, name: str, python: str, module: str, *, threads: int, clock: Clock = "wall", patience: float = 900.0
     ) -> None:
         self.name, self._patience = name, patience
+        self._start = (python, module, threads, clock)
+        self._begin()
+
+    def restart(self) -> None:
+        """End the worker and start a new one, without any models."""
+        self.close()
+        self._begin()
+
+    def _begin(self) -> None:
+        python, module, threads, clock = self._start
         # Closed together with the worker: it lives as long as this object.
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         try:
@@ -58,8 +68,8 @@ class Peer:
         except OSError as error:
             self._errors.close()
             raise PeerError(
-                f"peer {name!r}: there is no Python at {python} ({error.strerror}). Create the environments with `python -m "
-                f"experiments.benchmarks environments`, or name an existing one: --{name}-python PYTHON."
+                f"peer {self.name!r}: there is no Python at {python} ({error.strerror}). Create the environments with "
+                f"`python -m experiments.benchmarks environments`, or name an existing one: --{self.name}-python PYTHON."
             ) from error
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -83,16 +83,20 @@ def scout(
     tell: Callable[[str], None],
     do: Literal["steps", "passes"] = "steps",
 ) -> list[Trial]:
-    """Try every setting for three training steps or passes after one for warm-up, with one model in memory at a time."""
+    """Try every setting for three training steps or passes after one for warm-up, with one model in memory at a time.
+
+    If a setting fails, the worker is restarted, so it must not hold any other model.
+    """
     trials = []
     for setting in settings:
         try:
             peer.ask("load", name="trial", setting=setting.request())
             peer.ask(do, name="trial", count=1)
             trials.append(Trial(setting, float(peer.ask(do, name="trial", count=3))))
+            peer.ask("drop", name="trial")
         except PeerError as error:
             trials.append(Trial(setting, None, str(error).partition("\n")[0]))
-        peer.ask("drop", name="trial")
+            peer.restart()  # after an error on a GPU, a process may be unusable
         shown = trials[-1].seconds
         tell(f"{label}: {setting.words()}: {trials[-1].refusal if shown is None else f'{1000 * shown:.0f} ms'}")
     return trials

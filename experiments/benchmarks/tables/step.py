@@ -6,17 +6,20 @@ bottlenecks in every layer. The ceiling is the machine's speed at matrix product
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.learner import ContinualLearner
+from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks import ours
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.ceiling import Lowest, multiply, num_operations, step_products
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer
-from experiments.benchmarks.peers.execution import Execution
 from experiments.benchmarks.peers.scouting import EMULATED, bf16_ratio, finalists, scout, settings_of
 from experiments.benchmarks.peers.setting import Method, Setting
 from experiments.benchmarks.result import Result
@@ -33,7 +36,7 @@ def measure(bench: Bench) -> Measured:
     """Measure all candidates side by side."""
     candidates, facts = _our_candidates(bench)
     ratio = bf16_ratio(bench.options.device)
-    tried = {}
+    tried, found = {}, []
     for peer, method, size in contenders(bench):
         label = f"{peer.name} {method}"
         base = Setting(
@@ -46,15 +49,18 @@ def measure(bench: Bench) -> Measured:
         )
         trials = scout(peer, label, settings_of(base, ratio, quick=bench.options.quick), bench.tell)
         tried[label] = [trial.fact() for trial in trials]
-        for place, setting in enumerate(finalists(trials)):
-            name = f"{label}, {'defaults' if setting is trials[0].setting else f'tuned {place}'}"
-            loaded = peer.ask("load", name=name, setting=setting.request())
-            facts[name] = {"who": peer.name, "method": method, "setting": setting.words(), **loaded}
-            candidates.append(Candidate(name, _steps(peer, name, bench.options.count)))
+        found += [
+            (peer, f"{label}, {'defaults' if setting is trials[0].setting else f'tuned {place}'}", setting)
+            for place, setting in enumerate(finalists(trials))
+        ]
+    for peer, name, setting in found:
+        loaded = peer.ask("load", name=name, setting=setting.request())
+        facts[name] = {"who": peer.name, "method": setting.method, "setting": setting.words(), **loaded}
+        candidates.append(Candidate(name, _steps(peer, name, bench.options.count)))
     on_gpu, more, refused = _on_gpu(bench) if torch.device(bench.options.device).type == "cuda" else ([], {}, {})
     samples = bench.alternate(candidates + on_gpu)
-    found = {"candidates": facts | more, "tried": tried, "bf16_ratio": ratio, "refused": refused}
-    return Measured("seconds of one step", samples, found)
+    known = {"candidates": facts | more, "tried": tried, "bf16_ratio": ratio, "refused": refused}
+    return Measured("seconds of one step", samples, known)
 
 
 def contenders(bench: Bench) -> list[tuple[Peer, Method, int]]:
@@ -105,14 +111,22 @@ def _on_gpu(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]], d
     """Return our candidates that launch a step differently, with their facts, and why others failed."""
     options = bench.options
     batch = ours.random_batch(bench.shape, options.batch, options.length, device=options.device)
-    ways: dict[Execution, str] = {"graph": "CUDA graph", "compiled": "compiled layers"}
+    bank = {"preset": "houlsby", "bottleneck": options.bottleneck, "layernorms": "frozen"}
+    spec = BankChoice.model_validate(bank).resolve()
+    ways: dict[str, Callable[[ContinualLearner], Callable[[], float]]] = {
+        "cuda_graphs, through Lightning": lambda learner: ours.lightning_steps(
+            learner, batch, options.count, str(bench.scratch)
+        ),
+        "whole step as a CUDA graph": lambda learner: ours.bare_steps(learner, batch, options.count, "graph"),
+        "compiled layers": lambda learner: ours.bare_steps(learner, batch, options.count, "compiled"),
+    }
     candidates, facts, refused = [], {}, {}
-    for execution, way in ways.items():
-        bank = {"preset": "houlsby", "bottleneck": options.bottleneck, "layernorms": "frozen"}
-        learner = ours.make_learner(bench.shape, bank, device=options.device)
-        name, setting = f"ours, {way}", f"{learner.backbone.precision}, {learner.backbone.attention} attention, {way}"
+    for way, steps in ways.items():
+        training = ResolvedTraining.of(TrainingSpec(cuda_graphs=way.startswith("cuda_graphs")), spec)
+        learner = ours.make_learner(bench.shape, bank, device=options.device, training=training)
+        name, setting = f"ours, {way}", f"{learner.backbone.precision}, {learner.backbone.attention} attention"
         try:
-            block = ours.bare_steps(learner, batch, options.count, execution)
+            block = steps(learner)
             block()
         except Exception as error:
             refused[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
