@@ -12,6 +12,7 @@ from torch import Tensor
 
 from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import load_backbone, pool
+from continual_petl.backbones.device import staying
 from continual_petl.backbones.weights import Attention
 from continual_petl.banks.attach import attached, one_pass
 from continual_petl.banks.config.choice import BankChoice
@@ -163,13 +164,15 @@ class _Again:
 def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder: str) -> Callable[[], float]:
     """Return a block of training steps as in a run: with a Trainer, schedule, clipping and guards."""
 
+    device = learner.device
+
     def block() -> float:
         learner.train()
         clock = _Clock(count)
-        with quiet():
+        with quiet(), staying(learner, device):
             warnings.filterwarnings("ignore", message=r".*no `val_dataloader`")
             one_epoch = learner.plan.training.model_copy(update={"epochs": 1})
-            trainer = fitting_trainer(one_epoch, {"accelerator": learner.device.type}, [clock], folder)
+            trainer = fitting_trainer(one_epoch, {"accelerator": device.type}, [clock], folder)
             trainer.fit(learner, train_dataloaders=_Again(batch, count + 1))
         return clock.seconds / count
 
