@@ -49,7 +49,7 @@ class AblatedView(Bank):
             raise ValueError(f"layer {strange[0]}: this backbone has layers 0 to {bank.sites.num_layers - 1}")
         self.spec, self.sites, self.layers = bank.spec, bank.sites, bank.layers
         self.head, self.modifications, self.own = bank.head, bank.modifications, bank.own
-        self.training = bank.training
+        self.tied, self.training = bank.tied, bank.training
         self.removed: frozenset[int] = frozenset(layers) | (
             bank.removed if isinstance(bank, AblatedView) else frozenset()
         )

@@ -56,7 +56,7 @@ def run(
         if checkpointing and torch.is_grad_enabled():
             recomputing = layers_recomputed(model, bank.sites, own, lambda number: _again(model, parts, number))
         with _attached(model, parts) as length, recomputing:
-            return one_pass(model, bank.sites, inputs, own, length, base=base)
+            return one_pass(model, bank.sites, inputs, own, length, base=base, tied=bank.tied)
 
 
 def one_pass(
@@ -67,6 +67,7 @@ def one_pass(
     length: int,
     *,
     base: bool,
+    tied: bool = True,
 ) -> Any:
     """Return the model's output with some parameters replaced; called inside a block that attaches a bank.
 
@@ -77,6 +78,7 @@ def one_pass(
         substitutes: replacement tensors by parameter name.
         length: number of prompt vectors.
         base: see `run`.
+        tied: whether a replaced parameter may have several names in the model; looking for them takes time in every pass.
     """
     given: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
     target: nn.Module = _without_head(model, sites) if base else model
@@ -88,7 +90,7 @@ def one_pass(
     if base:
         # T5's head is a sibling of its encoder and decoder: T5 has no separate base model.
         own = {n: t for n, t in own.items() if not n.startswith("lm_head.")}
-    output = functional_call(target, own, (), given) if own else target(**given)
+    output = functional_call(target, own, (), given, tie_weights=tied) if own else target(**given)
     return without_prompt(sites, output, length) if length else output
 
 
@@ -134,8 +136,9 @@ def _check_ready(model: nn.Module) -> None:
             "torch.nn.utils.parametrize.cached() is active, and the backbone has parametrised weights: they would be cached "
             "from one pass to the next, so one bank could predict with another's weights. Leave the cached() block first."
         )
-    recomputes = any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules())
-    if recomputes and torch.is_grad_enabled():
+    if torch.is_grad_enabled() and any(
+        getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules()
+    ):
         raise RuntimeError(
             "the backbone recomputes its layers in the backward pass (gradient checkpointing, in training mode), after the "
             "bank is detached, so gradients would be wrong: call eval() on the model"

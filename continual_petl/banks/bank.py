@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -66,10 +67,13 @@ class Bank(nn.Module):
         )
         if spec.fuse:
             fuse(self.modifications, spec.fuse)
+        # Whether another name of the model stands for one of the parameters, as with tied embeddings.
+        listed = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False)) if names else Counter()
+        self.tied = any(listed[id(parameters[name])] > 1 for name in names)
         # A slash replaces the dot, which torch does not allow in the name of a parameter.
         self.own = nn.ParameterDict(
             {
-                name.replace(".", "/"): nn.Parameter(torch.empty_like(parameters[name], dtype=torch.float32))
+                name.replace(".", "/"): nn.Parameter(torch.empty(parameters[name].shape))
                 for name in ([] if differences else names)
             }
         )
@@ -168,13 +172,12 @@ class Bank(nn.Module):
         differences = [found for _, form, group in self._groups() if (found := form.differences(group))]
         if not self.own and not differences:
             return {}
-        parameters = dict(model.named_parameters())
         found = {}
         for name, own in self.own.items():
             dotted = name.replace("/", ".")
-            found[dotted] = own.to(parameters[dotted].dtype)
+            found[dotted] = own.to(model.get_parameter(dotted).dtype)
         for name, difference in (item for each in differences for item in each.items()):
-            base = parameters[name]
+            base = model.get_parameter(name)
             found[name] = (base.to(difference.dtype) + difference).to(base.dtype)
         return found
 
