@@ -152,6 +152,7 @@ def simulated_gpu() -> Iterator[None]:
         with (
             # A CPU build of torch refuses to initialise CUDA, which is not needed here.
             patch.object(torch.cuda, "_lazy_init", lambda: None),
+            patch.object(torch.backends.cudnn, "is_acceptable", lambda tensor: False),
             patch.object(torch.cuda, "get_device_name", lambda device: "simulated"),
             patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
             # Random numbers come from the generator of the CPU.

@@ -34,7 +34,9 @@ FASTEST: dict[Device, Fastest] = {
         attention="sdpa",
         training_attention="sdpa",
         precision="bf16",
-        evidence="not measured here; transformers' default: fused kernels that never store the full score matrix",
+        evidence="NVIDIA H200, bert-base, batch 32 x 128, full fine-tuning with transformers, means of three steps, in three "
+        "processes: bf16 with sdpa 17, 17 and 23 ms, with eager 20, 19 and 21 ms; fp32 56 to 59 ms. Predictions were not "
+        "measured separately",
     ),
     "old cuda": Fastest(
         attention="sdpa",

@@ -1,4 +1,4 @@
-"""The device that holds a run's backbone: the first device of the stream's Trainer.
+"""The device that holds a run's backbone: the GPU of the stream's Trainer, if it has exactly one.
 
 Lightning moves a module to the device of its Trainer for a fit, and to the CPU afterwards. A run instead keeps its backbone
 on that device, so that everything is computed there: probes, statistics for the router, checks and predictions.
@@ -6,7 +6,6 @@ on that device, so that everything is computed there: probes, statistics for the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,27 +15,26 @@ from torch import nn
 
 
 def device_of(trainer: Mapping[str, Any]) -> torch.device:
-    """Return the device of this process for a stream's ``trainer`` section.
+    """Return the device of the backbone for a stream's ``trainer`` section.
 
-    It is a GPU only if torch calls it cuda (NVIDIA and AMD). On other accelerators, only training and evaluation take place,
-    and everything else is computed on the CPU; likewise if the backbone is divided among several devices.
+    It is a GPU only if torch calls it cuda (NVIDIA and AMD). On other accelerators, and if several devices train a task
+    together, only training and evaluation use them; everything else is computed on the CPU.
 
     Args:
-        trainer: arguments of Lightning's Trainer; ``accelerator``, ``devices`` and ``strategy`` are read.
+        trainer: arguments of Lightning's Trainer; ``accelerator`` and ``devices`` are read.
 
     Example:
         >>> device_of({"accelerator": "cpu"})
         device(type='cpu')
     """
-    wanted = trainer.get("accelerator", "auto") in ("auto", "gpu", "cuda") and trainer.get("strategy") != "fsdp2"
-    if not (wanted and torch.cuda.is_available()):
-        return torch.device("cpu")
     devices = trainer.get("devices", 1)
-    if isinstance(devices, str) and "," in devices:
-        devices = [int(number) for number in devices.split(",") if number.strip()]
-    # Each of several processes that train one task together has a device of its own; Lightning sets the variable.
-    rank = 0 if devices in (1, "1") else int(os.environ.get("LOCAL_RANK", "0"))
-    return torch.device("cuda", devices[rank] if isinstance(devices, list | tuple) else rank)
+    if isinstance(devices, str) and devices.rstrip(", ").isdecimal():
+        # As in Lightning, "2," is the device with this index, and "2" is a number of devices.
+        devices = [int(devices.rstrip(", "))] if "," in devices else int(devices)
+    only = devices[0] if isinstance(devices, list | tuple) and len(devices) == 1 else 0 if devices == 1 else None
+    if only is None or trainer.get("accelerator", "auto") not in ("auto", "gpu", "cuda"):
+        return torch.device("cpu")
+    return torch.device("cuda", only) if torch.cuda.is_available() else torch.device("cpu")
 
 
 @contextmanager

@@ -118,7 +118,10 @@ class TaskRun:
     def training(self) -> Iterator[None]:
         """Give the backbone `training_attention` for a fit inside the ``with`` block, and keep it on its device."""
         with staying(self.learner, self.backbone.model.device), attending(self.backbone, self.training_attention):
-            yield
+            try:
+                yield
+            finally:
+                self.learner.release_graphs()
 
     @property
     def bank(self) -> Bank:

@@ -105,10 +105,10 @@ def fitting_trainer(
 
 
 def answers_here(arguments: Mapping[str, Any]) -> bool:
-    """Return whether a Trainer with these settings would merely predict batch by batch in this process, on `device_of`.
+    """Return whether a Trainer with these settings would merely predict batch by batch, in this process, on `device_of`.
 
-    That is the case on one NVIDIA GPU, and on the CPU if the stream asks for it, or if it names no accelerator and this
-    machine has none.
+    That is the case with one device: a GPU that torch calls cuda, or the CPU, if the stream asks for it or if it names no
+    accelerator and this machine has none.
     """
     asked = {key: arguments[key] for key in ("accelerator", "devices", "deterministic") if key in arguments}
     asked.setdefault("accelerator", "auto")

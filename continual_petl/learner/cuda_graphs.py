@@ -12,14 +12,17 @@ Shape suffixes: B rows, W tokens.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import lightning as L
 import torch
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor, nn
 
 from continual_petl.errors import InputError
 from continual_petl.heads.head import IGNORED
+from continual_petl.learner.memory import ran_out
 from continual_petl.learner.task_plan import TaskPlan
 
 STEP = 16
@@ -40,6 +43,8 @@ class Recorded(NamedTuple):
     loss: Tensor
     gradients: Sequence[Tensor | None]
     replay: Callable[[], None]
+    work: Callable[[], Sequence[Tensor | None]]
+    """The recorded function. A graph does not own the tensors that existed before it was recorded; this keeps them."""
 
 
 class StepGraphs:
@@ -49,11 +54,14 @@ class StepGraphs:
         bank: the bank that is trained, on a GPU; its parameters stay where they are until the fit ends.
         loss: computes the loss of a batch without waiting for the GPU.
         pad_token_id: pads ``input_ids``.
+        limits: maximum length after padding, by name of the tensor; the one without a name is for all others.
     """
 
-    def __init__(self, bank: nn.Module, loss: Callable[[Batch], Tensor], pad_token_id: int) -> None:
+    def __init__(
+        self, bank: nn.Module, loss: Callable[[Batch], Tensor], pad_token_id: int, limits: Mapping[str, int]
+    ) -> None:
         self._parameters = tuple(parameter for parameter in bank.parameters() if parameter.requires_grad)
-        self._loss, self._padding = loss, _PADDING | {"input_ids": pad_token_id}
+        self._loss, self._padding, self._limits = loss, _PADDING | {"input_ids": pad_token_id}, limits
         self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._pool: Any = None
 
@@ -64,7 +72,8 @@ class StepGraphs:
             InputError: if the batch cannot be recorded.
         """
         read = {name: tensor for name, tensor in batch.items() if name not in _NOT_READ}
-        sizes = {name: self._size(name, tensor) for name, tensor in read.items()}
+        texts = "input_ids" in read
+        sizes = {name: self._size(name, tensor) if texts else tuple(tensor.shape) for name, tensor in read.items()}
         key = tuple((name, sizes[name], tensor.dtype) for name, tensor in read.items())
         if key not in self._graphs:
             self._graphs[key] = self._record(read, sizes)
@@ -79,7 +88,10 @@ class StepGraphs:
     def _size(self, name: str, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor after padding; only tensors with an axis of tokens are padded."""
         tokens = name in self._padding and tensor.ndim > 1 and (name != "labels" or not tensor.is_floating_point())
-        return (len(tensor), -(-tensor.shape[1] // STEP) * STEP, *tensor.shape[2:]) if tokens else tuple(tensor.shape)
+        if not tokens:
+            return tuple(tensor.shape)
+        width, limit = tensor.shape[1], self._limits.get(name, self._limits[""])
+        return (len(tensor), max(width, min(-(-width // STEP) * STEP, limit)), *tensor.shape[2:])
 
     def _fill(self, batch: Batch, read: Batch) -> None:
         for name, tensor in read.items():
@@ -99,15 +111,9 @@ class StepGraphs:
         device = next(iter(batch.values())).device
         # Recording draws random numbers too, which must not change those of the step itself.
         with torch.random.fork_rng([device], device_type=device.type), torch.enable_grad():
-            try:
-                (loss, *gradients), replay, self._pool = record(work, self._pool)
-            except RuntimeError as error:
-                raise InputError(
-                    "training.cuda_graphs is true, but a training step of this backbone and bank cannot be recorded as a "
-                    f"CUDA graph ({str(error).partition(chr(10))[0]}). Write cuda_graphs: false."
-                ) from error
+            (loss, *gradients), replay, self._pool = record(work, self._pool)
         assert loss is not None
-        return Recorded(batch, loss, gradients, replay)
+        return Recorded(batch, loss, gradients, replay, work)
 
 
 def record(
@@ -121,6 +127,9 @@ def record(
 
     Returns:
         The results of ``work``, a function that computes them again, in place, and the memory pool.
+
+    Raises:
+        InputError: if an operation cannot be recorded.
     """
     beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
@@ -129,8 +138,16 @@ def record(
             work()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        results = work()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            results = work()
+    except RuntimeError as error:
+        if ran_out(error):
+            raise
+        raise InputError(
+            "training.cuda_graphs is true, but a training step of this backbone and bank cannot be recorded as a CUDA graph "
+            f"({str(error).partition(chr(10))[0]}). Write cuda_graphs: false."
+        ) from error
     return results, graph.replay, graph.pool()
 
 
@@ -154,18 +171,30 @@ def _scaled(gradients: Sequence[Tensor | None], scale: Tensor) -> list[Tensor | 
     return [None if gradient is None else next(made) for gradient in gradients]
 
 
-def check_graphs(plan: TaskPlan, device: torch.device, world_size: int) -> None:
-    """Raise `InputError` if a task asks for CUDA graphs that cannot be used."""
-    if device.type != "cuda":
-        why = f"it is trained on a device of type {device.type}, and only an NVIDIA GPU has CUDA graphs"
-    elif world_size > 1:
-        why = f"{world_size} processes train it together (trainer.devices)"
+def check_graphs(plan: TaskPlan, device: torch.device, num_processes: int) -> None:
+    """Raise `InputError` if a task asks for CUDA graphs that cannot be used on this device with these settings."""
+    if not plan.training.cuda_graphs:
+        return
+    if num_processes > 1:
+        why = f"{num_processes} processes train it together (trainer.devices)"
+    elif device.type != "cuda":
+        why = f"it is trained on a device of type {device.type}, and only GPUs of type cuda have such graphs"
     elif plan.training.packing:
         why = "training.packing gives every batch another shape"
     elif plan.training.gradient_checkpointing:
         why = "training.gradient_checkpointing computes layers again outside the graph"
     else:
         return
-    raise InputError(
+    raise _refused(plan, why)
+
+
+def check_precision(plan: TaskPlan, trainer: L.Trainer) -> None:
+    """Raise `InputError` if the Trainer casts weights in every step: a graph would repeat the casts of the first weights."""
+    if type(trainer.precision_plugin) is not Precision:
+        raise _refused(plan, f"the Trainer's precision is {trainer.precision} (training.precision: bf16 works)")
+
+
+def _refused(plan: TaskPlan, why: str) -> InputError:
+    return InputError(
         f"task {plan.name!r}: training.cuda_graphs is true, but {why}. Write cuda_graphs: false, or change the other setting."
     )

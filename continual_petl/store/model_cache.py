@@ -21,6 +21,7 @@ from continual_petl.backbones.device import device_of
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.errors import InputError, StoreError
+from continual_petl.learner.memory import ran_out
 from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
 from continual_petl.store.certificate.pin import check_files, check_pin
 from continual_petl.store.certificate.tensor_file import num_bytes
@@ -139,9 +140,22 @@ class ModelCache:
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)
-            torch.nn.Module.to(backbone.model, device_of(self.trainer))
+            self._move(backbone)
             self.backbones[precision] = attend_as(backbone, self._attention(backbone))
         return self.backbones[precision]
+
+    def _move(self, backbone: Backbone) -> None:
+        device = device_of(self.trainer)
+        try:
+            torch.nn.Module.to(backbone.model, device)
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            raise InputError(
+                f"backbone {self.spec.name!r} does not fit into the free memory of {device} "
+                f"({str(error).partition('. ')[0]}). Free memory that other processes hold, name another GPU "
+                "(trainer.devices: [1]), or use the CPU (trainer.accelerator: cpu)."
+            ) from error
 
     def _attention(self, backbone: Backbone) -> str:
         if self.spec.attention != "auto":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import lightning as L
@@ -93,13 +94,13 @@ def bare_steps(
         execution: how the operations are run.
     """
     bank, backbone, pooling = learner.active_bank, learner.backbone, learner.plan.pooling
-    head, optimizer = head_of(bank), make_optimizer(bank, learner.plan.training)
+    head, optimizer, held = head_of(bank), make_optimizer(bank, learner.plan.training), ExitStack()
     for group in optimizer.param_groups:
         group["capturable"] = execution == "graph"
     if execution == "compiled":
         # Attached once, since torch compiles a layer again when its hooks are new.
         compile_layers(backbone.model)
-        attached(backbone.model, bank).__enter__()
+        held.enter_context(attached(backbone.model, bank))
 
     def outputs() -> Tensor:
         logits: Tensor
@@ -110,7 +111,7 @@ def bare_steps(
             logits = head(pool(output, batch["attention_mask"], pooling))
         return logits
 
-    def step() -> None:
+    def step(keep: ExitStack = held) -> None:  # the bank is attached for as long as this function exists
         head.loss(outputs(), batch["labels"]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
@@ -163,7 +164,6 @@ class _Again:
 
 def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder: str) -> Callable[[], float]:
     """Return a block of training steps as in a run: with a Trainer, schedule, clipping and guards."""
-
     device = learner.device
 
     def block() -> float:

@@ -166,7 +166,7 @@ def test_auto_caches_states_if_possible_and_useful(
 def test_auto_does_not_cache_states_on_a_gpu(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_cache, "_PAYS_ON", ())
+    monkeypatch.setattr(state_cache, "trainer_device", lambda session: torch.device("cuda"))
     assert Open(tasks_of(backbone_folder()), tmp_path).decide() is None
     assert Open(tasks_of(backbone_folder(), training={"prefix_cache": "on"}), tmp_path).decide() is not None
 

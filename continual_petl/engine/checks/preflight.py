@@ -22,6 +22,7 @@ from continual_petl.engine.session import Session, other_seeds
 from continual_petl.engine.trainers import check_trainer_arguments, num_processes
 from continual_petl.errors import InputError, about
 from continual_petl.learner.adamw_8bit import check_8bit
+from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files.reading import refuse_link
@@ -197,6 +198,9 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
     plan = session.plan(task, None)
     with about("training", "optimizer"):
         check_8bit(plan.training)
+    if plan.training.cuda_graphs:
+        with about("training", "cuda_graphs"):
+            check_graphs(plan, backbone.model.device, num_processes(session.spec))
     with about("bank"):
         check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)

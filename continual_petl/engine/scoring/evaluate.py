@@ -82,14 +82,17 @@ def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()
     try:
-        device = learner.model.device
-        return [
-            learner.predict_step({name: tensor.to(device) for name, tensor in batch.items()}, number)
-            for number, batch in enumerate(loader)
-        ]
+        return [(_predicted(learner, batch, number), batch["index"]) for number, batch in enumerate(loader)]
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _predicted(learner: ContinualLearner, batch: dict[str, Tensor], number: int) -> Outputs:
+    """Return the outputs for one batch, on the CPU."""
+    there = learner.transfer_batch_to_device(batch, learner.model.device, dataloader_idx=0)
+    outputs, _ = learner.predict_step(there, number)
+    return outputs if isinstance(outputs, list) else outputs.cpu()
 
 
 def evaluate(

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
+from continual_petl.engine.session import Session
 from continual_petl.engine.task_run import TaskRun
+from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.answer import STATES, backbone_inputs
@@ -123,10 +125,17 @@ def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCa
     return None, (f"task {plan.name!r}: the states below layer {layer} are recomputed in every epoch: {why}.",)
 
 
+def trainer_device(session: Session) -> torch.device:
+    """Return the device of the stream's Trainer."""
+    with quiet():
+        device: torch.device = answering_trainer(session.spec.trainer, session.folder).strategy.root_device
+    return device
+
+
 def _is_worthwhile(run: TaskRun) -> bool:
     session, training = run.session, run.plan.training
     uses = num_uses(training, session.spec.trainer, session.loaders(run.data, training).num_batches)
-    return uses >= _LEAST_USES and run.backbone.model.device.type in _PAYS_ON
+    return uses >= _LEAST_USES and trainer_device(session).type in _PAYS_ON
 
 
 def _splits(run: TaskRun, num_places: int) -> dict[Split, KeptSplit]:

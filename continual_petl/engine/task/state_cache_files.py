@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
-from continual_petl.engine.task.state_cache import KeptSplit, StateCache
+from continual_petl.engine.task.state_cache import KeptSplit, StateCache, trainer_device
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.learner.answer import backbone_inputs
 from continual_petl.learner.memory import oom_reported
@@ -55,10 +55,11 @@ def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
         Interrupted: if a stop was requested in the meantime.
         StoreError: if they cannot be written.
     """
-    model = run.backbone.model
+    device, model = trainer_device(run.session), run.backbone.model
+    torch.nn.Module.to(model, device)
     for name, split in cache.splits.items():
         path = run.folder / FOLDER / f"{name}.states"
-        file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name))
+        file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name, device))
         if not file.open():
             with attending(run.backbone, _attention(run, name)):
                 file.fill(partial(_compute, run, split, cache.layer))
@@ -79,7 +80,7 @@ def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
         write(index_B, states_BTD)
 
 
-def _inputs_digest(run: TaskRun, cache: StateCache, name: Split) -> str:
+def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.device) -> str:
     """Return the digest of everything that determines the states of a split."""
     backbone, models, split = run.backbone, run.session.models, cache.splits[name]
     rows = split.rows
@@ -89,7 +90,7 @@ def _inputs_digest(run: TaskRun, cache: StateCache, name: Split) -> str:
         "types": rows.token_types,
         "targets": rows.target_ids,
     }
-    environment = current_environment(backbone.model.device, backbone.precision, _attention(run, name))
+    environment = current_environment(device, backbone.precision, _attention(run, name))
     return combined_digest(
         {
             "split": name,

@@ -31,8 +31,12 @@ def recorded(work: Callable[[], Any]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    replay: Callable[[], None] = graph.replay
-    return replay
+
+    def repeat(keep: object = work) -> None:
+        # The graph does not own the tensors that existed before it was recorded, such as an optimizer's moments.
+        graph.replay()
+
+    return repeat
 
 
 def compile_layers(model: nn.Module) -> None:
