@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from continual_petl.learner.answer import head_of
 from experiments.benchmarks import ours
 from experiments.benchmarks.ceiling import Lowest, forward_products, multiply, num_operations, step_products
+from experiments.benchmarks.peers.execution import Execution
 from experiments.benchmarks.shapes import Shape, make_shape
 
 ROWS, LENGTH, BOTTLENECK, LABELS = 3, 5, 4, 4
@@ -52,3 +53,17 @@ def test_a_forward_pass_without_a_bank_has_the_products_of_the_backbone(shape: S
 def test_random_shape_is_reproducible(shape: Shape, tmp_path: Path) -> None:
     again = make_shape("tiny", tmp_path)
     assert (again.folder / "model.safetensors").read_bytes() == (shape.folder / "model.safetensors").read_bytes()
+
+
+def test_step_with_compiled_layers_trains_the_bank(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "compile_layers", lambda model: None)
+    bank = {"preset": "houlsby", "bottleneck": BOTTLENECK, "layernorms": "frozen"}
+    batch = ours.random_batch(shape, ROWS, LENGTH, device="cpu", num_labels=LABELS)
+    after = {}
+    executions: tuple[Execution, ...] = ("eager", "compiled")
+    for execution in executions:
+        learner = ours.make_learner(shape, bank, device="cpu", num_labels=LABELS)
+        torch.manual_seed(0)  # the dropout of the head
+        ours.bare_steps(learner, batch, 2, execution)()
+        after[execution] = learner.active_bank.tensors()
+    assert all(torch.equal(tensor, after["compiled"][name]) for name, tensor in after["eager"].items())
