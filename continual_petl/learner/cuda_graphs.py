@@ -20,6 +20,7 @@ import torch
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor, nn
 
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.heads.head import IGNORED
 from continual_petl.learner.memory import ran_out
@@ -45,6 +46,30 @@ class Recorded(NamedTuple):
     replay: Callable[[], None]
     work: Callable[[], Sequence[Tensor | None]]
     """The recorded function. A graph does not own the tensors that existed before it was recorded; this keeps them."""
+
+
+def graphs_of(
+    plan: TaskPlan, backbone: Backbone, bank: nn.Module, loss: Callable[[Batch], Tensor], trainer: L.Trainer
+) -> StepGraphs | None:
+    """Return the graphs for a fit, or None if the task does not ask for them.
+
+    Args:
+        plan: the task.
+        backbone: its backbone.
+        bank: the bank that is trained.
+        loss: computes the loss of a batch.
+        trainer: the Trainer that has just moved the bank to its device.
+
+    Raises:
+        InputError: if they cannot be used here.
+    """
+    if not plan.training.cuda_graphs:
+        return None
+    check_graphs(plan, backbone.model.device, trainer.world_size)
+    check_precision(plan, trainer)
+    longest = backbone.max_length
+    limits = {"": longest} | ({"labels": plan.max_target_length or longest} if plan.kind == "seq2seq" else {})
+    return StepGraphs(bank, loss, getattr(backbone.model.config, "pad_token_id", None) or 0, limits)
 
 
 class StepGraphs:

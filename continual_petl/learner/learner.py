@@ -23,7 +23,7 @@ from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
-from continual_petl.learner.cuda_graphs import StepGraphs, check_graphs, check_precision
+from continual_petl.learner.cuda_graphs import StepGraphs, graphs_of
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
@@ -240,12 +240,7 @@ class ContinualLearner(L.LightningModule):
 
     def on_train_start(self) -> None:
         """Prepare CUDA graphs if the task asks for them."""
-        self.release_graphs()
-        if self.plan.training.cuda_graphs:
-            check_graphs(self.plan, self.model.device, self.trainer.world_size)
-            check_precision(self.plan, self.trainer)
-            padding = getattr(self.model.config, "pad_token_id", None) or 0
-            self._graphs = StepGraphs(self.active_bank, self._loss_of, padding, self._limits())
+        self._graphs = graphs_of(self.plan, self.backbone, self.active_bank, self._loss_of, self.trainer)
 
     def on_train_end(self) -> None:
         """Release the CUDA graphs, whose memory belongs to this fit."""
@@ -254,14 +249,6 @@ class ContinualLearner(L.LightningModule):
     def release_graphs(self) -> None:
         """Release the CUDA graphs of a fit, also of one that was interrupted."""
         self._graphs = None
-
-    def _limits(self) -> dict[str, int]:
-        """Return the maximum number of tokens of a row, and of a target that is not part of the row."""
-        longest = self.backbone.max_length
-        return {
-            "labels": self.plan.max_target_length or longest if self.plan.kind == "seq2seq" else longest,
-            "": longest,
-        }
 
     def _loss_of(self, batch: Batch) -> Tensor:
         return self._loss(self(batch), batch)
