@@ -258,6 +258,20 @@ def test_layers_of_encoder_decoder_are_numbered_across_stacks() -> None:
         make_bank(model, {**small("prefix_flat"), "layers": 4})
 
 
+def test_copy_of_a_layernorm_with_two_names_applies_to_both() -> None:
+    model = make_model("bert")
+    first, second = (model.get_submodule(f"encoder.layer.{number}.output.LayerNorm") for number in (0, 1))
+    second.weight = first.weight
+    bank = make_bank(model, {"preset": "layernorm"})
+    assert bank.tied
+    assert not make_bank(make_model("bert"), {"preset": "layernorm"}).tied
+    with torch.no_grad():
+        bank.get_parameter("own.encoder/layer/0/output/LayerNorm/weight").mul_(2)
+        changed = states(model, "bert", bank)
+        model.get_parameter("encoder.layer.0.output.LayerNorm.weight").mul_(2)  # also the weight of the second
+    assert torch.equal(changed, states(model, "bert"))
+
+
 def test_houlsby_has_every_layernorm_and_full_has_everything() -> None:
     model = make_model("bert")
     norms = {n for n, _ in model.named_parameters() if "LayerNorm" in n}
