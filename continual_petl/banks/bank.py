@@ -54,7 +54,7 @@ class Bank(nn.Module):
             raise InputError(f"bank: {error}") from None
         self.layers = [sites.layers[number] for number in numbers]
         names = own_names(spec, model, sites, self.layers, reads)
-        parameters = dict(model.named_parameters())
+        parameters = dict(model.named_parameters(remove_duplicate=False))
         _check_codes(spec, names, parameters)
         differences = any(m.config.own_parameters and not m.config.copies for m in spec.modifications)
         shapes = {name: parameters[name].shape for name in names} if differences else {}
@@ -68,8 +68,8 @@ class Bank(nn.Module):
         if spec.fuse:
             fuse(self.modifications, spec.fuse)
         # Whether another name of the model stands for one of the parameters, as with tied embeddings.
-        listed = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False)) if names else Counter()
-        self.tied = any(listed[id(parameters[name])] > 1 for name in names)
+        num_names = Counter(map(id, parameters.values()))
+        self.tied = any(num_names[id(parameters[name])] > 1 for name in names)
         # A slash replaces the dot, which torch does not allow in the name of a parameter.
         self.own = nn.ParameterDict(
             {

@@ -12,7 +12,7 @@ Shape suffixes: B rows, W tokens.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -67,9 +67,14 @@ def graphs_of(
         return None
     check_graphs(plan, backbone.model.device, trainer.world_size)
     check_precision(plan, trainer)
-    longest = backbone.max_length
-    limits = {"": longest} | ({"labels": plan.max_target_length or longest} if plan.kind == "seq2seq" else {})
-    return StepGraphs(bank, loss, getattr(backbone.model.config, "pad_token_id", None) or 0, limits)
+    limit = backbone.max_length
+    return StepGraphs(
+        bank,
+        loss,
+        pad_token_id=getattr(backbone.model.config, "pad_token_id", None) or 0,
+        max_length=limit,
+        max_labels=plan.max_target_length or limit if plan.kind == "seq2seq" else limit,
+    )
 
 
 class StepGraphs:
@@ -79,14 +84,22 @@ class StepGraphs:
         bank: the bank that is trained, on a GPU; its parameters stay where they are until the fit ends.
         loss: computes the loss of a batch without waiting for the GPU.
         pad_token_id: pads ``input_ids``.
-        limits: maximum length after padding, by name of the tensor; the one without a name is for all others.
+        max_length: maximum number of tokens of a row after padding.
+        max_labels: the same for labels, which in seq2seq tasks are a text of their own.
     """
 
     def __init__(
-        self, bank: nn.Module, loss: Callable[[Batch], Tensor], pad_token_id: int, limits: Mapping[str, int]
+        self,
+        bank: nn.Module,
+        loss: Callable[[Batch], Tensor],
+        *,
+        pad_token_id: int,
+        max_length: int,
+        max_labels: int,
     ) -> None:
         self._parameters = tuple(parameter for parameter in bank.parameters() if parameter.requires_grad)
-        self._loss, self._padding, self._limits = loss, _PADDING | {"input_ids": pad_token_id}, limits
+        self._loss, self._padding = loss, _PADDING | {"input_ids": pad_token_id}
+        self._max_length, self._max_labels = max_length, max_labels
         self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._pool: Any = None
 
@@ -115,7 +128,7 @@ class StepGraphs:
         tokens = name in self._padding and tensor.ndim > 1 and (name != "labels" or not tensor.is_floating_point())
         if not tokens:
             return tuple(tensor.shape)
-        width, limit = tensor.shape[1], self._limits.get(name, self._limits[""])
+        width, limit = tensor.shape[1], self._max_labels if name == "labels" else self._max_length
         return (len(tensor), max(width, min(-(-width // STEP) * STEP, limit)), *tensor.shape[2:])
 
     def _fill(self, batch: Batch, read: Batch) -> None:

@@ -278,7 +278,7 @@ class ModelCache:
         return CachedBank(
             manifest=manifest,
             plan=manifest.plan(),
-            bank=bank.to(backbone.model.device),
+            bank=bank,
             backbone=backbone,
             max_length=manifest.max_length,
             preparation=manifest.preparation,

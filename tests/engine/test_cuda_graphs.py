@@ -206,7 +206,9 @@ def test_step_that_cannot_be_recorded_is_reported(
 
 
 def test_tensors_with_an_axis_of_tokens_are_padded() -> None:
-    graphs = StepGraphs(torch.nn.Linear(1, 1), lambda batch: batch["labels"].sum(), pad_token_id=7, limits={"": 40})
+    graphs = StepGraphs(
+        torch.nn.Linear(1, 1), lambda batch: batch["labels"].sum(), pad_token_id=7, max_length=40, max_labels=40
+    )
     batch = {"input_ids": torch.ones(2, 5, dtype=torch.int64), "labels": torch.zeros(2, 3)}
     assert {name: graphs._size(name, tensor) for name, tensor in batch.items()} == {
         "input_ids": (2, STEP),
