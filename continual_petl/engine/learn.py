@@ -99,18 +99,24 @@ def learn(
         session.check_backbone()
         pending, replaced = begin_replacing(session, replace)
         session.replacing = frozenset(pending)
-        notices = (*replaced, *_notices(session), *pool.notices())
+        notices = (*replaced, *_notices(session, given), *pool.notices())
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
-        session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
+        started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
+        session.store.write_stream(dump_stream(settled(_kept(session, pending, started))))
         with run_events(watching, session.store, notices):
             _learn_all(session, watching, request, pending, pool)
         end_replacing(session.store)
     return Run(session.store.folder, session=session)
 
 
-def _notices(session: Session) -> list[str]:
+def _notices(session: Session, given: StreamSpec) -> list[str]:
     """Return notices about differences between the given stream and the stored run."""
     notices, file = [], session.store.stream_file
+    if "defaults" in given.model_fields_set and given.defaults != session.spec.defaults:
+        notices.append(
+            f"the run was started with defaults: {session.spec.defaults} and keeps them, so that its tasks keep their rows; "
+            f"the stream's defaults: {given.defaults} only apply to a new run folder"
+        )
     if file.is_file() and stream_problem(session.store) is not None:
         notices.append(f"{file} was edited or damaged since it was written; the given stream replaces it")
     return [*notices, *changed_settings(session), *forgotten_tasks(session), *tasks_without_routing(session)]

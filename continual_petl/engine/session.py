@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from continual_petl.streams.preparation.checked import Checked
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
+_DEFAULTS = re.compile(rb"^defaults: ([23])$", re.MULTILINE)
 _KEPT_SPLITS = 20
 _NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens", "gradient_checkpointing"}
 """Training settings that do not affect the resulting bank."""
@@ -55,7 +57,7 @@ class Session:
         resident_bytes: int = RESIDENT_BYTES,
         reads_test: bool = True,
     ) -> None:
-        self.spec = spec
+        self.spec = spec.model_copy(update={"defaults": defaults_of_run(store) or spec.defaults})
         self.store = store
         self.reads_test = reads_test
         self.replacing: frozenset[str] = frozenset()
@@ -219,6 +221,13 @@ class Session:
         """Return the notices that preparing splits has produced since the last call."""
         notices, self._pending_notices = self._pending_notices, []
         return notices
+
+
+def defaults_of_run(store: Store) -> int | None:
+    """Return the version of the defaults that a run was started with, even if its stream file was edited; None if unknown."""
+    # Parsing a stream of thousands of tasks would take seconds.
+    found = _DEFAULTS.search(store.stream_file.read_bytes()) if store.stream_file.is_file() else None
+    return None if found is None else int(found[1])
 
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:

@@ -90,6 +90,7 @@ class Trial(FrozenModel):
         tree = {
             "name": f"trial-{self.key}",
             "seed": self.seed,
+            "defaults": 2,  # the rows of the committed results
             "data_dir": str(data.resolve()),
             "backbone": {"name": backbone or self.backbone, "max_length": self.max_length}
             | ({} if self.quantize is None else {"quantize": self.quantize}),

@@ -88,4 +88,5 @@ def entry_of(task: str, data: Path, size: Size = "all", draw: int = 0) -> dict[s
 
 def spec_of(tree: dict[str, Any], tasks: list[dict[str, Any]]) -> StreamSpec:
     """Return a stream with these tasks."""
-    return StreamSpec.model_validate(tree | {"tasks": tasks})
+    # With these defaults, the rows are those of the committed results.
+    return StreamSpec.model_validate(tree | {"defaults": 2, "tasks": tasks})

@@ -17,6 +17,8 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
 """Number of rows below which a notice is given: a single row then changes the accuracy by more than five points."""
+_BY_DATA_ALONE = 3
+"""Since this version of the defaults, the choice of rows does not depend on the task's name."""
 _SHOWN = 10
 """Maximum number of labels listed with their row counts in a notice."""
 
@@ -29,7 +31,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     Raises:
         InputError: if there are too few different inputs.
     """
-    ranks = _ranks(train.keys, derive_seed(spec.seed, task.name, "validation"))
+    ranks = _ranks(train.keys, _seed(spec, task, "validation"))
     wanted = max(1, round(task.validation * len(train)))
     inside = np.zeros(len(train), dtype=np.bool_)
     if task.kind in STRATIFIED:
@@ -72,7 +74,7 @@ def limited(spec: StreamSpec, task: TaskSpec, name: str, split: Checked) -> Chec
     if limit >= len(split) and per_label is None:
         return split
     whole = [f"{key}\t{answer}" for key, answer in zip(split.keys, split.names, strict=True)]
-    order = np.argsort(_ranks(whole, derive_seed(spec.seed, task.name, "limit", name)), kind="stable")
+    order = np.argsort(_ranks(whole, _seed(spec, task, "limit", name)), kind="stable")
     if per_label is not None:
         counts: Counter[str] = Counter()
         kept = []
@@ -91,6 +93,15 @@ def few_notice(task: TaskSpec, splits: Mapping[str, Checked]) -> str | None:
         return None
     rest_on = counted(count, f"{name} row")
     return f"task {task.name!r}: its score is measured on only {rest_on}, which says little about other rows."
+
+
+def _seed(spec: StreamSpec, task: TaskSpec, *purpose: str) -> int:
+    """Return the seed of a choice of rows: the same for all tasks of a stream, so that banks on the same data compare."""
+    return (
+        derive_seed(spec.seed, *purpose)
+        if spec.defaults >= _BY_DATA_ALONE
+        else derive_seed(spec.seed, task.name, *purpose)
+    )
 
 
 def _ranks(contents: list[str], seed: int) -> NDArray[np.uint64]:

@@ -1,8 +1,8 @@
 """Prepare a task of a stream file for learning: read, check, divide, limit and encode its rows.
 
-Rows are always selected by a hash of their content, seeded from (stream seed, task name), so their order in a file, the
-file's format and the machine make no difference. When rows are divided into train and validation, rows with the same input
-stay together.
+Rows are always selected by a hash of their content, seeded from the stream's seed, so their order in a file, the file's
+format, the task's name and the machine make no difference. When rows are divided into train and validation, rows with the
+same input stay together.
 """
 
 from __future__ import annotations

@@ -71,8 +71,9 @@ class StreamSpec(FrozenModel):
     """How each bank is trained, unless the task has its own setting."""
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Arguments of Lightning's Trainer, such as {devices: 1}."""
-    defaults: Literal[2] = 2
-    """Version of the defaults for omitted keys; a run records the version that it was learned with."""
+    defaults: Literal[2, 3] = 3
+    """Version of the defaults for omitted keys; a run records the version that it was started with, and keeps it. 3: the rows
+    that are held out for validation, or kept by limits, depend on the seed and the data. 2: on the task's name too."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one: measure all of them again (all), measure a few and check the
     certificates of others (sample), or only check certificates (certified). auto: all for up to 20 tasks, then certified."""

@@ -166,6 +166,32 @@ def test_run_without_new_tasks_does_not_change_later_defaults(backbone_folder: F
     assert Run(tmp_path / "run").session.spec.training.epochs == 2
 
 
+def test_a_run_keeps_the_rows_that_its_version_of_the_defaults_selects(backbone_folder: Folder, tmp_path: Path) -> None:
+    """Version 2 held out other rows for each task's name; runs that were started with it do so for new tasks, too."""
+    folder, rows = backbone_folder(), classification_rows("one", 40)
+    one, two = ({"name": name, "kind": "classification", "data": {"train": rows}} for name in ("one", "two"))
+
+    def held_out(run: Run) -> list[str]:
+        return [run.store.manifest(name).data["validation"] for name in run.store.tasks]
+
+    learn(stream(folder, [one], training=QUICK, defaults=2), tmp_path / "old")
+    old = learn(stream(folder, [one, two], training=QUICK), tmp_path / "old")
+    assert Run(tmp_path / "old").session.spec.defaults == 2
+    assert len(set(held_out(old))) == 2
+    assert all(check.ok for check in old.verify(data=True))
+    new = learn(stream(folder, [one, two], training=QUICK), tmp_path / "new")
+    assert Run(tmp_path / "new").session.spec.defaults == 3
+    assert len(set(held_out(new))) == 1
+    notices: list[str] = []
+
+    class Recorded(StreamCallback):
+        def on_run_start(self, notices_of_run: tuple[str, ...]) -> None:
+            notices.extend(notices_of_run)
+
+    learn(stream(folder, [one, two], training=QUICK, defaults=3), tmp_path / "old", callbacks=[Recorded()])
+    assert any("was started with defaults: 2 and keeps them" in notice for notice in notices)
+
+
 def test_verify_names_the_split_it_evaluates(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = classification_rows("one", 32)
     one = {"name": "one", "kind": "classification", "data": {"train": rows[:16], "validation": rows[16:]}}

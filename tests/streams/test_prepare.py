@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -23,8 +24,9 @@ TEST = [{"text": f"w{number} w9 w9", "label": "ab"[number % 2]} for number in ra
 def _spec(data: Any, **task: Any) -> StreamSpec:
     seed = task.pop("seed", 0)
     name = task.pop("name", "toy")
+    more = {"defaults": task.pop("defaults")} if "defaults" in task else {}
     tasks = [{"name": name, "kind": "classification", "data": data} | task]
-    return StreamSpec.model_validate({"name": "s", "seed": seed, "backbone": "minilm", "tasks": tasks})
+    return StreamSpec.model_validate({"name": "s", "seed": seed, "backbone": "minilm", "tasks": tasks} | more)
 
 
 def _prepare(tokenizer: PreTrainedTokenizerFast, data: Any, **task: Any) -> TaskData:
@@ -92,17 +94,43 @@ def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast) -> None:
     assert (len(one.train), len(one.validation)) == (30, 5)
 
 
-@pytest.mark.parametrize("changed", [{"seed": 1}, {"name": "other"}])
-def test_held_out_rows_depend_on_seed_and_task_name(
-    tokenizer: PreTrainedTokenizerFast, changed: dict[str, Any]
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [({"seed": 1}, False), ({"name": "other"}, True), ({"name": "other", "defaults": 2}, False)],
+)
+def test_chosen_rows_depend_on_the_seed_and_not_on_the_name(
+    tokenizer: PreTrainedTokenizerFast, changed: dict[str, Any], same: bool
 ) -> None:
-    options: dict[str, Any] = {"limits": {"test": 5}, "validation": 0.2}
-    one = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **options)
-    again = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **options)
+    """With defaults: 2, which older runs recorded, they depend on the task's name too."""
+    options: dict[str, Any] = {"limits": {"train": 50, "test": 5}, "validation": 0.2}
+    kept = {key: value for key, value in changed.items() if key == "defaults"}
+    one = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **(options | kept))
+    again = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **(options | kept))
     other = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **(options | changed))
     assert one.digests == again.digests
     for split in ("train", "validation", "test"):
-        assert one.digests[split] != other.digests[split]
+        assert (one.digests[split] == other.digests[split]) is same
+
+
+@pytest.mark.parametrize(("defaults", "names"), [(2, ["toy", "limit", "test"]), (3, ["limit", "test"])])
+def test_limits_keep_the_rows_with_the_smallest_hash(
+    tokenizer: PreTrainedTokenizerFast, defaults: int, names: list[str]
+) -> None:
+    """The hash is computed here from its description: SHA-256 of seed and names is the key of BLAKE2b over the row."""
+    text = "\x1f".join(["int:7", *(f"str:{name}" for name in names)])
+    key = (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1).to_bytes(8, "big")
+    from continual_petl.streams.preparation import dividing
+    from continual_petl.streams.preparation.checked import check_split
+    from continual_petl.streams.sources.read import read_splits
+
+    spec = _spec({"train": TRAIN, "test": TEST}, seed=7, defaults=defaults, limits={"test": 4})
+    task = spec.tasks[0]
+    raw = read_splits("toy", spec.resolved_data(task), task.columns, ("test",), kind=task.kind, limits=task.limits)
+    rows = check_split(spec, task, raw["test"], ("a", "b"), False)
+    contents = [f"{text}\t{label}" for text, label in zip(rows.keys, rows.names, strict=True)]
+    ranks = [hashlib.blake2b(content.encode(), digest_size=8, key=key).digest() for content in contents]
+    expected = [rows.keys[row] for row in sorted(sorted(range(len(ranks)), key=ranks.__getitem__)[:4])]
+    assert dividing.limited(spec, task, "test", rows).keys == expected
 
 
 def test_limited_rows_keep_their_order(tokenizer: PreTrainedTokenizerFast) -> None:
