@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
 from continual_petl.errors import InputError, printable
 from continual_petl.heads.words import Answer
-from continual_petl.predictor.records import SHARES, Record
+from continual_petl.predictor.records import SHARES, Record, has_near_ties
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import replace_file
 
@@ -25,7 +25,14 @@ _Answer = TypeVar("_Answer")
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
-    """Return one printable line: a label and its probability, a number with 6 digits, labels, tags, or a text."""
+    """Return one printable line: a label and its probability, a number with 6 digits, labels, tags, or a text.
+
+    The line says so if the prediction is near a tie.
+    """
+    return _value_of(answer, manifest) + ("\tnear a tie" if answer.near_tie and has_near_ties(manifest) else "")
+
+
+def _value_of(answer: Answer, manifest: Manifest) -> str:
     if manifest.kind == "multilabel":
         assert answer.probabilities is not None
         assert isinstance(answer.value, list)

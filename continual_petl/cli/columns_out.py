@@ -15,7 +15,7 @@ from typing import Any
 
 from continual_petl.cli._console import plain
 from continual_petl.errors import InputError
-from continual_petl.predictor.records import ANSWER, SHARES, Record, standard_columns
+from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.sources.records import format_of
 
@@ -35,7 +35,7 @@ class CopiedColumns:
         InputError: if two columns of a parquet file have the same name.
     """
 
-    def __init__(self, source: Path, output: Path, added: Collection[str] = (ANSWER, SHARES)) -> None:
+    def __init__(self, source: Path, output: Path, added: Collection[str] = (ANSWER, SHARES, NEAR_TIE)) -> None:
         self.types: Types = {}
         self._added = added
         form = format_of(source)
@@ -88,7 +88,8 @@ def answer_columns(manifests: Sequence[Manifest]) -> Types:
     """Return the columns that the predictions for these tasks add."""
     lists = ("token-classification", "multilabel")
     answer = {"list" if m.kind in lists else "float" if m.kind == "regression" else "text" for m in manifests}
-    return {ANSWER: answer} | ({SHARES: {"shares"}} if any(map(has_shares, manifests)) else {})
+    shares = {SHARES: {"shares"}} if any(map(has_shares, manifests)) else {}
+    return {ANSWER: answer} | shares | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, manifests)) else {})
 
 
 def has_shares(manifest: Manifest) -> bool:

@@ -25,7 +25,7 @@ from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.records import Record, record_of
+from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, record_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.sources.records import format_of
@@ -176,7 +176,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("--unknown: only for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:
         raise InputError("--task-column: names a column of a file; give the file with --input")
-    if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", "answer", "probabilities"}:
+    if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", ANSWER, SHARES, NEAR_TIE}:
         raise InputError(
             f"--task-column {arguments.task_column}: this name is reserved for rows and predictions; rename the column"
         )

@@ -18,7 +18,7 @@ from continual_petl.cli.rows_in import read_unnamed_rows, unnamed_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted
 from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.records import ANSWER, SHARES, Record, record_of, route_of
+from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, record_of, route_of
 from continual_petl.store.open_run import check_can_route
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.records import format_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Given = tuple[Row, Record | None]
 """A row, and its full record if it is from a file with columns."""
-ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "runners_up": {"shares"}}
+ROUTE: Types = {"task": {"text"}, "task_probability": {"float"}, "task_near_tie": {"bool"}, "runners_up": {"shares"}}
 """The columns for the task that was found for a row."""
 UNKNOWN = "(unknown)"
 
@@ -75,7 +75,7 @@ def _rows(arguments: argparse.Namespace, limits: LimitsSpec) -> tuple[Iterator[G
     path = Path(arguments.input)
     copied = None
     if arguments.output and format_of(path) != ".txt":
-        copied = CopiedColumns(path, Path(arguments.output), {*ROUTE, ANSWER, SHARES})
+        copied = CopiedColumns(path, Path(arguments.output), {*ROUTE, ANSWER, SHARES, NEAR_TIE})
     for _ in read_unnamed_rows(path, limits, None if copied is None else copied.add):
         pass
     types: Types = {"text": {"text"}, "text_pair": {"text"}} if copied is None else copied.types
@@ -98,10 +98,12 @@ def _answered(
 
 
 def _line(run: Run, answer: RoutedAnswer) -> str:
+    near = " (near a tie)" if answer.near_tie else ""
     if answer.task is None or answer.answer is None:
         nearest = next(iter(answer.runners_up))
-        return f"{UNKNOWN}\tnearest task: {nearest} {answer.task_probability:.4f}"
-    return f"{answer.task} {answer.task_probability:.4f}\t{line_of(answer.answer, run.store.manifest(answer.task))}"
+        return f"{UNKNOWN}{near}\tnearest task: {nearest} {answer.task_probability:.4f}"
+    found = line_of(answer.answer, run.store.manifest(answer.task))
+    return f"{answer.task} {answer.task_probability:.4f}{near}\t{found}"
 
 
 def _record(run: Run, row: Row, given: Record | None, answer: RoutedAnswer) -> Record:

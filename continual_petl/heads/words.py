@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from continual_petl.heads.kinds import GENERATIVE, Kind
 
@@ -21,9 +21,24 @@ class Answer:
     (token-classification); the generated text, or the option with the highest score."""
     probabilities: Mapping[str, float] | None
     """Probabilities in the order of the labels or options; None for a number, for tags and for a generated text."""
+    near_tie: bool = False
+    """Whether the same row in another batch could get another label, option or tag, because the two best differ by no more
+    than rounding does; see `ROUNDING`. Always False for numbers and generated texts."""
 
 
-def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
+ROUNDING: Mapping[str, float] = {"fp32": 1e-5, "bf16": 0.04}
+"""How much the difference of two outputs of a row can depend on the other rows of its batch, by precision of the backbone.
+
+Matrix products and attention sum in an order that depends on the number and the lengths of the rows; see
+docs/explanation/bit-identity.md for the differences that were measured.
+"""
+_OF_SUMS = 10.0
+"""Factor for the scores of options, each a sum of log-probabilities of tokens."""
+
+
+def answers(
+    kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, precision: Literal["fp32", "bf16"] = "fp32"
+) -> list[Answer]:
     """Convert outputs of rows to predictions.
 
     Args:
@@ -31,6 +46,7 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
             `tags`.
         labels: names in the order of the outputs; the options of a generative task.
         outputs_BC: one row of outputs per row of data.
+        precision: precision of the backbone that computed them.
     """
     if (kind in GENERATIVE and labels is None) or kind == "token-classification":
         raise TypeError(f"a {kind} task has no single row of outputs per row of data")
@@ -43,30 +59,59 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
             Answer(
                 value=[name for name, output in zip(labels, row, strict=True) if output > 0],
                 probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
+                near_tie=bool((row.abs() <= ROUNDING[precision]).any()),
             )
             for row in outputs_BC
         ]
-    rows = outputs_BC.softmax(-1)
-    return [
-        Answer(value=labels[int(row.argmax())], probabilities=dict(zip(labels, row.tolist(), strict=True)))
-        for row in rows
-    ]
+    return [_best(labels, row, ROUNDING[precision]) for row in outputs_BC]
 
 
-def choices(options: Sequence[Sequence[str]], outputs_BK: Tensor) -> list[Answer]:
+def choices(
+    options: Sequence[Sequence[str]], outputs_BK: Tensor, *, precision: Literal["fp32", "bf16"] = "fp32"
+) -> list[Answer]:
     """Convert the scores of options to predictions.
 
     Args:
         options: the options of each row.
         outputs_BK: their scores; values beyond the number of a row's options are not used.
+        precision: precision of the backbone that computed them.
     """
-    rows = [row[: len(own)].float().softmax(-1) for own, row in zip(options, outputs_BK.detach(), strict=True)]
+    rows = zip(options, outputs_BK.detach().float(), strict=True)
+    return [_best(own, row[: len(own)], _OF_SUMS * ROUNDING[precision]) for own, row in rows]
+
+
+def tags(
+    labels: tuple[str, ...], outputs: Sequence[Tensor], *, precision: Literal["fp32", "bf16"] = "fp32"
+) -> list[Answer]:
+    """Convert the outputs of each row's words to tag names.
+
+    Args:
+        labels: the tags.
+        outputs: for each row, a tensor ``(words, C)``.
+        precision: precision of the backbone that computed them.
+    """
     return [
-        Answer(value=own[int(row.argmax())], probabilities=dict(zip(own, row.tolist(), strict=True)))
-        for own, row in zip(options, rows, strict=True)
+        Answer(
+            value=[labels[number] for number in words.argmax(-1).tolist()],
+            probabilities=None,
+            near_tie=bool(_are_near(words, ROUNDING[precision]).any()),
+        )
+        for words in outputs
     ]
 
 
-def tags(labels: tuple[str, ...], words: list[Tensor]) -> list[Answer]:
-    """Convert the tag indices of each row's words, one tensor per row, to tag names."""
-    return [Answer(value=[labels[number] for number in row.tolist()], probabilities=None) for row in words]
+def _best(names: Sequence[str], row: Tensor, rounding: float) -> Answer:
+    shares = row.softmax(-1)
+    return Answer(
+        value=names[int(shares.argmax())],
+        probabilities=dict(zip(names, shares.tolist(), strict=True)),
+        near_tie=bool(_are_near(row, rounding)),
+    )
+
+
+def _are_near(outputs: Tensor, rounding: float) -> Tensor:
+    """Return whether the two largest outputs of the last dimension differ by no more than ``rounding``."""
+    if outputs.shape[-1] < 2:
+        return outputs.new_zeros(outputs.shape[:-1]).bool()
+    best, second = outputs.topk(2, dim=-1).values.unbind(-1)
+    return best - second <= rounding

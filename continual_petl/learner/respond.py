@@ -27,7 +27,13 @@ generated token ids of each row, without the end token, or the scores of the opt
 
 
 def respond(
-    backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
+    backbone: Backbone,
+    bank: Bank,
+    plan: TaskPlan,
+    batch: dict[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    tags: bool = True,
 ) -> Outputs:
     """Return a bank's outputs for the rows of a batch.
 
@@ -37,6 +43,7 @@ def respond(
         plan: the task.
         batch: an evaluation batch.
         tokenizer: the backbone's tokenizer; only generative tasks need it.
+        tags: whether token-classification returns tag indices; if not, it returns the outputs of every token (B, W, C).
     """
     if plan.generation is not None:
         assert tokenizer is not None
@@ -44,7 +51,7 @@ def respond(
     if plan.options_from is not None:
         return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)
-    return head_of(bank).predictions(outputs) if plan.kind == "token-classification" else outputs
+    return head_of(bank).predictions(outputs) if tags and plan.kind == "token-classification" else outputs
 
 
 def count(

@@ -40,7 +40,7 @@ class Task(NamedTuple):
 def respond_to_all(
     backbone: Backbone, tasks: Sequence[Task], batch: dict[str, Tensor], max_rows: int, stacks: Stacks | None = None
 ) -> list[Tensor]:
-    """Return the outputs of each task's bank for all rows of a batch; see `respond`.
+    """Return the outputs of each task's bank for all rows of a batch; see `respond`, with ``tags=False``.
 
     Args:
         backbone: the backbone that the banks act on, in eval mode.

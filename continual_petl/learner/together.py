@@ -32,7 +32,7 @@ class Part(NamedTuple):
 def respond_together(
     backbone: Backbone, parts: Sequence[Part], batch: dict[str, Tensor], stacks: Stacks | None = None
 ) -> list[Tensor]:
-    """Return the outputs of each task's bank for its rows; see `respond`.
+    """Return the outputs of each task's bank for its rows; see `respond`, with ``tags=False``.
 
     Args:
         backbone: the backbone that the banks act on.
@@ -53,7 +53,7 @@ def respond_together(
         start += num_rows
         head = head_of(bank)
         if plan.kind == "token-classification":
-            outputs.append(head.predictions(head(output.last_hidden_state[rows].float())))
+            outputs.append(head(output.last_hidden_state[rows].float()))
             continue
         if plan.pooling not in pooled:
             pooled[plan.pooling] = pool(output, batch.get("attention_mask"), plan.pooling)

@@ -216,7 +216,7 @@ class Predictor:
             with oom_reported(task, batch, f"batch_size (it is {batch_size})"), held.attending():
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
                 with resumed(held.backbone, [held], tensors, below, [numbers[position] for position in positions]):
-                    outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
+                    outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer, tags=False)
             found |= zip(positions, in_words(outputs, asked.manifest, models, encoded, positions), strict=True)
         return [found[position] for position in range(len(numbers))]
 

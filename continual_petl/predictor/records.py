@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from continual_petl.predictor.routed import RoutedAnswer  # imports torch
 
 Record = dict[str, Any]
-ANSWER, SHARES = "answer", "probabilities"
+ANSWER, SHARES, NEAR_TIE = "answer", "probabilities", "near_tie"
 
 
 def standard_columns(manifest: Manifest) -> tuple[str, ...]:
@@ -39,7 +39,16 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
     record: Record = {**given, ANSWER: None if answer is None else answer.value}
     if answer is not None and answer.probabilities is not None:
         record[SHARES] = dict(answer.probabilities)
+    if has_near_ties(manifest):
+        record[NEAR_TIE] = None if answer is None else answer.near_tie
     return record
+
+
+def has_near_ties(manifest: Manifest) -> bool:
+    """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
+    return manifest.environment.precision == "bf16" and (
+        manifest.labels is not None or manifest.options_from is not None
+    )
 
 
 def route_of(answer: RoutedAnswer) -> Record:
@@ -47,5 +56,6 @@ def route_of(answer: RoutedAnswer) -> Record:
     return {
         "task": answer.task,
         "task_probability": answer.task_probability,
+        "task_near_tie": answer.near_tie,
         "runners_up": dict(answer.runners_up),
     }

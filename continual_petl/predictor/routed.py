@@ -31,6 +31,8 @@ class RoutedAnswer:
     """The next most probable tasks; for a row without a prediction, the most probable task is included."""
     answer: Answer | None
     """The prediction; None if the task is unknown."""
+    near_tie: bool = False
+    """Whether the same row in another batch could get another task, or be unknown in one of them only."""
 
 
 def predict_routed(
@@ -78,4 +80,5 @@ def routed_answer(route: Route, answer: Answer | None) -> RoutedAnswer:
         task_probability=probability,
         runners_up=shown,
         answer=answer,
+        near_tie=route.near_tie,
     )

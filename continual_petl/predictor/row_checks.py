@@ -155,7 +155,7 @@ def in_words(
     """Convert a bank's outputs for some rows to predictions.
 
     Args:
-        outputs: the outputs of `respond`.
+        outputs: the outputs of `respond`, with ``tags=False``.
         manifest: manifest of the task.
         models: the run's backbone and banks, which provide the tokenizer.
         encoded: all rows of the task.
@@ -166,13 +166,15 @@ def in_words(
         assert manifest.generation is not None
         texts = decode(models.tokenizer, outputs, manifest.generation.stop)
         return [Answer(value=text, probabilities=None) for text in texts]
+    precision = manifest.environment.precision
     if encoded.first_piece is not None:
         assert manifest.labels is not None
         kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
-        return tags(manifest.labels, kept)
+        return tags(manifest.labels, kept, precision=precision)
     if encoded.option_texts is not None:
-        return choices([encoded.option_texts[position] for position in positions], outputs.cpu())
-    return answers(manifest.kind, manifest.labels, outputs.cpu())
+        texts_of_rows = [encoded.option_texts[position] for position in positions]
+        return choices(texts_of_rows, outputs.cpu(), precision=precision)
+    return answers(manifest.kind, manifest.labels, outputs.cpu(), precision=precision)
 
 
 def _beside_options(row: Row, number: int, manifest: Manifest) -> tuple[Row, Sequence[str]]:

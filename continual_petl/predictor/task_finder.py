@@ -30,6 +30,10 @@ from continual_petl.store.store import Store
 
 NUM_RUNNERS_UP = 3
 """Number of tasks that are listed after the most probable one."""
+ROUNDING = {"fp32": (1e-3, 1e-5), "bf16": (0.5, 0.005)}
+"""How much a row's result can depend on the other rows of its batch, by precision of the backbone: the difference of two
+tasks' log-probabilities, and the distance from a task as a share of its threshold; docs/explanation/bit-identity.md has the
+differences that were measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,8 @@ class Route:
     """The most probable task."""
     unknown: bool
     """Whether the row does not resemble the rows of this task."""
+    near_tie: bool
+    """Whether the same row in another batch could get another task, or be unknown in one of them only; see `ROUNDING`."""
     probabilities: Mapping[str, float]
     """Probabilities of the most probable tasks, in descending order; ties are ordered by name."""
 
@@ -142,19 +148,27 @@ class TaskFinder:
         router, encodings = self.router, {task: key for key, (_, tasks) in self.groups.items() for task in tasks}
         probability_NT = probabilities(scores_NT)
         best_N = scores_NT.argmax(1)
-        unknown_N = np.zeros(len(scores_NT), dtype=bool)
+        gap_N = np.ptp(np.sort(scores_NT, axis=1)[:, -2:], axis=1)  # 0 for a single task
+        unknown_N, near_N = np.zeros(len(scores_NT), dtype=bool), np.zeros(len(scores_NT), dtype=bool)
         for place in np.unique(best_N).tolist():
             task, indices = router.tasks[place], np.flatnonzero(best_N == place).tolist()
-            own = states[encodings[task]]
-            unknown_N[indices] = router.is_unknown(np.stack([own[index] for index in indices]), task)
+            own, (manifest, _) = states[encodings[task]], self.groups[encodings[task]]
+            excess_n, threshold = router.excess(np.stack([own[index] for index in indices]), task)
+            unknown_N[indices] = excess_n > 0
+            scores, distances = ROUNDING[manifest.environment.precision]
+            tied_n = gap_N[indices] <= scores if len(router.tasks) > 1 else False
+            near_N[indices] = tied_n | (np.abs(excess_n) <= distances * threshold)
         order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
         return [
             Route(
                 task=router.tasks[int(best)],
                 unknown=bool(unknown),
+                near_tie=bool(near),
                 probabilities={router.tasks[place]: float(own_T[place]) for place in order_T if own_T[place] > 0},
             )
-            for best, unknown, own_T, order_T in zip(best_N, unknown_N, probability_NT, order_NT.tolist(), strict=True)
+            for best, unknown, near, own_T, order_T in zip(
+                best_N, unknown_N, near_N, probability_NT, order_NT.tolist(), strict=True
+            )
         ]
 
 

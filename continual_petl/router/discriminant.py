@@ -66,8 +66,10 @@ class Router:
         found_NT: Array = (labels_NT + states_NF @ self._weight_FT + self._bias_T) / 2
         return found_NT
 
-    def is_unknown(self, states_NF: Array, task: str) -> list[bool]:
-        """Return, for each row, whether its distance from a task exceeds the task's threshold; see `KNOWN`.
+    def excess(self, states_NF: Array, task: str) -> tuple[Array, float]:
+        """Return by how much each row's distance from a task exceeds the task's threshold, and the threshold; see `KNOWN`.
+
+        A row whose excess is positive is unknown.
 
         Raises:
             StoreError: if the task's statistics are not the certified ones.
@@ -80,7 +82,7 @@ class Router:
         self._known.move_to_end(task)
         own, precision_FF = self._known[task]
         threshold = float(np.interp(KNOWN, QUANTILES, own.distances_Q))
-        return [bool(far) for far in own.distances(states_NF, precision_FF) > threshold]
+        return own.distances(states_NF, precision_FF) - threshold, threshold
 
 
 def shrinkage(num_rows: int, width: int) -> float:

@@ -75,7 +75,7 @@ def test_unlabelled_tokens_are_ignored() -> None:
     expected = F.cross_entropy(outputs[there], labels[there], weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
     torch.testing.assert_close(head.loss(outputs, labels), expected)
     assert head.predictions(outputs).shape == (2, 5)
-    assert tags(("O", "B-X"), [torch.tensor([0, 1])])[0].value == ["O", "B-X"]
+    assert tags(("O", "B-X"), [torch.eye(2)])[0].value == ["O", "B-X"]
 
 
 def _bart() -> Any:

@@ -1,0 +1,40 @@
+"""The measurement of how much a row's outputs depend on its batch, on tiny tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import Run
+from experiments.benchmarks.batch_rounding import measure, stream_of
+from experiments.benchmarks.waiting import SETTINGS, busy
+from tests.streams_in_code import classification_rows
+
+
+@pytest.mark.slow
+def test_rows_alone_and_in_batches_are_compared(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+    for name in ("trec", "amazon"):
+        rows = classification_rows(name, 48)
+        for split, part in (("train", rows[:24]), ("validation", rows[24:32]), ("test", rows[32:])):
+            (tmp_path / name).mkdir(exist_ok=True)
+            text = "\n".join(json.dumps(row) for row in part)
+            (tmp_path / name / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    bank = {"preset": "houlsby", "bottleneck": 8}
+    found = measure(tmp_path / "run", stream_of(tmp_path, str(backbone_folder()), bank))
+    assert set(found) == {"trec", "amazon"}
+    for task in found.values():
+        assert task["predictions"] == 64
+        assert task["other label"] == task["other label, both near a tie"]
+        assert 0 <= task["largest change of a gap below 1"] <= task["largest change of the gap"] < 0.1
+        assert 0 <= task["routing"]["largest change of the distance, as a share of the threshold"] < 0.05
+    record = Run(tmp_path / "run").session.store.manifest("trec")
+    assert record.environment.precision == "bf16"
+
+
+def test_busy_processes_end_with_the_measurement() -> None:
+    assert {name for setting in SETTINGS for name in setting} == {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+    with pytest.raises(KeyError), busy(1):
+        raise KeyError
