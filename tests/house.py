@@ -30,6 +30,7 @@ FLOORS = (
     {"heads", "metrics"},
     {"banks"},
     {"backbones"},
+    {"_hub_cache"},
     {"digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"},
     {"_process"},
 )
@@ -76,7 +77,7 @@ INSIDE = {
         {"peft", "adapterhub"},
         {"imported"},
         {"head"},
-        {"files", "draft", "places", "base_model"},
+        {"files", "pickled", "draft", "places", "base_model"},
     ),
     "export": (
         {"write", "task_model"},

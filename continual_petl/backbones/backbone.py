@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
+from continual_petl._hub_cache import refuse_damaged
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.available import check_available
 from continual_petl.backbones.files import config_facts, files_of, source_of
@@ -216,9 +217,11 @@ def _load_frozen(
     except InputError:
         raise
     except Exception as error:  # transformers has no specific exception for a folder or id without a usable model
+        refuse_damaged(name, revision, f"backbone {name!r}")
         if quantize is not None and "conversion of the weights" in str(error):
             raise cannot_quantise(name, quantize) from error
         raise InputError(cannot_load(name, error)) from error
+    refuse_damaged(name, revision, f"backbone {name!r}")
     if quantize is not None or quantised is not None:
         check_quantised(name, model)
     if generates:

@@ -7,6 +7,7 @@ from typing import cast
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
+from continual_petl._hub_cache import refuse_damaged
 from continual_petl.backbones.files import source_of
 from continual_petl.backbones.weights import code_refused, first_line, needs_code
 from continual_petl.errors import InputError
@@ -26,12 +27,14 @@ def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool 
             # regardless of the class that the folder declares.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
     except Exception as error:  # tokenizers has no more specific exception for an unreadable file
+        refuse_damaged(name, revision, f"backbone {name!r}")
         if needs_code(error):
             raise InputError(code_refused(name, "its tokenizer")) from error
         raise InputError(
             f"backbone {name!r}: its tokenizer cannot be loaded: {first_line(error)} Put the tokenizer.json that belongs "
             "to the model next to its config.json."
         ) from error
+    refuse_damaged(name, revision, f"backbone {name!r}")
     if not tokenizer.is_fast:
         raise InputError(
             f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which is "

@@ -2,7 +2,10 @@
 
 `huggingface_hub` downloads into its cache, whose files are links, which a store refuses. The run folder is built from the
 same files (large ones as hard links, which take no space) under ``continual-petl`` next to that cache, with one folder for
-each commit. The content of a commit never changes, so a folder that already exists is not downloaded again.
+each commit. The content of a commit never changes, so a folder that already exists is not downloaded again, unless it was
+damaged since.
+
+What is refused is removed, also from the cache of `huggingface_hub`: the next attempt downloads it again.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from continual_petl._hub_cache import AGAIN, damaged_files, not_as_listed, remove
 from continual_petl.errors import InputError, StoreError
 from continual_petl.hub.address import Address
 from continual_petl.hub.errors import explained
@@ -22,6 +26,9 @@ from continual_petl.hub.files import PATTERNS, check_listed, limit_of
 from continual_petl.hub.refusal import problems_of, refusal
 from continual_petl.report.facts import read_facts
 from continual_petl.store.files.atomic import explain_refusals, make_folder
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoFile
 
 
 def download(address: Address) -> Path:
@@ -36,16 +43,17 @@ def download(address: Address) -> Path:
     from huggingface_hub import HfApi, constants, snapshot_download  # takes half a second
     from huggingface_hub.hf_api import RepoFile
 
-    listed: dict[str, int] | None = None
+    listed: dict[str, RepoFile] | None = None
+    commit: str | None = None
     with explained(address, "downloaded"):
         if not constants.HF_HUB_OFFLINE:
             api = HfApi()
             commit = str(api.repo_info(address.repo, revision=address.revision).sha)
-            if (folder := _folder(address, commit)).is_dir():
+            if _is_there(folder := _folder(address, commit)):
                 return folder
             tree = api.list_repo_tree(address.repo, recursive=True, revision=commit)
-            listed = {each.path: each.size for each in tree if isinstance(each, RepoFile)}
-            check_listed(listed, str(address))  # before anything is downloaded
+            listed = {each.path: each for each in tree if isinstance(each, RepoFile)}
+            check_listed({path: each.size for path, each in listed.items()}, str(address))  # before any download
         snapshot = Path(
             snapshot_download(
                 address.repo,
@@ -54,18 +62,34 @@ def download(address: Address) -> Path:
                 local_files_only=constants.HF_HUB_OFFLINE,
             )
         )
-    if (folder := _folder(address, snapshot.name)).is_dir():
+    if _is_there(folder := _folder(address, snapshot.name)):
         return folder
+    if commit not in (None, snapshot.name):
+        raise StoreError(f"{address}: it changed during the download. Run the same command again.")
     found = {str(path.relative_to(snapshot).as_posix()): path.stat().st_size for path in _files_in(snapshot)}
     paths = check_listed(found, str(address))
-    if listed is not None and {path: found[path] for path in paths} != _of_run(listed):
-        raise StoreError(f"{address}: it changed during the download. Run the same command again.")
+    digests = None if listed is None else {p: _digest_of(each) for p, each in listed.items() if limit_of(p) is not None}
+    if damaged := damaged_files(snapshot, digests):
+        raise StoreError(f"{address}: {not_as_listed(snapshot, damaged)} {AGAIN}")
     _put(snapshot, paths, folder, address)
     return folder
 
 
-def _of_run(sizes: Mapping[str, int]) -> dict[str, int]:
-    return {path: size for path, size in sizes.items() if limit_of(path) is not None}
+def _digest_of(file: RepoFile) -> str:
+    return file.blob_id if file.lfs is None else file.lfs.sha256
+
+
+def _is_there(folder: Path) -> bool:
+    """Return whether there is an undamaged copy of the run; remove a damaged one."""
+    if not folder.is_dir():
+        return False
+    try:
+        check_unchanged(folder, str(folder))
+    except StoreError:
+        with explain_refusals(folder):
+            shutil.rmtree(folder)
+        return False
+    return True
 
 
 def _folder(address: Address, commit: str) -> Path:
@@ -91,7 +115,11 @@ def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> No
         for path in paths:
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             _link((snapshot / path).resolve(), made / path)
-        check_unchanged(made, str(address))
+        try:
+            check_unchanged(made, str(address))
+        except StoreError as error:
+            named = [path for path in paths if f"{address}/{path}" in str(error)]
+            raise StoreError(f"{error} {remove(snapshot, named or paths)}") from error
         if not folder.is_dir():  # otherwise another process was faster
             made.rename(folder)
 

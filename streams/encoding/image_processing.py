@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from continual_petl._hub_cache import refuse_damaged
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.images import NotAnImage, decode
 
@@ -139,10 +140,12 @@ def _settings(name: str, revision: str | None) -> dict[str, Any] | None:
             return None
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError) as error:
+        refuse_damaged(name, revision, f"backbone {name!r}")
         raise InputError(
             f"backbone {name!r}: cannot read its {FILE}: {type(error).__name__}: {error}. Check the name and the "
             "network (HF_HUB_OFFLINE allows cached files only), or give the folder of a downloaded backbone."
         ) from error
+    refuse_damaged(name, revision, f"backbone {name!r}")
     if not isinstance(found, dict):
         raise InputError(f"backbone {name!r}: its {FILE} is not a JSON object; restore the file.")
     return found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from continual_petl._hub_cache import refuse_damaged
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
@@ -33,6 +36,7 @@ def from_hub(
             data.path, data.name, revision=data.revision, data_files=files, data_dir=data.data_dir, split=expression
         )
 
+    where = f"task {task!r}, data"
     try:
         if data.split is not None:
             loaded = {split: load(data.split[split]) for split in SPLITS if split in data.split and split in splits}
@@ -45,21 +49,27 @@ def from_hub(
                 if split in splits and split is not None:
                     loaded.setdefault(split, everything[name])
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
+        refuse_damaged(data.path, data.revision, where, "datasets")
         config = f" (configuration {data.name})" if data.name else ""
         raise InputError(
-            f"task {task!r}, data: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
+            f"{where}: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
             "Check the name and "
             "the network (HF_HUB_OFFLINE allows cached data only); offline, put the files into a folder and write "
             "data: FOLDER, or give a --data-dir with copies if the stream names them (data.local). For "
             f"local data that is not on the Hub, begin the path with ./ (./{data.path})."
         ) from error
+    try:
+        refuse_damaged(data.path, data.revision, where, "datasets")
+    except InputError:
+        _remove_prepared(loaded.values())
+        raise
     found = {}
     for split, dataset in loaded.items():
         names = class_names(dataset.features.get([*columns.values()][-1]))
-        where = Where(task=task, split=split, origin=f"Hub {data.path}")
-        table = columns_of(dataset, str(where), limits)
+        place = Where(task=task, split=split, origin=f"Hub {data.path}")
+        table = columns_of(dataset, str(place), limits)
         found[split] = pick(
-            where, fill_templates(where, table, data.templates), columns, names, templates=data.templates
+            place, fill_templates(place, table, data.templates), columns, names, templates=data.templates
         )
     if "train" in splits and "train" not in found:
         raise InputError(
@@ -67,6 +77,16 @@ def from_hub(
             'splits: data: {path: ..., split: {train: "...", test: "..."}}.'
         )
     return found
+
+
+def _remove_prepared(loaded: Iterable[Any]) -> None:
+    """Remove the copies of rows that `datasets` made from damaged files, and would read again."""
+    import datasets
+
+    root = Path(datasets.config.HF_DATASETS_CACHE).resolve()
+    for file in [Path(each["filename"]) for dataset in loaded for each in dataset.cache_files]:
+        if file.resolve().parent.is_relative_to(root) and file.resolve().parent != root:
+            shutil.rmtree(file.resolve().parent, ignore_errors=True)
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:

@@ -1,4 +1,5 @@
-"""A local Hub: repositories in memory, and the part of the Hub's API that `huggingface_hub` uses for models.
+"""A local Hub: repositories in memory, and the part of the Hub's API that `huggingface_hub` uses for models, and `datasets`
+for reading.
 
 It serves the requests that the client makes: repositories, branches, the tree, preupload, LFS, commits, and files with their
 ETag. It also refuses what the Hub refuses: writing without a token, reading private repositories without one, commits onto an
@@ -71,6 +72,8 @@ class LocalHub(ThreadingHTTPServer):
         self.repos: dict[str, Repo] = {}
         self.lfs: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.served: dict[str, bytes] = {}
+        """Content that is sent instead of the listed one, by path: what a faulty server or proxy does."""
         self.break_after: int | None = None
         """Number of LFS files to accept, after which uploads break off in the middle; None accepts all."""
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -300,7 +303,7 @@ class _Answer(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{file.oid}"', "X-Repo-Commit": sha}
         if file.lfs:
             headers |= {"X-Linked-Etag": f'"{file.oid}"', "X-Linked-Size": str(len(file.content))}
-        self._send(200, file.content, headers)
+        self._send(200, self.server.served.get(path, file.content), headers)
 
 
 _NAME = r"(?P<name>[\w.-]+/[\w.-]+)"
@@ -308,12 +311,12 @@ _ROUTES: dict[str, Callable[..., None]] = {
     r"POST /api/repos/create": _Answer.create,
     r"POST /api/validate-yaml": _Answer.validate,
     rf"POST /api/models/{_NAME}/branch/(?P<branch>.+)": _Answer.branch,
-    rf"GET /api/models/{_NAME}": _Answer.info,
-    rf"GET /api/models/{_NAME}/revision/(?P<revision>.+)": _Answer.info,
-    rf"GET /api/models/{_NAME}/tree/(?P<revision>[^/]+)": _Answer.tree,
+    rf"GET /api/(models|datasets)/{_NAME}": _Answer.info,
+    rf"GET /api/(models|datasets)/{_NAME}/revision/(?P<revision>.+)": _Answer.info,
+    rf"GET /api/(models|datasets)/{_NAME}/tree/(?P<revision>[^/]+)(/.*)?": _Answer.tree,
     rf"POST /api/models/{_NAME}/preupload/(?P<revision>.+)": _Answer.preupload,
     rf"POST /api/models/{_NAME}/commit/(?P<revision>.+)": _Answer.commit,
     rf"POST /{_NAME}\.git/info/lfs/objects/batch": _Answer.batch,
     r"PUT /lfs/(?P<oid>[0-9a-f]{64})": _Answer.put,
-    rf"(GET|HEAD) /{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)": _Answer.resolve,
+    rf"(GET|HEAD) /(datasets/)?{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)": _Answer.resolve,
 }
