@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
@@ -144,6 +146,8 @@ def _entry(
             f"labels: the adapter does not say which label each of its {len(head.tensors['weight'])} outputs stands for, so "
             "rows cannot be scored: give the labels in the order of the outputs (--labels)."
         )
+    if labels is not None and (isinstance(labels, str) or not all(isinstance(name, str | int) for name in labels)):
+        raise InputError(f"labels: got {repr(labels)[:200]}; give a list with one name for each output.")
     named = resolve_labels(head, None if labels is None else tuple(labels))
     row: dict[str, Any] = {"name": name, "kind": head.kind, "data": "not read", "bank": _choice(imported.draft.spec)}
     if head.pooling is not None:
@@ -153,7 +157,12 @@ def _entry(
         row["data"] = os.path.abspath(data) if isinstance(data, str) and os.path.exists(data) else data
     if named is not None:
         row["labels"] = list(named)
-    entry = TaskSpec.model_validate(row)
+    try:
+        entry = TaskSpec.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, got = "task" if first["loc"][:1] == ("name",) else str(first["loc"][0]), repr(first["input"])[:200]
+        raise InputError(f"{key}: got {got}: {first['msg'].removeprefix('Value error, ')}.") from error
     return (spec if data is None else spec.model_copy(update={"tasks": (*spec.tasks, entry)})), entry
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError
@@ -22,6 +23,16 @@ class Draft:
     """Sets the values of an initialised bank with this specification, except those in `norms`."""
     norms: dict[str, Tensor] = field(default_factory=dict)
     """The bank's own LayerNorm parameters, by their names in the backbone; all others stay copies of the backbone's."""
+
+    def check(self, backbone: Backbone) -> None:
+        """Set all values of a bank without memory, so that the sizes that a file claims are compared with its tensors first.
+
+        Raises:
+            InputError: if a tensor is missing, or has another shape.
+        """
+        with torch.device("meta"):
+            bank = Bank(self.spec, backbone.model, backbone.sites, nn.Identity())
+        self.write(bank)
 
     @torch.no_grad()
     def write(self, bank: Bank) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,16 +44,57 @@ class AdapterFiles:
     """The configuration of the head, if it was saved in the format of `adapters`."""
 
 
+def digests_of(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of files, by name; sizes are checked before anything is read.
+
+    Raises:
+        InputError: if a file is too large, or cannot be read.
+    """
+    known = {path: MAX_CONFIG_BYTES if path.suffix == ".json" else MAX_TENSOR_BYTES for path in paths}
+    for path, limit in known.items():
+        if (size := path.stat().st_size) > limit:
+            raise InputError(
+                f"folder: {path} has {size:,} bytes, but this file of an adapter may have at most {limit:,}: it is damaged, "
+                "or not an adapter."
+            )
+    return {path.name: hashlib.sha256(read_whole(path, limit)).hexdigest() for path, limit in known.items()}
+
+
+def read_whole(path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of a file of limited size; in the Hub's cache, it is a link.
+
+    Raises:
+        InputError: if it is larger, not a regular file, or cannot be read.
+    """
+    try:
+        return read_file(path.resolve(), max_bytes)
+    except (StoreError, OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputError(f"folder: {error}") from error
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        InputError: if it is too large, or not a JSON object.
+        InputError: if it is too large, or not a JSON object, or has a key twice.
     """
+    content = read_whole(path, MAX_CONFIG_BYTES)
     try:
-        return parse_json(read_file(path.resolve(), MAX_CONFIG_BYTES), str(path))
-    except (StoreError, OSError) as error:
+        found = parse_json(content, str(path))
+        json.loads(content, object_pairs_hook=_without_repetition)
+    except StoreError as error:
         raise InputError(f"folder: {error}") from error
+    except ValueError as error:
+        raise InputError(f"folder: {path}: {error}") from error
+    return found
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
+        raise ValueError(f"the key {twice[:200]!r} is there twice, so it is not clear which value counts")
+    return found
 
 
 def read_safetensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
@@ -75,8 +119,13 @@ def whole(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors in float32, after checking their number, dtypes and values."""
     if len(tensors) > MAX_TENSORS:
         raise InputError(f"folder: {path} has {len(tensors)} tensors; an adapter has at most {MAX_TENSORS}.")
+    if (size := 4 * sum(tensor.numel() for tensor in tensors.values())) > MAX_TENSOR_BYTES:
+        raise InputError(
+            f"folder: the tensors of {path} take {size:,} bytes in float32; those of an adapter take at most "
+            f"{MAX_TENSOR_BYTES:,}."
+        )
     _check(path, ((n, t) for n, t in tensors.items() if t.dtype not in _FLOATS), "not of a floating-point type")
-    made = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    made = {name: tensor.to(torch.float32).contiguous() for name, tensor in tensors.items()}
     _check(path, ((n, t) for n, t in made.items() if not t.isfinite().all()), "not finite")
     return made
 

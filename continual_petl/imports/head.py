@@ -135,7 +135,8 @@ def _labels(files: AdapterFiles, kind: Kind) -> tuple[str, ...] | None:
         return None
     try:
         found = json.loads(files.notes["labels"])
-    except (ValueError, RecursionError):
+        "".join(found).encode()  # raises for anything but texts, and for a lone surrogate
+    except (ValueError, TypeError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(label, str) and label for label in found):
         raise InputError("folder: the labels in the head's metadata are not a list of names; the file is damaged.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -44,6 +45,11 @@ def check_imported(imported: Imported, subject: Subject) -> float:
         found, allowed = compare_outputs(subject, imported.computes(subject, head=head))
     except ExportError as error:
         raise InputError(f"folder: {error}") from error
+    if not math.isfinite(found):
+        raise InputError(
+            f"folder: the outputs of the adapter ({imported.method}) are not finite numbers: its values or its factors are "
+            "too large for float32, or it belongs to another base model. Nothing was committed."
+        )
     if not found <= allowed:
         raise InputError(
             f"task {subject.plan.name!r}: its bank would not compute what {imported.method} computes in the library that "

@@ -6,6 +6,7 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from continual_petl.imports.files import CONFIG
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.peft import files as peft_files
 from continual_petl.imports.translate import read_adapter, translate
+from tests.fuzz.adapter_claims import odd_config, odd_tensors
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
 from tests.tiny import make_model, make_tokenizer
@@ -49,7 +51,7 @@ def _backbone() -> Backbone:
     return load_backbone(folder)
 
 
-def _seeds() -> list[bytes]:
+def _made() -> list[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
     """Return adapters in the formats of peft (with a head) and of `adapters`, and a head of `adapters`."""
     head = {
         "base_model.model.classifier.weight": torch.zeros(2, 16),
@@ -82,10 +84,16 @@ def _seeds() -> list[bytes]:
     made.append((hub | {"config": union}, {key: torch.ones(16, 1), pool: torch.ones(96)}))
     kind = {"head_type": "classification", "num_labels": 2, "layers": 1, "label2id": {"a": 0, "b": 1}}
     made.append(({**_HUB, "config": kind}, {"heads.x.1.weight": torch.zeros(2, 16), "heads.x.1.bias": torch.zeros(2)}))
-    return [
-        json.dumps(config).encode() + _BETWEEN + save(tensors)
-        for config, tensors in [(c, t | head if "peft_type" in c else t) for c, t in made]
-    ]
+    return [(config, tensors | head if "peft_type" in config else tensors) for config, tensors in made]
+
+
+def _seeds() -> list[bytes]:
+    return [json.dumps(config).encode() + _BETWEEN + save(tensors) for config, tensors in _made()]
+
+
+def _generate(draw: Random) -> bytes:
+    config, tensors = draw.choice(_made())
+    return odd_config(config, draw) + _BETWEEN + odd_tensors(tensors, draw)
 
 
 def _head() -> bytes:
@@ -99,7 +107,11 @@ def _beside(folder: Path, config: bytes, tensors: bytes) -> None:
     (folder / CONFIG).write_text(json.dumps(_HUB), encoding="utf-8")
     (folder / hub_files.TENSORS).write_bytes(save({name: torch.ones(shape) for name, shape in _LORA.items()}))
     (folder / HEAD_CONFIG).write_bytes(config)
-    (folder / (hub_files.HEAD_PICKLE if tensors.startswith(b"PK") else HEAD_TENSORS)).write_bytes(tensors)
+    (folder / (hub_files.HEAD_PICKLE if _is_pickle(tensors) else HEAD_TENSORS)).write_bytes(tensors)
+
+
+def _is_pickle(tensors: bytes) -> bool:
+    return tensors.startswith((b"PK", b"\x80"))
 
 
 def _check(data: bytes) -> None:
@@ -110,7 +122,7 @@ def _check(data: bytes) -> None:
         (Path(folder) / peft_files.TENSORS).write_bytes(tensors)
         for name in (hub_files.TENSORS, hub_files.PICKLE):
             # The first bytes decide whether the tensors are read as safetensors or as a pickle.
-            if (name == hub_files.TENSORS) == (not tensors.startswith(b"PK")):
+            if (name == hub_files.TENSORS) == (not _is_pickle(tensors)):
                 (Path(folder) / name).write_bytes(tensors)
         (Path(folder) / HEAD).write_bytes(_head())
         kind = "classification" if b'"model_type"' in config else None
@@ -127,4 +139,4 @@ def _check(data: bytes) -> None:
         assert all(tensor.isfinite().all() for tensor in made.stored.values())
 
 
-ADAPTER_TARGET = Target("adapter", _check, (InputError,), _seeds, json_tokens)
+ADAPTER_TARGET = Target("adapter", _check, (InputError,), _seeds, json_tokens, _generate)

@@ -98,7 +98,7 @@ def test_pickles_are_read_without_executing_anything(
     (out / "adapter.safetensors").unlink()
     same(subject, imported(subject, out))
     save({"x": Executes()}, path)
-    with pytest.raises(InputError, match=r"holds more than tensors \(UnpicklingError\), so it could execute code"):
+    with pytest.raises(InputError, match=r"holds more than tensors \(\w+\.mkdir\), so it could execute code"):
         imported(subject, out)
     assert not (tmp_path / "executed").exists()
     path.write_bytes(b"")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl import InputError, Run, TaskStream, forget, import_adapter, learn, reevaluate
@@ -134,6 +137,12 @@ def files_of(folder: Path) -> dict[str, str]:
         ({"pooling": "mean"}, "pooling: got 'mean', but the adapter's class pools with 'pooler'"),
         ({"base": "bert-base-uncased"}, "base: got 'bert-base-uncased', but the adapter's base model is"),
         ({"data": "nowhere.csv"}, "nowhere.csv"),
+        ({"task": "a/b"}, r"^task: got 'a/b': 'a/b' cannot be the name of a folder on every system.*'\.'\.$"),
+        ({"task": "CON"}, r"^task: got 'CON': 'CON' is a reserved device name on Windows"),
+        ({"labels": ["\ud800", "b"]}, r"^labels: got '.ud800': Input should be a valid string"),
+        ({"labels": ["", "b"]}, r"^labels: got '': String should have at least 1 character\.$"),
+        ({"labels": [["a"], "b"]}, r"^labels: got \[\['a'\], 'b'\]; give a list with one name for each output\.$"),
+        ({"labels": "ab"}, r"^labels: got 'ab'; give a list with one name for each output\.$"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_written(
@@ -153,6 +162,83 @@ def changed(adapter: Path, to: Path, **values: Any) -> Path:
     config = json.loads((to / "adapter_config.json").read_text("utf-8"))
     (to / "adapter_config.json").write_text(json.dumps(config | values))
     return to
+
+
+def huge(folder: Path) -> None:
+    """Replace a file by one of four terabytes, none of which are on the disk."""
+    with (folder / "adapter_model.safetensors").open("wb") as file:
+        file.truncate(2**42)
+
+
+def labelled(labels: str) -> Callable[[Path], None]:
+    """Return a function that writes labels into an adapter as an export does."""
+
+    def write(folder: Path) -> None:
+        path = folder / "adapter_model.safetensors"
+        save_file(load_file(path), path, {"format": "pt", "labels": labels})
+
+    return write
+
+
+def first_tensor(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    """Return a function that replaces the first tensor of an adapter."""
+
+    def write(folder: Path) -> None:
+        path = folder / "adapter_model.safetensors"
+        tensors = load_file(path)
+        name = min(tensors)
+        save_file(tensors | {name: make(tensors[name])}, path)
+
+    return write
+
+
+def fifo(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").unlink()
+    os.mkfifo(folder / "adapter_model.safetensors")
+
+
+def config(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "adapter_config.json").write_text(text, "utf-8") and None
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "size": (huge, r"adapter_model\.safetensors has 4,398,046,511,104 bytes, but .* at most 4,294,967,296"),
+    "pipe": (fifo, r"has no adapter_model\.safetensors"),
+    "surrogate": (labelled('["\\ud800", "b"]'), "the labels in the head's metadata are not a list of names"),
+    "nested labels": (labelled("[" * 100_000), "the labels in the head's metadata are not a list of names"),
+    "float8": (first_tensor(lambda t: t.to(torch.float8_e4m3fn)), "is of the type F8_E4M3, which no bank has"),
+    "complex": (first_tensor(lambda t: t.to(torch.complex64)), "is of the type C64, which no bank has"),
+    "scalar": (first_tensor(lambda t: torch.ones(())), "expected matrices"),
+    "empty": (first_tensor(lambda t: t[:0]), "expected matrices|is missing|of one rank"),
+    "not finite": (first_tensor(lambda t: t / 0), "are not finite"),
+    "too large": (first_tensor(lambda t: t.fill_(3e38)), "the outputs of the adapter .LORA. are not finite numbers"),
+    "a key twice": (config('{"peft_type": "LORA", "r": 2, "r": 3}'), "adapter_config.json: the key 'r' is there twice"),
+    "nested": (config('{"a":' * 90_000 + "1" + "}" * 90_000), "nested too deeply"),
+    "digits": (config('{"r": ' + "9" * 5000 + "}"), "Exceeds the limit .4300 digits."),
+    "surrogate key": (config('{"\\ud800": 1}'), "surrogates not allowed"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_refused_in_one_paragraph(
+    learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path, damage: str
+) -> None:
+    adapter = changed(learned[2], tmp_path / "adapter")
+    DAMAGE[damage][0](adapter)
+    with pytest.raises(InputError, match=DAMAGE[damage][1]) as refused:
+        import_adapter(run_folder, adapter, "foreign")
+    assert "\n" not in str(refused.value)
+    assert Run(run_folder).store.tasks == ["first"]
+
+
+def test_empty_list_of_layers_means_all_layers_as_in_peft(
+    learned: tuple[Path, Path, Path], run_folder: Path, tmp_path: Path
+) -> None:
+    adapter = changed(learned[2], tmp_path / "adapter", layers_to_transform=[])
+    one, other = (import_adapter(run_folder, folder, name) for folder, name in ((adapter, "a"), (learned[2], "b")))
+    assert one.predict(ROWS, task="a") == other.predict(ROWS, task="b")
+    with pytest.raises(InputError, match=r"which target_modules \(with exclude_modules and layers_to_transform\)"):
+        import_adapter(run_folder, changed(learned[2], tmp_path / "other", layers_to_transform=[9]), "c")
 
 
 def test_other_base_model_is_refused_unless_it_is_given_as_base(

@@ -1,20 +1,17 @@
 """Reads the folder of an adapter of `adapters`.
 
-The library's own files are pickles; torch reads them with ``weights_only``, which builds tensors and executes nothing.
+The library's own files are pickles; see `continual_petl.imports.pickled`.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from continual_petl.digests import file_digest
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS
 from continual_petl.export.head_file import HEAD
 from continual_petl.imports.adapterhub.head import read_hub_head
@@ -22,12 +19,14 @@ from continual_petl.imports.files import (
     CONFIG,
     MAX_TENSOR_BYTES,
     AdapterFiles,
+    digests_of,
     read_config,
     read_metadata,
     read_safetensors,
+    read_whole,
     whole,
 )
-from continual_petl.store.files.reading import read_file
+from continual_petl.imports.pickled import read_pickled
 
 TENSORS = "adapter.safetensors"
 PICKLE = "pytorch_adapter.bin"
@@ -50,7 +49,7 @@ def read_hub_files(folder: str | Path) -> AdapterFiles:
     theirs = _first(place, HEAD_TENSORS, HEAD_PICKLE) if own is None else None
     config = place / HEAD_CONFIG if theirs is not None else None
     paths = [path for path in (place / CONFIG, tensors, own, theirs, config) if path is not None and path.is_file()]
-    digests = {path.name: file_digest(path) for path in paths}
+    digests = digests_of(paths)
     found = AdapterFiles(place, read_config(place / CONFIG), _read_either(tensors, digests), {}, {}, digests)
     if own is not None:
         return replace(found, head=read_safetensors(own, digests[HEAD]), notes=read_metadata(own))
@@ -74,19 +73,4 @@ def _read_either(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a file written by torch.save."""
-    try:
-        content = io.BytesIO(read_file(path.resolve(), MAX_TENSOR_BYTES))
-        found = torch.load(content, map_location="cpu", weights_only=True)
-    except (StoreError, OSError, ValueError, RuntimeError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"folder: {path} cannot be read ({str(error)[:300]}); it may be damaged.") from error
-    except Exception as error:  # the unpickler's own error, whose module is not imported here
-        raise InputError(
-            f"folder: {path} holds more than tensors ({type(error).__name__}), so it could execute code, or it is damaged. "
-            "Save the adapter again with use_safetensors=True."
-        ) from error
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
-        for name, tensor in found.items()
-    ):
-        raise InputError(f"folder: {path} does not contain a mapping from names to tensors; it is not an adapter.")
-    return whole(path, found)
+    return whole(path, read_pickled(path, read_whole(path, MAX_TENSOR_BYTES)))

@@ -66,7 +66,7 @@ def read_hub_head(whole: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tu
     start = f"heads.{whole.get('name')}.1."
     parts = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
     expected = {"weight", "bias"} if head.bias else {"weight"}
-    if parts.keys() != expected or len(parts) != len(tensors) or len(parts["weight"]) != head.num_labels:
+    if parts.keys() != expected or len(parts) != len(tensors) or parts["weight"].shape[:1] != (head.num_labels,):
         raise InputError(
             f"folder: the head's file has the tensors {', '.join(sorted(tensors))[:300]}; expected "
             f"{', '.join(sorted(start + part for part in expected))[:300]} with {head.num_labels} outputs. The file is "

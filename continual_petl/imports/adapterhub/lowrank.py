@@ -95,4 +95,4 @@ def _named(site: Site, present: bool) -> list[Site]:
 
 def _share(tensor: Tensor, attention: list[Site], site: Site) -> Tensor:
     """Return one projection's rows of a fused module's tensor; `put` checks the number of rows."""
-    return tensor.tensor_split(len(attention))[attention.index(site)]
+    return tensor.tensor_split(len(attention))[attention.index(site)] if tensor.ndim else tensor

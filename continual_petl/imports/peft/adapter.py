@@ -153,8 +153,9 @@ def _check_targets(config: PeftConfig, changed: dict[str, dict[str, Tensor]], co
     unused += [name for name in copies if not matches(saved, name.rpartition(".")[0])]
     if unused:
         raise InputError(
-            f"adapter_config.json: peft would not load the tensors of {known_names(unused, limit=3)}, which neither "
-            "target_modules nor modules_to_save name: the configuration and the weights file do not belong together."
+            f"adapter_config.json: peft would not load the tensors of {known_names(unused, limit=3)}, which target_modules "
+            "(with exclude_modules and layers_to_transform) and modules_to_save leave out: the configuration and the weights "
+            "file do not belong together."
         )
     start = "lora_" if config.peft_type == "LORA" else "ia3_l" if config.peft_type == "IA3" else _INSIDE
     other = [f"{name}.{part}" for name, parts in changed.items() for part in parts if not part.startswith(start)]

@@ -132,7 +132,8 @@ def is_target(config: PeftConfig, name: str) -> bool:
     if not matches(config.target_modules, name) or matches(config.exclude_modules, name):
         return False
     chosen = config.layers_to_transform
-    if chosen is None or isinstance(config.target_modules, str):
+    # peft takes an empty list for all layers (tuners_utils.py, check_target_module_exists).
+    if chosen in (None, ()) or isinstance(config.target_modules, str):
         return True
     number = re.search(r"\.(\d+)\.", name)
     return number is not None and int(number[1]) in ((chosen,) if isinstance(chosen, int) else chosen)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
 from continual_petl.export.head_file import HEAD
-from continual_petl.imports.files import CONFIG, AdapterFiles, read_config, read_metadata, read_safetensors
+from continual_petl.imports.files import CONFIG, AdapterFiles, digests_of, read_config, read_metadata, read_safetensors
 
 TENSORS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
@@ -33,7 +32,7 @@ def read_peft_files(folder: str | Path) -> AdapterFiles:
         raise InputError(
             f"folder: {place} has no {TENSORS}.{instead if (place / PICKLE).exists() else ' It is incomplete.'}"
         )
-    digests = {path.name: file_digest(path) for path in (config, tensors, place / HEAD) if path.is_file()}
+    digests = digests_of(path for path in (config, tensors, place / HEAD) if path.is_file())
     head = read_safetensors(place / HEAD, digests[HEAD]) if HEAD in digests else {}
     return AdapterFiles(
         folder=place,

@@ -68,9 +68,14 @@ def read_tensors(path: Path, max_bytes: int, certified: str | None, what: str) -
     except StoreError as error:
         raise StoreError(f"{what}: {error}") from error
     try:
+        read = list(deserialize(content))  # type: ignore[no-untyped-call]
+        if other := next(((name, found["dtype"]) for name, found in read if found["dtype"] not in _DTYPES), None):
+            raise StoreError(
+                f"{what}: {path}: tensor {other[0][:200]!r} is of the type {other[1]}, which no bank has; allowed: "
+                f"{', '.join(_DTYPES)}. Save it in one of these."
+            )
         tensors = {
-            name: StoredTensor(_DTYPES[found["dtype"]], tuple(found["shape"]), found["data"])
-            for name, found in deserialize(content)  # type: ignore[no-untyped-call]
+            name: StoredTensor(_DTYPES[found["dtype"]], tuple(found["shape"]), found["data"]) for name, found in read
         }
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise StoreError(f"{what}: {path} cannot be read ({error}); it is damaged") from error
