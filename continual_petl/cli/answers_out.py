@@ -9,6 +9,7 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, TypeVar
@@ -78,7 +79,7 @@ def check_output(path: Path, given: Path | None = None) -> None:
         raise InputError(f"--output {path}: {what}; write elsewhere")
 
 
-def write_records(path: Path, windows: Iterable[list[Record]], types: Types) -> None:
+def write_records(path: Path, windows: Iterable[list[Record]], types: Types, *, raw_csv: bool = False) -> None:
     """Write records as they arrive, in the format given by the file's suffix; no incomplete file is left behind.
 
     A table has a column for every key that occurs in a record. In csv, lists and probabilities are JSON; in parquet, so are
@@ -88,11 +89,13 @@ def write_records(path: Path, windows: Iterable[list[Record]], types: Types) -> 
         path: see `check_output`.
         windows: the records, in portions.
         types: types of the columns.
+        raw_csv: whether csv cells keep formulas and control characters; see `harmless`.
     """
+    write = partial(_csv, raw=raw_csv) if path.suffix == ".csv" else _WRITERS[path.suffix]
 
     def fill(temporary: Path) -> None:
         with temporary.open("xb") as handle:
-            _WRITERS[path.suffix](handle, windows, types)
+            write(handle, windows, types)
             handle.flush()
             os.fsync(handle.fileno())
 
@@ -104,12 +107,12 @@ def _json_lines(file: IO[bytes], windows: Iterable[list[Record]], types: Types) 
         file.writelines(as_json(record).encode() + b"\n" for record in records)
 
 
-def _csv(file: IO[bytes], windows: Iterable[list[Record]], types: Types) -> None:
+def _csv(file: IO[bytes], windows: Iterable[list[Record]], types: Types, *, raw: bool = False) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, list(types), lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(cell(name, raw=raw) for name in types)
     for records in windows:
-        writer.writerows({key: cell(value) for key, value in record.items()} for record in records)
+        writer.writerows([cell(record.get(name), raw=raw) for name in types] for record in records)
     text.detach()
 
 

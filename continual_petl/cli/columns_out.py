@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,11 +129,44 @@ def as_json(value: Any) -> str:
     return json.dumps(plain(value), ensure_ascii=False, default=_as_text)
 
 
-def cell(value: Any) -> Any:
-    """Return a value for a csv cell: text, numbers, dates and decimals as they are, everything else as JSON."""
-    if value is None or isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+def cell(value: Any, *, raw: bool = False) -> Any:
+    """Return a value for a csv cell: text, numbers, dates and decimals as they are, everything else as JSON.
+
+    Args:
+        value: the value.
+        raw: whether to keep texts that a spreadsheet would execute, and control characters; see `harmless`.
+    """
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
-    return as_json(value) if isinstance(value, list | dict | bool) else _as_text(value)
+    text = value if isinstance(value, str) else as_json(value) if isinstance(value, list | dict | bool) else None
+    text = _as_text(value) if text is None else text
+    return text if raw else harmless(text)
+
+
+def harmless(text: str) -> str:
+    r"""Return a text for a csv cell that no spreadsheet takes for a formula, without control characters.
+
+    As OWASP recommends (https://owasp.org/www-community/attacks/CSV_Injection), a text that begins with ``=``, ``+``, ``-``,
+    ``@`` (or a full-width form of these), a tab or a line break gets a single quotation mark in front; so does one that
+    has such marks already, so that removing one mark restores the text. Plain numbers stay as they are. Control characters
+    other than tabs and line breaks become ``\u001b`` and the like, as in JSON.
+
+    Example:
+        >>> harmless("=1+1"), harmless("-0.5"), harmless("2-1"), harmless("a\x1b[2J")
+        ("'=1+1", '-0.5', '2-1', 'a\\u001b[2J')
+    """
+    bare = text.lstrip("'")
+    # A spreadsheet may trim what is invisible.
+    first = next((char for char in bare if unicodedata.category(char)[0] not in "ZC"), "")
+    starts = bare[:1] in _BREAKS or unicodedata.normalize("NFKC", first)[:1] in _SIGNS
+    if bare and starts and not _NUMBER.fullmatch(text):
+        text = "'" + text
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_SIGNS, _BREAKS = tuple("=+-@"), tuple("\t\r\n")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def _as_text(value: Any) -> str:

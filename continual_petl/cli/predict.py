@@ -144,7 +144,7 @@ def _write(
             yield [record_of(row, answer, manifests[task], given) for task, row, given, answer in window]
 
     path = Path(arguments.output)
-    write_records(path, records(), types)
+    write_records(path, records(), types, raw_csv=arguments.raw_csv)
     if arguments.json:
         print_json({"output": str(path), "answers": dict(answered)})
     else:
@@ -179,6 +179,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", ANSWER, SHARES, NEAR_TIE}:
         raise InputError(
             f"--task-column {arguments.task_column}: this name is reserved for rows and predictions; rename the column"
+        )
+    if arguments.raw_csv and Path(arguments.output or "").suffix != ".csv":
+        raise InputError(
+            "--raw-csv: only for --output FILE.csv; other formats keep all texts as they are, so leave it out"
         )
     if arguments.stream:
         _check_stream(arguments)

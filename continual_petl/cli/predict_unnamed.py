@@ -126,7 +126,7 @@ def _write(
 
     path = Path(arguments.output)
     manifests = [run.store.manifest(task) for task in run.store.tasks]
-    write_records(path, records(), types | answer_columns(manifests) | ROUTE)
+    write_records(path, records(), types | answer_columns(manifests) | ROUTE, raw_csv=arguments.raw_csv)
     if arguments.json:
         print_json({"output": str(path), "answers": dict(counts)})
     else:

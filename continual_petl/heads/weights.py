@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, known_names
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import Kind
 
@@ -38,11 +38,12 @@ def resolve_class_weights(
     if asked is None or labels is None:
         return None
     if isinstance(asked, Mapping):
-        unknown = [name for name in asked if name not in labels]
+        known = set(labels)
+        unknown = [name for name in asked if name not in known]
         if unknown:
             raise InputError(
-                f"task {task!r}: training.class_weights names {', '.join(map(repr, unknown))}; the labels of its data are "
-                f"{', '.join(map(repr, labels))}. Write weights for these labels."
+                f"task {task!r}: training.class_weights names {known_names([*map(repr, unknown)])}; the labels of its "
+                f"data are {known_names([*map(repr, labels)])}. Write weights for these labels."
             )
         return tuple(float(asked.get(name, 1.0)) for name in labels)
     assert train is not None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
@@ -147,10 +147,11 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     Raises:
         InputError: if it names an unknown label.
     """
-    unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
+    known = set(labels)
+    unknown = [name for name in weights if name not in known] if isinstance(weights, Mapping) else []
     if unknown:
         raise InputError(
-            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} "
+            f"task {task!r}, training.class_weights: {known_names([*map(repr, unknown)])} "
             f"{'is not a label' if len(unknown) == 1 else 'are not labels'} of this task; its labels are "
             f"{', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
             key=("training", "class_weights"),
@@ -169,4 +170,4 @@ def absent_notice(task: str, labels: tuple[str, ...], counts: NDArray[np.int64])
     if not absent:
         return None
     word, it = ("label", "it") if len(absent) == 1 else ("labels", "they")
-    return f"task {task!r}: no training row has the {word} {', '.join(map(repr, absent))}; {it} cannot be learned."
+    return f"task {task!r}: no training row has the {word} {known_names([*map(repr, absent)])}; {it} cannot be learned."

@@ -33,10 +33,10 @@ Name = Annotated[str, Field(json_schema_extra={"pattern": _PATTERN}), AfterValid
 def _options(options: tuple[str, ...]) -> tuple[str, ...]:
     if len(options) < 2:
         raise ValueError(f"a choice needs at least two options, got {len(options)}")
-    for option in options:
+    for option, number in Counter(options).items():
         if not option.strip():
             raise ValueError(f"the option {option!r} is blank; every option must contain text")
-        if options.count(option) > 1:
+        if number > 1:
             raise ValueError(f"the option {option!r} is listed more than once")
     return options
 

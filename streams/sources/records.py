@@ -6,6 +6,7 @@ Nothing here imports `datasets`, which takes seconds.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,7 @@ def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
 
 
 def _checked_header(file: TextFile, header: list[str]) -> list[str]:
-    twice = [name for number, name in enumerate(header) if name in header[:number]]
-    if twice:
-        raise InputError(
-            f"{file.place}:1: the header names column {twice[0]!r} twice; give each column a different name"
-        )
+    if len(set(header)) < len(header):
+        twice = next(name for name, number in Counter(header).items() if number > 1)
+        raise InputError(f"{file.place}:1: the header names column {twice!r} twice; give each column a different name")
     return header

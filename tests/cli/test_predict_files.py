@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -296,3 +297,15 @@ def test_standard_input_is_utf_8_with_any_line_end(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w1\n\xff\n"), "utf-8"))
     assert main(["predict", str(run), "--task", "yesno"]) == 2
     assert "standard input: not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_formulas_in_csv_are_escaped_unless_raw(run: Path, tmp_path: Path, named: bool) -> None:
+    source, task = tmp_path / "rows.csv", ["--task", "yesno"] if named else ["--unknown", "nearest"]
+    write(source, [{"text": "=w1", "@note": "-2+3", "share": "-0.5"}])
+    for raw, begin in ((["--raw-csv"], ""), ([], "'")):
+        target = tmp_path / f"answers{len(raw)}.csv"
+        assert main(["predict", str(run), *task, "--input", str(source), "--output", str(target), *raw]) == 0
+        (record,) = csv.DictReader(io.StringIO(target.read_text("utf-8")))
+        assert (record["text"], record["share"]) == (f"{begin}=w1", "-0.5")
+        assert record[f"{begin}@note"] == f"{begin}-2+3"

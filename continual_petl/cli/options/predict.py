@@ -39,6 +39,11 @@ such a column is refused. From .parquet to .parquet, columns keep their types; c
 text, all numbers, all booleans or all lists of strings are written as JSON. Rows are read and predicted in portions, so a
 file or pipe may be of any length.
 
+In .csv, a text (or the name of a column) that a spreadsheet would execute as a formula, since it begins with =, +, -, @, a
+tab or a line break, gets a ' in front, unless it is a plain number such as -0.5; control characters are written as \\u001b
+and the like. --raw-csv keeps them. Nothing is changed back when such a file is read: to use it as data, write .jsonl,
+.parquet, or --raw-csv.
+
 examples:
   continual-petl predict runs/mine "Shares fell on Monday"
   continual-petl predict runs/mine --input rows.jsonl --output predictions.jsonl
@@ -60,6 +65,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", metavar="FILE", help=text)
     text = "write rows and predictions to a .jsonl, .csv or .parquet file"
     command.add_argument("--output", metavar="FILE", help=text)
+    text = "keep texts that a spreadsheet would execute, and control characters, in --output FILE.csv"
+    command.add_argument("--raw-csv", action="store_true", help=text)
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
