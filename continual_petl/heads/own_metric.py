@@ -56,20 +56,22 @@ class OwnMetric(Metric):
         """
         lines = dim_zero_cat(self.rows).cpu().numpy().tobytes().splitlines()
         predictions, references = ([*column] for column in zip(*map(json.loads, lines), strict=True))
+        num_rows = len(predictions)
         try:
             value = self.function(predictions, references)
+            value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            number = float(value) if isinstance(value, Real) else math.nan
+            shown = repr(value)[:80]
         except (Exception, SystemExit) as error:  # it can raise anything
             raise InputError(
-                f"metric {self.name!r}: it failed on {len(predictions)} rows: {type(error).__name__}: {error}"
+                f"metric {self.name!r}: it failed on {num_rows} rows: {type(error).__name__}: {error}"
             ) from error
-        if isinstance(value, Tensor) and value.numel() == 1:
-            value = value.item()
-        if not isinstance(value, Real) or not math.isfinite(value):
+        if not math.isfinite(number):
             raise InputError(
-                f"metric {self.name!r}: it returned {value!r:.80} for {len(predictions)} rows, which is not a finite number; "
+                f"metric {self.name!r}: it returned {shown} for {num_rows} rows, which is not a finite number; "
                 f"a metric is {FORM}, and higher is better."
             )
-        return {self.name: torch.tensor(float(value), dtype=torch.float64)}
+        return {self.name: torch.tensor(number, dtype=torch.float64)}
 
     def _in_words(self, preds: Any, target: Any) -> tuple[list[Any], list[Any]]:
         if not isinstance(preds, Tensor):

@@ -1,8 +1,9 @@
 """Find, check and render chat templates.
 
 A template is untrusted, since it may come with anybody's checkpoint. transformers renders it in a sandbox (Jinja's
-``ImmutableSandboxedEnvironment``) and gives it plain values only; the sizes of templates and of rendered texts are limited
-here. A template whose output changes over time, for example with the date, is refused: a bank's answers would change with it.
+``ImmutableSandboxedEnvironment``) and gives it plain values only; the sizes of templates and of rendered texts, and the time
+and memory of a rendering, are limited here. A template whose output changes over time, for example with the date, is refused:
+a bank's answers would change with it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
+from continual_petl.streams.encoding.bounded import MAX_BYTES, MAX_SECONDS, TooLong, bounded
 from continual_petl.streams.schema.chat_spec import (
     MAX_TEMPLATE,
     ChatSpec,
@@ -26,9 +29,12 @@ from continual_petl.streams.schema.chat_spec import (
 from continual_petl.streams.sources.checks import show
 from continual_petl.streams.sources.conversations import Message
 
+_TOKENS = ("return_dict", "return_assistant_tokens_mask")
 _TIMES, _MORE = 4, 200_000
 """A rendering may have at most ``_TIMES`` times the characters of its messages, plus ``_MORE``."""
-_CHANGING = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
+_CHANGING = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b|[\"']random[\"']")
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
+"""How Python writes an object such as a generator: with an address that changes from one process to the next."""
 _USER, _ANSWER = "Hello", "Goodbye"
 WRITE_MARKS = (
     "Write the template to a file, put {% generation %} before the text of an assistant message and {% endgeneration %} "
@@ -92,20 +98,29 @@ def _applied(
     options |= {"chat_template": chat.template, **chat.tokens}
     messages = _with_system(chat, messages)
     limit = _TIMES * sum(len(message["content"]) for message in messages) + _MORE
+    text_only = {key: value for key, value in options.items() if key not in _TOKENS} | {"tokenize": False}
     try:
-        found: Any = tokenizer.apply_chat_template(messages, **options)
+        with bounded():
+            found = str(tokenizer.apply_chat_template(messages, **text_only))
+    except (TooLong, MemoryError) as error:
+        what = f"needs more than {MAX_BYTES >> 20} MB of memory"
+        if isinstance(error, TooLong):
+            what = f"took more than {MAX_SECONDS:g} seconds"
+        raise UnusableChat(
+            f"the chat template {what} for one conversation; name another template under chat.template"
+        ) from None  # the error's frames hold the memory
     except Exception as error:  # a template can call anything, with any arguments
         raise UnusableChat(
             f"the chat template cannot render this conversation: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}; change the conversation, or name another template under chat.template"
         ) from error
-    size = len(found) if isinstance(found, str) else len(found["input_ids"])
-    if size > limit:
+    if len(found) > limit:
         raise UnusableChat(
-            f"the chat template turns a conversation of {(limit - _MORE) // _TIMES:,} characters into {size:,}; at "
+            f"the chat template turns a conversation of {(limit - _MORE) // _TIMES:,} characters into {len(found):,}; at "
             f"most {limit:,} are allowed: name another template under chat.template"
         )
-    return found
+    # Tokenised only now that the text is known to be short.
+    return tokenizer.apply_chat_template(messages, **options) if options.get("tokenize", True) else found
 
 
 def chat_of(task: str, spec: ChatSpec | None, tokenizer: PreTrainedTokenizerBase | None) -> ResolvedChat | None:
@@ -159,12 +174,27 @@ def resolve_chat(spec: ChatSpec, tokenizer: PreTrainedTokenizerBase) -> Resolved
         tokens=named_tokens(tokenizer.special_tokens_map),
         end=0,
     )
+    if _has_powers(template):
+        raise InputError(
+            f"{where}: it uses the operator **, whose results can take any time to compute; write a copy of the template "
+            "to a file, replace it by the number, and name the file under chat.template."
+        )
     example = [{"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}]
     try:
-        after = render(tokenizer, chat, example).rpartition(_ANSWER)
+        text = render(tokenizer, chat, example)
+        if (found := _ADDRESS.search(text)) is not None:
+            raise UnusableChat(f"the chat template writes an object of Python, {found[0]!r:.80}, not a text")
+        after = text.rpartition(_ANSWER)
     except UnusableChat as error:
         raise InputError(f"{where}: {error}.") from error
     return chat.model_copy(update={"end": _end(tokenizer, after[2] if after[1] else "", where)})
+
+
+def _has_powers(template: str) -> bool:
+    try:
+        return any(kind == "operator" and text == "**" for _, kind, text in jinja2.Environment().lex(template))
+    except jinja2.TemplateError:  # reported when it is rendered
+        return False
 
 
 def _end(tokenizer: PreTrainedTokenizerBase, after: str, where: str) -> int:

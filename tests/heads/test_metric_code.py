@@ -29,6 +29,12 @@ def share(predictions, references):
 def undefined(predictions, references): return nan
 def text(predictions, references): return "0.5"
 def broken(predictions, references): raise KeyError("x")
+def huge(predictions, references): return 10**400
+def ends(predictions, references): raise SystemExit(0)
+def clears(predictions, references): predictions.clear(); return nan
+class Odd(float):
+    def __repr__(self): raise ValueError("no repr")
+def odd(predictions, references): return Odd("nan")
 class Kind: pass
 """
 
@@ -96,6 +102,10 @@ def test_code_that_has_changed_since_it_was_imported_is_refused(package: Path) -
     ("name", "message"),
     [
         ("undefined", "it returned nan for 2 rows, which is not a finite number"),
+        ("huge", "it failed on 2 rows: OverflowError"),
+        ("ends", "it failed on 2 rows: SystemExit"),
+        ("clears", "it returned nan for 2 rows, which is not a finite number"),
+        ("odd", "it failed on 2 rows: ValueError: no repr"),
         ("text", "it returned '0.5' for 2 rows, which is not a finite number"),
         ("broken", "it failed on 2 rows: KeyError: 'x'"),
     ],

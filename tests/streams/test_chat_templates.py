@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
+from continual_petl.streams.encoding import chat_template
+from continual_petl.streams.encoding.bounded import bounded
 from continual_petl.streams.encoding.chat_template import UnusableChat, render, resolve_chat
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import MAX_TEMPLATE, ChatSpec, ResolvedChat
@@ -85,6 +89,70 @@ def test_templates_that_cannot_be_used_are_refused(template: str, what: str) -> 
     assert str(caught.value).startswith("chat.template")
     assert what in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+BOMBS = {
+    "{{ 'a' * 10**10 }}": "it uses the operator **",
+    "{{ {}|length + 2 ** 9999999999 }}": "it uses the operator **",
+    "{{ 'a' * 10000000000 }}": "needs more than 256 MB of memory|MemoryError",
+    "{{ ['a' * 1000000] * 1000000 }}": "needs more than 256 MB of memory|MemoryError",
+    "{{ 'a'|center(10000000000) }}": "needs more than 256 MB of memory|MemoryError",
+    "{{ '%09999999999d' % 1 }}": "needs more than 256 MB of memory|MemoryError|ValueError|OverflowError",
+    "{{ '{:09999999999}'.format(1) }}": "needs more than 256 MB of memory|MemoryError|ValueError",
+    "{% set n = namespace(x='a') %}{% for _ in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "256 MB|MemoryError",
+    "{{ range(1000000000)|list }}": "OverflowError: Range too big",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "RecursionError",
+    "{{ '{0.__class__.__mro__}'.format(1) }}": "SecurityError",
+    "{{ (messages|attr('__class__')).mro }}": "SecurityError|UndefinedError",
+    "{{ messages.append(1) }}": "SecurityError",
+    "{{ messages|map('upper') }}": "writes an object of Python",
+    "{{ [1, 2]|map('random') }}": "it uses",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_templates_cannot_exhaust_the_machine_or_leave_the_sandbox(bomb: str) -> None:
+    with pytest.raises(InputError, match=BOMBS[bomb].replace("**", r"\*\*")):
+        chat_of(bomb + CHATML)
+
+
+def test_a_bomb_in_a_later_conversation_is_refused_too() -> None:
+    bomb = "{% if 'boom' in messages[0]['content'] %}{{ messages[0]['content'] * 10000000000 }}{% endif %}"
+    chat = chat_of(bomb + CHATML)
+    with pytest.raises(UnusableChat, match="needs more than 256 MB of memory"):
+        render(CHAT_TOKENIZER, chat, [user("boom")])
+    assert render(CHAT_TOKENIZER, chat, [user("hello")]) == render(CHAT_TOKENIZER, chat_of(), [user("hello")])
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}" + "{% endfor %}" * 3
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_loops_without_end_are_interrupted(monkeypatch: pytest.MonkeyPatch, in_thread: bool) -> None:
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(chat_template, "bounded", lambda: bounded(0.05))
+    found: list[str] = []
+
+    def attempt() -> None:
+        with pytest.raises(InputError, match=r"took more than 0\.05 seconds for one conversation"):
+            chat_of(ENDLESS + CHATML)
+        found.append("refused")
+
+    if in_thread:
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join()
+    else:
+        attempt()
+    assert found == ["refused"]
+
+
+def test_limits_are_lifted_after_a_block() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(MemoryError), bounded():
+        bytearray(2**40)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert len(bytearray(2**29)) == 2**29
 
 
 @pytest.mark.parametrize("content", [b"\xff{{", b"hello", b"{" * 400_001])

@@ -74,7 +74,8 @@ def _stones(store: BankFolders) -> list[Path]:
 def _replacing(store: BankFolders, task: str | None) -> bool:
     """Return whether a bank is being replaced: it has a tombstone, and its successor will appear in a moment."""
     files = _stones(store)
-    if not files or time.time() - signature_of(files[-1])[1] / 1e9 > _REPLACING:
+    # If the file is from the future, the clock was set back, and its age is unknown.
+    if not files or abs(time.time() - signature_of(files[-1])[1] / 1e9) > _REPLACING:
         return False
     try:
         newest = store.tombstone(files[-1])
