@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def remove(snapshot: Path, paths: Sequence[str]) -> str:
     return f"Removed from the Hub's cache: {names} in {snapshot}."
 
 
-def _places(snapshot: Path, paths: Iterable[str]) -> list[Path]:
+def _places(snapshot: Path, paths: Sequence[str]) -> list[Path]:
     """Return the links of a snapshot, and the files that they lead to, one link at a time."""
     places = []
     for path in paths:

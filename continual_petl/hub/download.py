@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,10 @@ def download(address: Address) -> Path:
     return folder
 
 
+_ABANDONED = 24 * 3600
+"""Seconds after which a half-built folder is considered abandoned."""
+
+
 def _digest_of(file: RepoFile) -> str:
     return file.blob_id if file.lfs is None else file.lfs.sha256
 
@@ -110,6 +115,10 @@ def _files_in(folder: Path) -> list[Path]:
 def _put(snapshot: Path, paths: list[str], folder: Path, address: Address) -> None:
     """Build the run folder next to its final place, check it, and move it there."""
     make_folder(folder.parent)
+    for left in folder.parent.glob(".new-*"):  # by a process that was killed
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left)
     with explain_refusals(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as beside:
         made = Path(beside, folder.name)
         for path in paths:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from continual_petl._hub_cache import refuse_damaged
 from continual_petl.errors import InputError, StoreError, counted
 from continual_petl.export.model_card import HERE, base_model, updated_card
 from continual_petl.hub.address import Address, check_repo
@@ -201,6 +202,7 @@ class _Upload:
                     f"{self.repo}: its README.md has {there.size:,} bytes; a card has at most {MAX_CARD:,}"
                 )
             path = api.hf_hub_download(self.repo, CARD, revision=commit)
+            refuse_damaged(self.repo, commit, self.repo)  # a damaged text would be uploaded again
             old = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
         if (new := updated_card(old, card)) is not None:
             yield from _additions({CARD: new.encode("utf-8", errors="surrogateescape")})

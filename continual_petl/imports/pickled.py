@@ -101,6 +101,7 @@ def _described(handle: io.BytesIO) -> Any:
         del stack[start:]
         return items
 
+    given: Any
     for code, given, _ in pickletools.genops(handle):
         match code.name:
             case "STOP":

@@ -79,8 +79,7 @@ def test_no_cell_is_a_formula_or_has_control_characters(text: str) -> None:
     assert not any("\x7f" <= char <= "\x9f" for char in written)
     if written[:1] in tuple(SIGNS):
         float(written)  # a plain number, which no spreadsheet executes
-    controls = {char: f"\\u{ord(char):04x}" for char in "\x00\x1b\x7f\x9b"}
-    plain = text.translate(str.maketrans(controls))
+    plain = text.translate({ord(char): f"\\u{ord(char):04x}" for char in "\x00\x1b\x7f\x9b"})
     assert written in (plain, f"'{plain}")
 
 

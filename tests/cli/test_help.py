@@ -62,6 +62,7 @@ COMMANDS = {
     "predict": {
         *(
             "--task",
+            "--raw-csv",
             "--task-column",
             "--input",
             "--output",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, Run, StoreError
+from continual_petl import InputError, Run, StoreError, forget
 from continual_petl._hub_cache import damaged_files, remove
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.backbones.tokenizer import load_tokenizer
@@ -86,6 +86,27 @@ def test_run_that_was_damaged_on_disk_is_downloaded_again(hub: LocalHub, pushed:
         with pytest.raises(StoreError, match=rf"Removed from the Hub's cache: '{name}' in"):
             Run.from_hub("user/run")
     assert Run.from_hub("user/run").predict(ROW, task="one") == pushed.predict(ROW, task="one")
+
+
+def test_what_a_killed_download_left_is_removed_after_a_day(hub: LocalHub, pushed: Run, tmp_path: Path) -> None:
+    old, new = (tmp_path / "hf" / "continual-petl" / "user--run" / name for name in (".new-old", ".new-now"))
+    for folder in (old, new):
+        (folder / "commit").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    Run.from_hub("user/run")
+    assert new.is_dir()
+    assert not old.exists()
+
+
+def test_damaged_card_is_not_uploaded_again(hub: LocalHub, pushed: Run, folder: Path) -> None:
+    hub.change("user/run", {"README.md": hub.files("user/run")["README.md"] + b"written by hand"})
+    hub.served["README.md"] = flipped(hub.files("user/run")["README.md"])
+    forget(folder, "one")
+    with pytest.raises(InputError, match=r"a download is damaged: .*'README\.md' in"):
+        Run(folder).push("user/run")
+    hub.served.clear()
+    Run(folder).push("user/run")
+    assert hub.files("user/run")["README.md"].endswith(b"written by hand")
 
 
 def publish(hub: LocalHub, folder: Path, name: str) -> None:

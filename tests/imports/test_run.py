@@ -197,8 +197,8 @@ def fifo(folder: Path) -> None:
     os.mkfifo(folder / "adapter_model.safetensors")
 
 
-def config(text: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / "adapter_config.json").write_text(text, "utf-8") and None
+def config(text: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "adapter_config.json").write_text(text, "utf-8")
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {

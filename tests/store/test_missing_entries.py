@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.forget import forget
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
+from continual_petl.report.facts import read_facts
 from continual_petl.store.certificate.manifest import read_manifest, write_manifest
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
@@ -190,6 +193,20 @@ def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) 
     assert found in problems(folder)["two"]
     with pytest.raises(StoreError, match=found):
         learn_one_more(backbone_folder(), folder)
+
+
+def test_clock_that_was_set_back_does_not_make_a_reader_wait(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tombstone of tomorrow is not taken for a replacement that is still going on."""
+    learn_one_more(backbone_folder(), folder, replace=["two"])
+    shutil.rmtree(folder / "banks" / "two")
+    tomorrow = time.time() + 24 * 3600
+    for stone in (folder / "tombstones").iterdir():
+        os.utime(stone, (tomorrow, tomorrow))
+    monkeypatch.setattr("continual_petl.store.folder.consistent_read._PATIENCE", 0.5)
+    assert "but its bank is missing" in problems(folder)["two"]
+    assert "task 'two'" in str(read_facts(folder).checks)
 
 
 def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
