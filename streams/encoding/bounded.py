@@ -1,8 +1,9 @@
 """Limits on the time and memory of code that is not trusted, such as a chat template.
 
 Jinja's sandbox prevents access, not exhaustion: ``{{ 'a' * 10**9 }}`` and nested loops are allowed. Here the address space of
-the process may grow only a little while such code runs (on Linux; other systems ignore the limit), so that Python raises
-`MemoryError`, and a thread interrupts it after some seconds.
+the process may grow only a little while such code runs, so that Python raises `MemoryError`, and a thread interrupts it after
+some seconds. The limit on memory is that of the whole process, so it is only set on Linux and in the main thread: in a thread
+of an endpoint, it could stop another thread that computes predictions meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def bounded(seconds: float = MAX_SECONDS, num_bytes: int = MAX_BYTES) -> Iterato
 
 @contextmanager
 def _memory(num_bytes: int) -> Iterator[None]:
-    if sys.platform != "linux":
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         yield
         return
     import resource

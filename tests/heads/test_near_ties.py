@@ -19,7 +19,7 @@ def test_two_labels_within_rounding_are_a_near_tie(precision: Literal["fp32", "b
     outputs_BC = torch.stack([torch.zeros(5), gaps, torch.full((5,), -3.0)], -1)
     expected = [True, True, True, False, False]
     for kind in ("classification", "image-classification"):
-        assert [each.near_tie for each in answers(kind, LABELS, outputs_BC, precision=precision)] == expected  # type: ignore[arg-type]
+        assert [each.near_tie for each in answers(kind, LABELS, outputs_BC, precision=precision)] == expected
     words = [outputs_BC[:2], outputs_BC[3:], outputs_BC]
     assert [each.near_tie for each in tags(LABELS, words, precision=precision)] == [True, False, True]
     assert [each.value for each in tags(LABELS, words[1:2])] == [["b", "b"]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +241,17 @@ def test_written_streams_have_only_the_given_keys() -> None:
     assert "chat" not in one
     assert "chat" not in other
     assert StreamSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+def test_memory_of_a_process_is_not_limited_from_another_thread() -> None:
+    """An endpoint renders conversations while another of its threads computes."""
+
+    def limit() -> tuple[int, int]:
+        with bounded():
+            return resource.getrlimit(resource.RLIMIT_AS)
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(limit).result() == before
+    assert (limit() != before) is (sys.platform == "linux")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
