@@ -61,6 +61,7 @@ class Catalog:
             stones = {stone.task for stone in store.tombstones() if stone.task is not None}
             kept = self._manifests.copy().items()
             self._manifests = {task: found for task, found in kept if found.seal == seals.get(task)}
+            self._entries = {task: found for task, found in self._entries.copy().items() if task in seals}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
             self.store, self._stamp = store, stamp
             return True

@@ -11,11 +11,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from continual_petl.serve.problems import Problem, stopping
+from continual_petl.serve.worker_thread import WorkerThread
 
 _J = TypeVar("_J", bound="Sized")
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ class Lane(Generic[_J, _T]):
         self._rows_per_s = 0.0
         self._some, self._full = asyncio.Event(), asyncio.Event()
         self._closing = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lane-{name}")
+        self._thread = WorkerThread(f"lane-{name}")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class Lane(Generic[_J, _T]):
         self._full.set()
         if self._task is not None:
             await self._task
-        self._thread.shutdown()
+        self._thread.stop()
 
     def check_room(self, num_rows: int) -> None:
         """Refuse rows if there is no room for them in the queue.
@@ -137,7 +137,6 @@ class Lane(Generic[_J, _T]):
             self.num_waiting = sum(each.job.num_rows for each in kept)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             if not self._queue:
                 if self._closing:
@@ -151,7 +150,7 @@ class Lane(Generic[_J, _T]):
                 continue
             rows, started = sum(each.job.num_rows for each in batch), time.monotonic()
             self._seen(rows)
-            found = await loop.run_in_executor(self._thread, self._computed, [each.job for each in batch])
+            found = await self._thread.call(self._computed, [each.job for each in batch])
             speed = rows / max(time.monotonic() - started, 1e-9)
             self._rows_per_s = speed if not self._rows_per_s else 0.8 * self._rows_per_s + 0.2 * speed
             for each, outcome in zip(batch, found, strict=True):

@@ -20,6 +20,7 @@ from continual_petl.serve.problems import Problem
 from continual_petl.serve.rows import Asked
 from continual_petl.serve.served_run import Outcomes, ServedRun
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.serve.worker_thread import WorkerThread
 
 _NAME = "continual-petl"
 
@@ -126,6 +127,7 @@ def _replica(settings: ServeSettings) -> type:
         def __init__(self, folder: str, settings: ServeSettings) -> None:
             self._run = ServedRun(folder, settings, generates=True)
             self._run.load()
+            self._thread = WorkerThread("replica")
 
         @serve.batch(
             max_batch_size=settings.batch_rows,
@@ -133,6 +135,6 @@ def _replica(settings: ServeSettings) -> type:
             batch_size_fn=lambda jobs: sum(job.num_rows for job in jobs),
         )
         async def answer(self, jobs: Sequence[Asked]) -> list[Outcomes | Problem]:
-            return await asyncio.to_thread(self._run.answer, jobs)
+            return await self._thread.call(self._run.answer, jobs)
 
     return Replica

@@ -31,6 +31,9 @@ class VerifiedTasks:
     def refresh(self) -> None:
         """Use the session's current store; called after the run folder has changed."""
         self._checker = None
+        has = self._session.store.has
+        self._verified = {task: seal for task, seal in self._verified.items() if has(task)}
+        self._refused = {task: found for task, found in self._refused.items() if has(task)}
 
     def check(self, tasks: Iterable[str]) -> None:
         """Verify the current certificates of tasks that have not been verified yet.
