@@ -22,6 +22,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError(
             f"serve: {error.name} is not installed; install the extra: pip install 'continual-petl[serve]'"
         ) from error
+    from continual_petl.serve.kernel_caches import bound_kernel_caches
     from continual_petl.serve.settings import ServeSettings
 
     settings = ServeSettings(
@@ -36,6 +37,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         max_body_bytes=arguments.max_body_bytes,
         max_waiting=arguments.max_waiting,
         timeout_s=arguments.timeout,
+        client_s=arguments.client_timeout,
         resident_bytes=arguments.resident_bytes,
         unknown=arguments.unknown,
         log_texts=arguments.log_texts,
@@ -43,6 +45,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         engine=arguments.engine,
         replicas=arguments.replicas,
     )
+    bound_kernel_caches()
     with heavy_imports():
         from continual_petl.serve.start import serve  # imports torch
 

@@ -136,7 +136,7 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
 
 
 def accepts(row: Row, manifest: Manifest) -> bool:
-    """Return whether a task takes rows like this one."""
+    """Return whether a task takes rows like this one, which was given without a task name."""
     if manifest.options_from == "row":
         if not (isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], list | tuple)):
             return False
@@ -146,6 +146,8 @@ def accepts(row: Row, manifest: Manifest) -> bool:
             return bool(conversation(messages_of(row), manifest.chat.system, ends="user"))
         except ValueError:
             return False
+    if isinstance(row, tuple) and len(row) == 2 and not manifest.pair:
+        return False  # a pair, never two words
     return _wanted(row, manifest) is None
 
 

@@ -29,6 +29,7 @@ from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
 from continual_petl.serve.middleware import BodyLimit, Observed, UniqueKeysRoute, as_problem, problem_response
+from continual_petl.serve.openapi import add_reference
 from continual_petl.serve.problems import Problem, Unreadable, timed_out
 from continual_petl.serve.rows import Asked, PredictRequest, asked_of
 from continual_petl.serve.settings import ServeSettings
@@ -60,12 +61,15 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
     endpoint = _Endpoint(folder, settings, engine or LocalEngine(folder, settings))
     app = FastAPIOffline(
         redoc_url=None,
+        redirect_slashes=False,
         title="continual-petl",
         version=VERSION,
         description=_ABOUT,
         lifespan=endpoint.lifespan,
+        generate_unique_id_function=lambda route: route.name.strip("_"),
     )
     endpoint.add_to(app)
+    add_reference(app, settings)
     return app
 
 
@@ -113,7 +117,7 @@ class _Endpoint:
         app.add_exception_handler(HTTPException, lambda request, error: problem_response(as_problem(error)))
         app.add_exception_handler(Exception, lambda request, error: problem_response(as_problem(error)))
         # The middleware that is added last is the outermost.
-        app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes)
+        app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes, seconds=self._settings.client_s)
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=self._settings.hosts, www_redirect=False)
         app.add_middleware(Observed, metrics=self._metrics)
         app.router.route_class = UniqueKeysRoute

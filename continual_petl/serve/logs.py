@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import threading
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -86,14 +85,20 @@ class NeverWaits(logging.Handler):
                 lines, self._lines, self._num_bytes = self._lines, [], 0
                 dropped, reported = self.num_dropped - reported, self.num_dropped
             if dropped:
-                what = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough"
+                what = f"{dropped:,} lines of the log were dropped here: standard error was not read fast enough, or was full"
                 lines.append(
                     (self.format(logging.makeLogRecord({"levelname": "WARNING", "msg": what})) + "\n").encode()
                 )
             if not lines:
                 return
-            with suppress(OSError):  # there is nowhere else to report it
+            try:
                 self._write(b"".join(lines))
+            except OSError:  # for instance, the disk is full; reported before the next line that can be written
+                with self._changed:
+                    self.num_dropped += len(lines) - bool(dropped)
+                    reported -= dropped
+                    if self._closed and not self._lines:
+                        return
 
     def _write(self, content: bytes) -> None:
         # Not through sys.stderr, whose lock Python would wait for when the process exits.
@@ -107,12 +112,12 @@ def num_dropped() -> int:
 
 
 def log_config() -> dict[str, Any]:
-    """Return the configuration of `logging` for this package and uvicorn."""
+    """Return the configuration of `logging` for this package, uvicorn and asyncio."""
     loggers = {"handlers": ["stderr"], "level": "INFO", "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"json": {"()": JsonLines}},
         "handlers": {"stderr": {"()": NeverWaits, "formatter": "json"}},
-        "loggers": {LOGGER: loggers, "uvicorn": loggers},
+        "loggers": {LOGGER: loggers, "uvicorn": loggers, "asyncio": loggers},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -20,40 +21,58 @@ from continual_petl.serve.metrics import Metrics
 from continual_petl.serve.problems import Problem
 
 _log = logging.getLogger("continual_petl.serve")
+_MAX_BODIES = 32
+"""The bodies of all unanswered requests may take the memory of this many of the largest size."""
 
 
 class BodyLimit:
-    """Refuses requests whose body is larger than allowed, even if their headers give a smaller size.
+    """Refuses a body that is larger than allowed, even if the headers give a smaller size, or that takes too long to arrive.
 
     Args:
         app: the application.
-        max_bytes: maximum number of bytes.
+        max_bytes: maximum number of bytes of one body; the bodies of all unanswered requests may have 32 times as many.
+        seconds: maximum number of seconds from the head of a request to the end of its body.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max_bytes = app, max_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float) -> None:
+        self._app, self._max_bytes, self._seconds = app, max_bytes, seconds
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and stop reading its body once the limit is reached."""
+        """Pass a request on, and stop reading its body once a limit is reached."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         declared = dict(scope["headers"]).get(b"content-length", b"")
-        read = int(declared) if declared.isdigit() else 0
-        if read > self._max_bytes:
+        if declared.isdigit() and int(declared) > self._max_bytes:
             await problem_response(self._too_large())(scope, receive, send)
             return
-        read = 0
+        read, until = 0, asyncio.get_running_loop().time() + self._seconds
+        incomplete = True
 
         async def limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
+            nonlocal read, incomplete
+            try:
+                async with asyncio.timeout_at(until if incomplete else None):
+                    message = await receive()
+            except TimeoutError as error:
+                raise Problem(
+                    408, "too_slow", f"the body of the request did not arrive within {self._seconds:g} s: send it again"
+                ) from error
+            incomplete = message.get("more_body", False)
+            size = len(message.get("body", b""))
+            read += size
+            self._held += size
             if read > self._max_bytes:
                 raise self._too_large()
+            if self._held > _MAX_BODIES * self._max_bytes:
+                raise Problem(503, "busy", "the endpoint holds too many large requests: try again later", retry_after=1)
             return message
 
-        await self._app(scope, limited, send)
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held -= read
 
     def _too_large(self) -> Problem:
         return Problem(
@@ -142,7 +161,7 @@ def as_problem(error: Exception) -> Problem:
         first = error.errors()[0]
         if isinstance(error.body, bytes):
             return Problem(
-                422, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
+                415, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
             )
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may contain")
@@ -150,6 +169,7 @@ def as_problem(error: Exception) -> Problem:
         if isinstance(error.__cause__, Problem):
             return error.__cause__  # raised while the body was read
         codes = {404: "unknown_path", 405: "wrong_method"}
-        return Problem(error.status_code, codes.get(error.status_code, "bad_request"), str(error.detail))
+        code, allow = codes.get(error.status_code, "bad_request"), (error.headers or {}).get("Allow")
+        return Problem(error.status_code, code, str(error.detail), allow=allow)
     _log.error("a request failed", exc_info=error)
     return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")

@@ -17,13 +17,22 @@ class Problem(Exception):
         message: one paragraph: what was found, what is allowed, what to do.
         row: 1-based number of the row that the problem is about.
         retry_after: seconds after which the same request may succeed.
+        allow: the methods that the path has, if it has not the one of the request.
     """
 
     def __init__(
-        self, status: int, code: str, message: str, *, row: int | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        row: int | None = None,
+        retry_after: int | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.row, self.retry_after = status, code, message, row, retry_after
+        self.allow = allow
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return what pickle needs to recreate this problem, since replicas send problems to the endpoint's process."""
@@ -36,8 +45,10 @@ class Problem(Exception):
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the response."""
-        found = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
-        return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
+        own = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}.get(self.status, {})
+        after = None if self.retry_after is None else str(self.retry_after)
+        more = {"retry-after": after, "allow": self.allow}
+        return own | {name: value for name, value in more.items() if value is not None}
 
 
 class Unreadable(Problem):

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from continual_petl.errors import InputError, counted
+from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.predictor.row_checks import check_request
@@ -22,6 +23,7 @@ from continual_petl.serve.settings import ServeSettings, Unknown
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.encoding.images import pillow
 from continual_petl.streams.sources.conversations import messages_of
+from continual_petl.streams.sources.row_options import options_fault
 
 IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
 _FORMS = {
@@ -48,29 +50,14 @@ _UNNAMED = (
 
 
 class PredictRequest(BaseModel):
-    """Rows to predict."""
+    """Rows to predict; `continual_petl.serve.request_schema` describes them completely."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: str | dict[str, Any] | list[Any] = Field(
-        description="One row, or a list of rows. A row is a text; a list of two texts (pairs); a list of words "
-        "(token-classification); or an object with the keys text (and text_pair), source, tokens, image (base64), or "
-        "messages (a list of {role, content}). If each row has its own options: source or messages, and options.",
-        examples=[["How far is the moon?"]],
-    )
-    task: str | list[str | None] | None = Field(
-        default=None,
-        description="The task of all rows, or a list with one per row; null: the run finds the task of each row.",
-    )
-    unknown: Literal["reject", "nearest"] | None = Field(
-        default=None,
-        description="What to return for rows without a task name that resemble no task's rows: no prediction (reject), or "
-        "the prediction of the most probable task (nearest).",
-    )
-    stream: bool = Field(
-        default=False,
-        description="For one row of one named task that generates text: send the text in pieces, as server-sent events.",
-    )
+    inputs: str | dict[str, Any] | list[Any]
+    task: str | list[str | None] | None = None
+    unknown: Literal["reject", "nearest"] | None = None
+    stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,8 +173,12 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
     if not beside:
         return _source(value, names, form, number)
     source = {key: part for key, part in value.items() if key != "options"}
+    if tuple(source) not in (("source",), ("messages",)):
+        raise bad_row(number, f"it has the keys {', '.join(map(repr, sorted(value)))}; each row must be {form}")
     if not isinstance(value["options"], list):
         raise bad_row(number, f"options: it is not a list of texts; each row must be {form}")
+    if (fault := options_fault(value["options"], value["options"])) is not None:
+        raise bad_row(number, f"options: {fault}; a row needs 2 to {MAX_OPTIONS:,} different texts to choose from")
     return _source(source, None if names is None else names[:-1], form, number), value["options"]
 
 
@@ -202,6 +193,9 @@ def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -
         if given == ("image",):
             return _image(value, number)
         if given in (("tokens",), ("messages",)):
+            if names is None and isinstance(value, str):
+                # As a text, it could be taken for a row of any other kind of task.
+                value = value.split() if given == ("tokens",) else [{"role": "user", "content": value}]
             names = given
         elif given != ("text", "text_pair") and not isinstance(value, str):
             raise bad_row(number, f"key {given[0]!r} must hold a text; each row must be {form}")
@@ -253,8 +247,6 @@ def _check_texts(row: Row, number: int, most: int) -> None:
         _check_texts(row[1], number, most)
         row = row[0]
     texts = [row] if isinstance(row, str) else [] if isinstance(row, dict) else list(row)
-    if not all(isinstance(text, str | dict) for text in texts):
-        raise bad_row(number, "options: one of them is not a text; every option must be a text")
     if any(isinstance(text, dict) for text in texts):
         texts = [message["content"] for message in messages_of(row)]
     length = sum(map(len, texts))
@@ -265,8 +257,9 @@ def _check_texts(row: Row, number: int, most: int) -> None:
             status=413,
             code="too_many_characters",
         )
-    if not any(text.strip() for text in texts) and not isinstance(row, dict):
-        raise bad_row(number, "it is empty; every row needs a text")
+    if not isinstance(row, dict) and not (texts and all(text.strip() for text in texts)):
+        empty = "it is empty; every row needs a text" if len(texts) < 2 else "one of its texts is empty; fill it"
+        raise bad_row(number, empty)
     for text in texts:
         try:
             text.encode()

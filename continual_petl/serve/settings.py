@@ -47,6 +47,10 @@ class ServeSettings:
     """Maximum number of waiting rows; requests beyond that are refused with status 429."""
     timeout_s: float = 30.0
     """Seconds after which a request fails with status 504."""
+    client_s: float = 30.0
+    """Seconds that a client may take to send the head of a request, to send its body, and to read a part of the response."""
+    max_connections: int | None = None
+    """Maximum number of connections; None means half of the file descriptors that this process may have, at most 1,024."""
     resident_bytes: int | None = None
     """Memory limit for all banks together, in bytes; None means 1 GiB. See `Run`."""
     unknown: Unknown = "reject"
@@ -68,6 +72,8 @@ class ServeSettings:
         for name in ("batch_rows", "max_rows", "max_characters", "max_body_bytes", "max_waiting", "replicas"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}; must be an integer of at least 1")
+        if self.max_connections is not None and self.max_connections < 1:
+            raise InputError(f"max_connections: got {self.max_connections}; must be an integer of at least 1")
         if self.resident_bytes is not None and self.resident_bytes < 0:
             raise InputError(
                 f"resident_bytes: got {self.resident_bytes}; must be an integer of at least 0 (0: one bank is kept)"
@@ -77,7 +83,7 @@ class ServeSettings:
                 raise InputError(
                     f"allowed_hosts: got {name!r}; give a name such as models.example.org, or *.example.org for subdomains"
                 )
-        for name in ("timeout_s", "watch_s"):
+        for name in ("timeout_s", "client_s", "watch_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name}: got {getattr(self, name)}; must be a number of seconds above 0")
         if not 0 <= self.window_ms <= 60_000:

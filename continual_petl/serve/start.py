@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from continual_petl.errors import InputError
 from continual_petl.serve.app import make_app
+from continual_petl.serve.connections import Connections, max_connections
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.logs import log_config
 from continual_petl.serve.settings import ServeSettings
@@ -38,33 +40,53 @@ def serve(
     app = make_app(folder, settings, engine=engine)
     engine.load()  # here, so that its errors are raised unchanged
     listener = _listener(settings)
+    server = server_of(app, settings, lambda: ready(_address(settings, listener)))
+    with _handled_signals(), listener:
+        server.run(sockets=[listener])
+
+
+def server_of(app: ASGIApp, settings: ServeSettings, ready: Callable[[], None]) -> uvicorn.Server:
+    """Return the server that runs an application, with limits for its connections.
+
+    Args:
+        app: the application.
+        settings: how the run is served.
+        ready: called once the server is listening.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,
         log_config=log_config(),
         server_header=False,
+        ws="none",
         timeout_keep_alive=30,
         # A client that never ends its request, or does not read the response, must not keep the process running.
         timeout_graceful_shutdown=math.ceil(settings.timeout_s) + 5,
         lifespan="on",
     )
-    server = _Server(config, lambda: ready(_address(settings, listener)))
-    with _handled_signals(), listener:
-        server.run(sockets=[listener])
+    config.load()
+    connections = Connections(settings.max_connections or max_connections(), settings.client_s)
+    config.http_protocol_class = connections.protocol(config.http_protocol_class)
+    return _Server(config, connections, ready)
 
 
 class _Server(uvicorn.Server):
-    """A server that reports when it is listening."""
+    """A server that reports when it is listening, and closes connections whose clients take too long."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._connections, self._ready = connections, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call ``ready``."""
         await super().startup(sockets=sockets)
         if not self.should_exit:
             self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check the connections; uvicorn calls this every 0.1 s."""
+        self._connections.check()
+        return await super().on_tick(counter)
 
 
 def _engine(folder: str | Path, settings: ServeSettings) -> Engine:

@@ -87,6 +87,7 @@ COMMANDS = {
         "--max-characters",
         "--max-body-bytes",
         "--max-waiting",
+        "--client-timeout",
         "--timeout",
         "--resident-bytes",
         "--unknown",

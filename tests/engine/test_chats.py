@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from continual_petl import ContinualLearner, InputError, Run, StoreError, begin_task, learn, load_backbone
 from continual_petl.cli.main import main
@@ -25,6 +24,7 @@ from tests.chats import MARKED, PLAIN, assistant, chat_backbone, chats, user, wr
 from tests.desk import bank_digests
 from tests.engine.kept_states import TOP
 from tests.engine.test_resume import SignalAt
+from tests.serve.declared import CheckedClient
 from tests.streams_in_code import stream, task, task_of_kind
 
 GENERATES = {"max_target_length": 8, "generation": {"max_new_tokens": 6}}
@@ -171,7 +171,7 @@ def test_the_endpoint_takes_messages(learned: Path) -> None:
     wanted = Run(learned).predict("w3 w50", task="talk").value
     messages = [user("w3 w50")]
     app = make_app(learned, ServeSettings())
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+    with CheckedClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         for inputs in ("w3 w50", {"messages": messages}, [{"messages": messages}, "w3 w50"], [messages]):
             answer = client.post("/v1/predict", json={"inputs": inputs, "task": "talk"})
             assert answer.status_code == 200, answer.text

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from starlette.testclient import TestClient
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
@@ -22,6 +21,7 @@ from continual_petl.streams.encoding.chat_encoder import ChatEncoder
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.schema.task_spec import TaskSpec
 from tests.chats import assistant, chat_backbone, user
+from tests.serve.declared import CheckedClient
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 
@@ -124,7 +124,7 @@ def test_predict_prints_the_probability_of_each_option(learned: Path, capsys: py
 def test_endpoint_answers_with_options_and_with_texts(learned: Path) -> None:
     names = ["choice", "texts", "talk"]
     asked = {"inputs": ["w30 w31"] * 3, "task": names}
-    with TestClient(make_app(learned, ServeSettings()), base_url="http://127.0.0.1") as client:
+    with CheckedClient(make_app(learned, ServeSettings()), base_url="http://127.0.0.1") as client:
         found = client.post("/v1/predict", json=asked).json()
     for name, record in zip(names, found["predictions"], strict=True):
         answer = Run(learned).predict("w30 w31", task=name)
@@ -134,7 +134,7 @@ def test_endpoint_answers_with_options_and_with_texts(learned: Path) -> None:
 
 
 def test_rows_count_once_per_option_at_the_endpoint(learned: Path) -> None:
-    with TestClient(make_app(learned, ServeSettings(max_rows=5)), base_url="http://127.0.0.1") as client:
+    with CheckedClient(make_app(learned, ServeSettings(max_rows=5)), base_url="http://127.0.0.1") as client:
         body = {"inputs": ["w20 w30"] * 2, "task": "choice"}
         found = client.post("/v1/predict", json=body)
         assert (found.status_code, found.json()["error"]["code"]) == (413, "too_many_rows")

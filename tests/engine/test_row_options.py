@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from starlette.testclient import TestClient
 
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
@@ -20,6 +19,7 @@ from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.task_spec import TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.chats import chat_backbone, user
+from tests.serve.declared import CheckedClient
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 
@@ -153,19 +153,22 @@ def test_predict_reads_the_options_of_a_file(
 
 def test_endpoint_takes_options_beside_the_source(learned: Path) -> None:
     inputs = [{"source": source, "options": options} for source, options in pairs()]
-    with TestClient(make_app(learned, ServeSettings(max_rows=100)), base_url="http://127.0.0.1") as client:
+    with CheckedClient(make_app(learned, ServeSettings(max_rows=100)), base_url="http://127.0.0.1") as client:
         found = client.post("/v1/predict", json={"inputs": inputs, "task": "choice"}).json()
         answers = Run(learned).predict(pairs(), task="choice")
         assert [record["answer"] for record in found["predictions"]] == [answer.value for answer in answers]
         for row, message in (
             ({"source": "w1"}, "it has no options; each row must be an object with the keys source and options"),
             ({"source": "w1", "options": "w2"}, "options: it is not a list of texts"),
-            ({"source": "w1", "options": ["w2", 3]}, "options: one of them is not a text"),
+            (
+                {"source": "w1", "options": ["w2", 3]},
+                "options: option 2 is 3; a row needs 2 to 1,000 different texts to choose from",
+            ),
             ({"source": "w1", "options": ["w2", "w2"]}, "'w2' is listed more than once"),
         ):
             refused = client.post("/v1/predict", json={"inputs": [row], "task": "choice"})
             assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.json()
-    with TestClient(make_app(learned, ServeSettings(max_rows=9)), base_url="http://127.0.0.1") as client:
+    with CheckedClient(make_app(learned, ServeSettings(max_rows=9)), base_url="http://127.0.0.1") as client:
         refused = client.post("/v1/predict", json={"inputs": inputs, "task": "choice"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_many_rows")
 

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from continual_petl import Run, learn
 from continual_petl.serve import ServeSettings, make_app
+from tests.serve.declared import CheckedClient
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 
@@ -53,7 +54,7 @@ def opened() -> Iterator[Open]:
 
     def open_(folder: Path, **settings: Any) -> TestClient:
         app = make_app(folder, ServeSettings(watch_s=0.05, **settings))
-        client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+        client = CheckedClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)
         return client
@@ -66,7 +67,7 @@ def opened() -> Iterator[Open]:
 @pytest.fixture(scope="session")
 def client(learned: Path) -> Iterator[TestClient]:
     """Return an endpoint with the default settings, shared by tests that change nothing."""
-    with TestClient(
+    with CheckedClient(
         make_app(learned, ServeSettings()), base_url="http://127.0.0.1", raise_server_exceptions=False
     ) as found:
         yield found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,9 @@ def test_lines_that_nobody_reads_are_dropped_and_counted() -> None:
     notes = [message for message in messages if "x" not in message]
     assert len(messages) - len(notes) + handler.num_dropped == 100
     assert sum(int(note.split()[0]) for note in notes) == handler.num_dropped
-    assert notes[-1].endswith("lines of the log were dropped here: standard error was not read fast enough")
+    assert notes[-1].endswith(
+        "lines of the log were dropped here: standard error was not read fast enough, or was full"
+    )
 
 
 def test_closed_standard_error_is_not_an_error() -> None:
@@ -66,6 +70,40 @@ def test_closed_standard_error_is_not_an_error() -> None:
     handler.close()
     os.close(writer)
     assert not handler._thread.is_alive()
+
+
+def test_lines_for_which_the_disk_has_no_room_are_counted_and_reported_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    full, written = [True], bytearray()
+
+    def write(descriptor: int, content: bytes) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.extend(content)
+        return len(content)
+
+    monkeypatch.setattr(os, "write", write)
+    handler = _handler(-1)
+    for number in range(1, 4):
+        handler.emit(_line("lost"))
+        while handler.num_dropped < number:
+            time.sleep(0.001)
+    full[0] = False
+    handler.emit(_line("kept"))
+    handler.close()
+    messages = [json.loads(line)["message"] for line in written.decode().splitlines()]
+    note = "lines of the log were dropped here: standard error was not read fast enough, or was full"
+    assert messages == ["kept", f"3 {note}"]
+    assert handler.num_dropped == 3
+
+
+def test_disk_that_stays_full_does_not_keep_the_process_running() -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    handler = _handler(descriptor)
+    handler.emit(_line("lost"))
+    handler.close()
+    os.close(descriptor)
+    assert not handler._thread.is_alive()
+    assert handler.num_dropped == 1
 
 
 def test_dropped_lines_are_counted_in_a_metric(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_texts_sent_as_a_form_are_refused(client: TestClient) -> None:
     response = client.post(
         "/v1/predict", content=b'{"inputs": ["w1"], "task": "first"}', headers={"content-type": "text/plain"}
     )
-    assert response.status_code == 422
+    assert response.status_code == 415
     assert "send the header Content-Type: application/json" in response.json()["error"]["message"]
 
 

@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from starlette.testclient import TestClient
 
 from continual_petl import Run
 from continual_petl.serve import Client, ServeSettings, make_app
@@ -19,6 +18,7 @@ from continual_petl.serve.problems import Problem
 from continual_petl.serve.ray_engine import RayEngine
 from continual_petl.serve.rows import Asked
 from tests.ray_cluster import UNTIDY, needs_ray, two_workers
+from tests.serve.declared import CheckedClient
 from tests.serve.test_server import served
 
 
@@ -37,7 +37,7 @@ def test_replicas_answer_as_this_process_does(learned: Path, run: Run) -> None:
     settings = ServeSettings(engine="ray", batch_rows=8)
     with two_workers():
         app = make_app(learned, settings, engine=RayEngine(learned, settings))
-        with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        with CheckedClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
             found = client.post("/v1/predict", json={"inputs": texts, "task": "first"}).json()["predictions"]
             assert [record["answer"] for record in found] == [answer.value for answer in run.predict(texts, "first")]
             bad = client.post("/v1/predict", json={"inputs": [["w"] * 200], "task": "tags"})

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from continual_petl import Run, learn
 from continual_petl.serve import Client, EndpointError, ServeSettings, make_app
 from tests.serve.conftest import TRAINING, Open
+from tests.serve.declared import CheckedClient
 from tests.small import small
 from tests.streams_in_code import generating_stream
 
@@ -36,7 +37,7 @@ def texts(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="module")
 def asked(texts: Path) -> Iterator[TestClient]:
     """Return a client for an endpoint that no test changes."""
-    with TestClient(make_app(texts, ServeSettings()), base_url="http://127.0.0.1") as found:
+    with CheckedClient(make_app(texts, ServeSettings()), base_url="http://127.0.0.1") as found:
         yield found
 
 

@@ -17,8 +17,9 @@ its first prediction. The log, on standard error, has one JSON object per line, 
   GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try it)
 
 Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 not JSON (or, as plain text, a Host header that is
-not allowed: see --allowed-host), 401 no token, 404 unknown task, 410 forgotten task, 413 too large, 422 a row that the
-task cannot predict, 429 too many rows waiting (see Retry-After), 503 not ready, 504 timed out.
+not allowed: see --allowed-host), 401 no token, 404 unknown task, 405 wrong method (see Allow), 408 body too slow, 410
+forgotten task, 413 too large, 415 not declared as JSON, 422 a row that the task cannot predict, 429 too many rows waiting
+(see Retry-After), 503 not ready, 504 timed out.
 Ctrl-C and SIGTERM stop the endpoint once every accepted request is answered; a client that is still sending its request
 has until 5 s after --timeout to finish.
 
@@ -56,6 +57,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-waiting", metavar="N", type=int, default=2048, help=text)
     text = "seconds after which a request fails with status 504 (default: 30)"
     command.add_argument("--timeout", metavar="S", type=float, default=30.0, help=text)
+    text = "seconds that a client may take to send a request's head, to send its body, or to read the response (default: 30)"
+    command.add_argument("--client-timeout", metavar="S", type=float, default=30.0, help=text)
     text = "memory limit for all banks together, in bytes; further banks are read when needed (default: 1 GiB)"
     command.add_argument("--resident-bytes", metavar="N", type=int, help=text)
     text = "for rows without a task name that resemble no task's rows: no prediction (default), or the nearest task's"

@@ -1,0 +1,108 @@
+"""The OpenAPI reference: what each path takes, and every status and media type with which it answers.
+
+FastAPI generates it without them, since the responses are written as they are and not made from response models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+
+from continual_petl.serve import responses
+from continual_petl.serve.request_schema import request_schemas
+from continual_petl.serve.settings import ServeSettings
+
+_TYPES = (
+    responses.Predictions, responses.Tasks, responses.Task, responses.Live, responses.Ready, responses.Refusal
+)  # fmt: skip
+_REFS = "#/components/schemas/{model}"
+_JSON, _TEXT, _EVENTS = "application/json", "text/plain", "text/event-stream"
+_PROBLEMS = {
+    400: "The request is not HTTP or not JSON; or, as plain text, its Host header is not allowed",
+    401: "The token is missing or wrong",
+    404: "No task has this name",
+    405: "The path has no such method",
+    408: "The body did not arrive in time",
+    410: "The task was forgotten on purpose",
+    413: "The request has too many rows, characters, pixels or bytes",
+    415: "The body is not declared as JSON",
+    422: "The request is invalid, or a row does not have the form of its task",
+    429: "Too many rows are waiting",
+    500: "Internal error",
+    503: "The endpoint cannot answer at the moment",
+    504: "There was no prediction in time",
+}
+_HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"},
+    405: {"Allow": "The methods that the path has"},
+    429: {"Retry-After": "Seconds after which the request may succeed"},
+    503: {"Retry-After": "Seconds after which the request may succeed, if that is known"},
+}
+_ALWAYS = (400, 405, 413, 500, 503)
+"""Statuses with which every path may answer."""
+_EVENTS_FORM = (
+    'Events `data: {"text": PIECE}` while the text is generated; then `event: end`, whose data is the response as JSON, or '
+    "`event: error`, whose data is a Refusal."
+)
+_PATHS: dict[tuple[str, str], tuple[dict[str, Any], tuple[int, ...]]] = {
+    ("/v1/predict", "post"): (
+        {_JSON: "Predictions", _EVENTS: _EVENTS_FORM}, (401, 404, 408, 410, 415, 422, 429, 504)
+    ),
+    ("/v1/tasks", "get"): ({_JSON: "Tasks"}, (401,)),
+    ("/v1/tasks/{task}", "get"): ({_JSON: "Task"}, (401, 404, 410)),
+    ("/metrics", "get"): ({_TEXT: "Prometheus's text format"}, (401,)),
+    ("/health/live", "get"): ({_JSON: "Live"}, ()),
+    ("/health/ready", "get"): ({_JSON: "Ready"}, ()),
+}  # fmt: skip
+
+
+def add_reference(app: FastAPI, settings: ServeSettings) -> None:
+    """Let an application describe its requests and responses completely.
+
+    Args:
+        app: the application, with all its paths.
+        settings: how the run is served.
+    """
+    generated = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generated()
+            for (path, method), (found, refusals) in _PATHS.items():
+                refusals = tuple(each for each in refusals if each != 401 or settings.token_file is not None)
+                schema["paths"][path][method]["responses"] = _responses(found, {*refusals, *_ALWAYS})
+            ready = schema["paths"]["/health/ready"]["get"]["responses"]["503"]["content"][_JSON]
+            ready["schema"] = {"anyOf": [_ref("Ready"), _ref("Refusal")]}
+            _, types = TypeAdapter.json_schemas(
+                [(each, "serialization", TypeAdapter(each)) for each in _TYPES], ref_template=_REFS
+            )
+            schema["components"]["schemas"] = types["$defs"] | request_schemas(settings)
+        assert app.openapi_schema is not None  # FastAPI keeps it
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _responses(found: dict[str, Any], refusals: set[int]) -> dict[str, Any]:
+    content = {
+        media: {"schema": _ref(what) if media == _JSON else {"type": "string", "description": what}}
+        for media, what in found.items()
+    }
+    declared: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
+    for status in sorted(refusals):
+        media = {_JSON: {"schema": _ref("Refusal")}} | (
+            {_TEXT: {"schema": {"type": "string"}}} if status == 400 else {}
+        )
+        declared[str(status)] = {"description": _PROBLEMS[status], "content": media}
+        if status in _HEADERS:
+            declared[str(status)]["headers"] = {
+                name: {"description": what, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
+                for name, what in _HEADERS[status].items()
+            }
+    return declared
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": _REFS.format(model=name)}

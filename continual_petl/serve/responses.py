@@ -1,0 +1,198 @@
+"""The types of all responses, for the OpenAPI reference and for clients that are generated from it.
+
+The responses themselves are not made from these types; the tests compare each response with the declared one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+from pydantic.types import JsonValue
+
+# pydantic needs this one before Python 3.12.
+from typing_extensions import TypedDict
+
+Share = Annotated[float, Field(ge=0, le=1)] | None
+_Shares = Annotated[
+    dict[str, Share], Field(description="Probability by label or option; null if the bank's output is not a number.")
+]
+
+
+class _Found(TypedDict):
+    """What every record has. The last two keys are there if the request did not name the row's task."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    task: str
+    task_probability: NotRequired[Share]
+    runners_up: NotRequired[Annotated[dict[str, Share], Field(description="The next most probable tasks.")]]
+
+
+class _Text(_Found):
+    text: str
+    text_pair: NotRequired[str]
+
+
+class LabelPrediction(_Text):
+    """The label of a text or of a pair (classification)."""
+
+    answer: str
+    probabilities: _Shares
+
+
+class LabelsPrediction(_Text):
+    """All labels that apply to a text or to a pair (multilabel)."""
+
+    answer: list[str]
+    probabilities: _Shares
+
+
+class NumberPrediction(_Text):
+    """The number of a text or of a pair (regression); null if the bank's output is not a number."""
+
+    answer: float | None
+
+
+class TagsPrediction(_Found):
+    """One tag per word (token-classification)."""
+
+    tokens: str | list[str]
+    answer: list[str]
+
+
+class ImagePrediction(_Found):
+    """The label of an image (image-classification); the image is not repeated."""
+
+    answer: str
+    probabilities: _Shares
+
+
+class _Source(_Found):
+    source: NotRequired[str]
+    messages: NotRequired[str | list[dict[str, Any]]]
+    answer: str
+
+
+class TextPrediction(_Source):
+    """A generated text (seq2seq, causal-lm)."""
+
+
+class OptionPrediction(_Source):
+    """One of the options of a task or of a row (seq2seq, causal-lm)."""
+
+    options: NotRequired[list[str]]
+    probabilities: _Shares
+
+
+class NoPrediction(TypedDict):
+    """A row that resembles no task's rows."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    task: None
+    task_probability: Share
+    runners_up: dict[str, Share]
+    text: NotRequired[str]
+    text_pair: NotRequired[str]
+    tokens: NotRequired[str | list[str]]
+    source: NotRequired[str]
+    messages: NotRequired[str | list[dict[str, Any]]]
+    options: NotRequired[list[str]]
+    answer: None
+
+
+class Predictions(TypedDict):
+    """One record per row, in the order of the rows."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    predictions: list[
+        LabelPrediction
+        | LabelsPrediction
+        | NumberPrediction
+        | TagsPrediction
+        | TextPrediction
+        | OptionPrediction
+        | ImagePrediction
+        | NoPrediction
+    ]
+
+
+class TaskEntry(TypedDict):
+    """A learned task."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    task: str
+    index: Annotated[int, Field(ge=0, description="Position in the chain of certificates.")]
+    kind: Literal[
+        "classification",
+        "regression",
+        "multilabel",
+        "token-classification",
+        "seq2seq",
+        "causal-lm",
+        "image-classification",
+    ]
+    bank: str
+    preset: str | None
+    short: Annotated[str, Field(description="Short description of the bank.")]
+    metric: str
+    score: float | None
+    split: Literal["validation", "test"]
+    parameters: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0)]
+    digest: str
+    labels: list[str] | None
+    pair: Annotated[bool, Field(description="Whether its rows are pairs of texts.")]
+    routing: Annotated[bool, Field(description="Whether it can be found for rows without a task name.")]
+    seal: str
+
+
+class Task(TaskEntry):
+    """A learned task with its certificate."""
+
+    certificate: Annotated[dict[str, JsonValue], Field(description="The certificate, without the list of tensors.")]
+
+
+class Tasks(TypedDict):
+    """All learned tasks, in the order of learning."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    tasks: list[TaskEntry]
+
+
+class Live(TypedDict):
+    """The process is running."""
+
+    live: Literal[True]
+
+
+class Ready(TypedDict):
+    """Whether predictions are possible."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    ready: bool
+    tasks: Annotated[int, Field(ge=0, description="Number of learned tasks.")]
+    why_not: NotRequired[str]
+
+
+class Error(TypedDict):
+    """What is wrong."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    code: Annotated[str, Field(description="One word for programs, such as unknown_task, busy or bad_row.")]
+    message: str
+    row: NotRequired[Annotated[int, Field(ge=1, description="1-based number of the row that the error is about.")]]
+
+
+class Refusal(TypedDict):
+    """Why a request got no answer."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    error: Error
