@@ -49,7 +49,7 @@ def request_schemas(settings: ServeSettings) -> dict[str, Schema]:
     }
     unnamed: Schema = {
         "description": "A row without a task name: a text, a list of two texts (a pair), or an object with the keys of one "
-        "kind of task.",
+        "kind of task; the run must have a task that takes such rows.",
         "anyOf": [_ref("Text"), pair, _ref("ObjectRow")],
     }
     named: Schema = {
