@@ -31,7 +31,7 @@ FLOORS = (
     {"banks"},
     {"backbones"},
     {"_hub_cache"},
-    {"digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"},
+    {"digests", "errors", "seeding", "spelling", "_frozen", "_lazy", "_notebook", "_version"},
     {"_process"},
 )
 """Top floor first. A package may import itself and packages on lower floors, nothing else, even under TYPE_CHECKING."""

@@ -25,7 +25,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         arguments.task,
         data=arguments.data,
         kind=arguments.kind,
-        labels=None if arguments.labels is None else arguments.labels.split(","),
+        labels=None if arguments.labels is None else [*map(str.strip, arguments.labels.split(","))],
         pooling=arguments.pooling,
         base=arguments.base,
         remote_code=arguments.remote_code,

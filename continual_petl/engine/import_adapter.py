@@ -32,6 +32,7 @@ from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import LABELLED
 from continual_petl.heads.linear import LinearHead
+from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.imports.base_model import check_base
 from continual_petl.imports.draft import put
 from continual_petl.imports.head import resolve_labels
@@ -157,6 +158,8 @@ def _entry(
         row["data"] = os.path.abspath(data) if isinstance(data, str) and os.path.exists(data) else data
     if named is not None:
         row["labels"] = list(named)
+        if head.kind == "token-classification" and _tags(named).scheme == "none":
+            row["metric"] = "accuracy"
     try:
         entry = TaskSpec.model_validate(row)
     except ValidationError as error:
@@ -164,6 +167,14 @@ def _entry(
         key, got = "task" if first["loc"][:1] == ("name",) else str(first["loc"][0]), repr(first["input"])[:200]
         raise InputError(f"{key}: got {got}: {first['msg'].removeprefix('Value error, ')}.") from error
     return (spec if data is None else spec.model_copy(update={"tasks": (*spec.tasks, entry)})), entry
+
+
+def _tags(labels: tuple[str, ...]) -> TagReading:
+    """Return how tags mark entities; without rows, IOB2 and IOE2 are assumed where other schemes have the same letters."""
+    try:
+        return read_tags(labels)
+    except UnfitTags:
+        return TagReading(scheme="none")
 
 
 def _choice(spec: BankSpec) -> BankChoice:
@@ -223,7 +234,8 @@ def _without_rows(
     clock, backbone = Clock(), session.backbone(entry)
     labels = entry.labels if isinstance(entry.labels, tuple) else None
     chat = chat_of(entry.name, session.spec.resolved_chat(entry), session.models.tokenizer)
-    plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec, chat=chat)
+    tags = _tags(labels) if labels is not None and entry.kind == "token-classification" else None
+    plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec, chat=chat, tags=tags)
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)

@@ -14,6 +14,7 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.metric_code import load_metric
+from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -154,14 +155,20 @@ class Session:
         """Return the backbone in the precision that a task is learned in."""
         return self.models.backbone(resolve_precision(self.spec.merged_training(task).precision))
 
-    def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
+    def plan(
+        self,
+        task: TaskSpec,
+        labels: tuple[str, ...] | None,
+        train: TokenisedRows | None = None,
+        tags: TagReading | None = None,
+    ) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
         if task.remote_code and not self.models.consent:
             raise InputError(self._not_allowed(task.name, task.resolved_metric))
         seen, backbone = None if train is None else train.labels, self.backbone(task)
         check_kind(task, backbone)
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
-        return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat)
+        return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat, tags=tags)
 
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return a task's complete bank configuration, with the settings inherited from the banks it starts from or reads."""
@@ -260,6 +267,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
             "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
+            "tags": _tags(task, manifest),
             "options": task.options,
             "normalise": None if task.options_from is None else task.normalise,
             "chat": _chat(session.spec.resolved_chat(task), manifest),
@@ -272,6 +280,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             **_generation(manifest.generation, manifest.max_target_length, manifest),
             **_flat("training", manifest.training),
             "labels": manifest.labels,
+            "tags": manifest.tags,
             "options": manifest.options,
             "normalise": manifest.normalise,
             "chat": None if manifest.chat is None else manifest.chat.spec,
@@ -312,6 +321,18 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
     """Return the training settings that determine a bank, by dotted key."""
     values = training.model_dump(mode="json", exclude=_NOT_DECIDING)
     return {f"{prefix}.{key}": value for key, value in values.items()}
+
+
+def _tags(task: TaskSpec, manifest: Manifest) -> TagReading | None:
+    """Return how a task's tags are read according to the stream; what it does not say is as the task was learned."""
+    if task.tags is None or manifest.labels is None:
+        return manifest.tags
+    try:
+        asked = read_tags(manifest.labels, task.tags.scheme, task.tags.outside, task.tags.position)
+    except UnfitTags:
+        return None
+    own = task.tags.scheme is None and manifest.tags is not None and manifest.tags.scheme != "none"
+    return asked.model_copy(update={"scheme": manifest.tags.scheme}) if own and manifest.tags is not None else asked
 
 
 def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:

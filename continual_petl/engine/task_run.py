@@ -74,7 +74,7 @@ class TaskRun:
         clock = Clock()
         backbone, models = session.backbone(task), session.models
         data = session.prepare(task)
-        plan = session.plan(task, data.labels, data.train)
+        plan = session.plan(task, data.labels, data.train, data.tags)
         learner = models.learner(backbone.precision)
         models.evict_all()
         learner.add_task(

@@ -1,6 +1,7 @@
 """Entity scores of tagged words, micro-averaged over entities (Tjong Kim Sang and De Meulder 2003, CoNLL-2003).
 
-Tags are read as leniently as in CoNLL's script conlleval and in seqeval's default mode: an entity may begin with I-.
+Tags of every scheme are read as leniently as in CoNLL's script conlleval and in seqeval's default mode: an entity may begin
+with I-. For rows that keep to the rules of their scheme, this is the same as seqeval's strict mode.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from continual_petl.heads.head import IGNORED
+from continual_petl.heads.tag_scheme import Part, TagReading
 
 
 class Entity(NamedTuple):
@@ -25,40 +27,45 @@ class Entity(NamedTuple):
     """One past the index of its last word."""
 
 
-def entities(tags: Sequence[str]) -> set[Entity]:
-    """Return the entities of one row of tags.
+def entities(parts: Sequence[Part]) -> set[Entity]:
+    """Return the entities of one row.
 
-    Tags follow IOB1, IOB2 or IOBES, with entity types (B-PER) or without (plain B, I, O), or are plain types without a
-    prefix. An I- or E- tag continues an entity if the previous tag is B- or I- with the same type; any other tag except
-    O begins a new entity. A tag without any of these prefixes is read as I-.
+    A word with role I or E continues an entity if the previous word has role B or I and the same type; any other word except
+    those with role O begins a new entity.
+
+    Args:
+        parts: role and type of each word, from `TagReading.part` or `unread_part`.
 
     Example:
-        >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC"]))
+        >>> sorted(entities([*map(unread_part, ["B-PER", "I-PER", "O", "I-LOC"])]))
         [Entity(name='LOC', start=3, stop=4), Entity(name='PER', start=0, stop=2)]
     """
     found: list[Entity] = []
     open_before, name_before = False, ""
-    for number, tag in enumerate(tags):
-        prefix, name = _split(tag)
-        if prefix == "O":
+    for number, (role, name) in enumerate(parts):
+        if role == "O":
             open_before = False
             continue
-        if open_before and prefix in "IE" and name == name_before:
+        if open_before and role in "IE" and name == name_before:
             found[-1] = found[-1]._replace(stop=number + 1)
         else:
             found.append(Entity(name, number, number + 1))
-        open_before, name_before = prefix in "BI", name
+        open_before, name_before = role in "BI", name
     return set(found)
 
 
-def _split(tag: str) -> tuple[str, str]:
+def unread_part(tag: str) -> Part:
+    """Return role and type of a tag of a bank that was learned before certificates held how tags are read.
+
+    The tags are O, or B-, I-, E-, S- with a type or alone; a tag without any of these prefixes is read as I-.
+    """
     if tag == "O":
-        return "O", ""
+        return Part("O", "")
     if tag in ("B", "I", "E", "S"):
-        return tag, ""
+        return Part(tag, "")
     if len(tag) > 2 and tag[0] in "BIES" and tag[1] == "-":
-        return tag[0], tag[2:]
-    return "I", tag
+        return Part(tag[0], tag[2:])
+    return Part("I", tag)
 
 
 class EntityScores(Metric):
@@ -68,6 +75,7 @@ class EntityScores(Metric):
 
     Args:
         labels: names of the tags in the order of the head's outputs.
+        reading: how the tags mark entities; None for a bank that was learned before this was known, see `unread_part`.
     """
 
     full_state_update = False
@@ -76,9 +84,9 @@ class EntityScores(Metric):
     num_predicted: Tensor
     num_true: Tensor
 
-    def __init__(self, labels: tuple[str, ...]) -> None:
+    def __init__(self, labels: tuple[str, ...], reading: TagReading | None = None) -> None:
         super().__init__()
-        self._labels = labels
+        self._parts = [*map(unread_part if reading is None else reading.part, labels)]
         for name in ("num_right", "num_predicted", "num_true"):
             self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
 
@@ -106,4 +114,4 @@ class EntityScores(Metric):
         }
 
     def _entities(self, numbers: Tensor) -> set[Entity]:
-        return entities([self._labels[number] for number in numbers.tolist()])
+        return entities([self._parts[number] for number in numbers.tolist()])

@@ -55,6 +55,11 @@ def metrics_of(kind: Kind, options: Options | None = None) -> tuple[str, ...]:
     return METRICS[kind] if options is None else _OF_CLASSES
 
 
+def is_of_entities(metric: str | None) -> bool:
+    """Return whether a metric counts entities, for which the tags of a task must mark entities."""
+    return metric is not None and metric.startswith("entity_")
+
+
 LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-classification", "image-classification"})
 """Kinds that have label names."""
 

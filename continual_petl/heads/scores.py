@@ -24,6 +24,7 @@ from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE, MAX_OPTIONS, Kind
 from continual_petl.heads.own_metric import OwnMetric
+from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
 
 
@@ -154,7 +155,11 @@ _CHOSEN: dict[str, type[Metric]] = {
 
 
 def make_scores(
-    kind: Kind, labels: Sequence[str] | None, metric: str | None = None, code: str | None = None
+    kind: Kind,
+    labels: Sequence[str] | None,
+    metric: str | None = None,
+    code: str | None = None,
+    reading: TagReading | None = None,
 ) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
@@ -169,6 +174,8 @@ def make_scores(
         labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
         metric: the metric that the task reports; added if it is one of `continual_petl.heads.kinds.IF_CHOSEN`.
         code: for a user-defined function, the digest of its module's file; None leaves its score out.
+        reading: how tags mark entities; without entities, there are no entity scores. None for banks learned before this was
+            known.
 
     Raises:
         InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
@@ -196,10 +203,9 @@ def make_scores(
             "exact_match": MultilabelExactMatch(num_labels),
         }
     elif kind == "token-classification":
-        scores = {
-            "entities": EntityScores(tuple(labels or ())),
-            "accuracy": MulticlassAccuracy(num_labels, average="micro", ignore_index=IGNORED),
-        }
+        scores = {"accuracy": MulticlassAccuracy(num_labels, average="micro", ignore_index=IGNORED)}
+        if reading is None or reading.scheme != "none":
+            scores = {"entities": EntityScores(tuple(labels or ()), reading), **scores}
     else:
         scores = {"rouge": Rouge(), "bleu": Bleu()}
         if metric in _CHOSEN:

@@ -61,7 +61,7 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     held = learner.plans
     bank = spec.resolved_bank(chosen, lambda name: held[name].bank if name in held else None)
     chat = chat_of(chosen.name, spec.resolved_chat(chosen), tokenizer)
-    plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank, chat=chat)
+    plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank, chat=chat, tags=data.tags)
     for name in plan.bank.fuse:
         _check_in_memory(learner, plan, name, "fuse")
     reads = [learner.bank(name).tensors() for name in plan.bank.fuse]

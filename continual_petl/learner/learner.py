@@ -272,7 +272,7 @@ class ContinualLearner(L.LightningModule):
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
             plan = self.plan
-            self._scores[split] = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code)
+            self._scores[split] = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code, plan.tags)
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

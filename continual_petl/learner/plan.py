@@ -16,6 +16,7 @@ from continual_petl.errors import InputError, about
 from continual_petl.heads.build import build_head
 from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind, metrics_of
 from continual_petl.heads.metric_code import is_own, load_metric
+from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -33,6 +34,7 @@ def plan_task(
     train: NDArray[np.generic] | None = None,
     bank: BankSpec | None = None,
     chat: ResolvedChat | None = None,
+    tags: TagReading | None = None,
 ) -> TaskPlan:
     """Return the plan of a task, resolved from its stream, the labels of its data and the backbone.
 
@@ -45,6 +47,7 @@ def plan_task(
             if the plan is only inspected.
         bank: the full specification of the task's bank; None takes it from the stream.
         chat: the chat template of a task on conversations; see `streams.encoding.chat_template.chat_of`.
+        tags: how the tags of the task mark entities; see `streams.preparation.tag_reading`.
 
     Raises:
         InputError: if the backbone does not support this kind of task, class weights cannot be resolved, or the module of
@@ -73,6 +76,7 @@ def plan_task(
         max_target_length=_target_length(task, backbone) if generative else None,
         chat=chat,
         normalise=None if task.options_from is None else task.normalise,
+        tags=tags,
     )
 
 

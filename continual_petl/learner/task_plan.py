@@ -13,6 +13,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import Kind, Options
+from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.field_types import Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
@@ -46,6 +47,8 @@ class PlanFields(FrozenModel):
     """How conversations become text; None for tasks on plain texts."""
     normalise: Normalise | None = None
     """How the scores of options are normalised; None for tasks without options."""
+    tags: TagReading | None = None
+    """How tags mark entities; None for other kinds, and for banks learned before this was recorded."""
 
     @property
     def options_from(self) -> Options | None:

@@ -18,7 +18,7 @@ from continual_petl.streams.encoding.images import check_images
 from continual_petl.streams.preparation.label_lists import (
     encode_multilabel,
     encode_tags,
-    label_lists,
+    label_names_of,
     tag_lists,
     word_lists,
 )
@@ -29,6 +29,8 @@ from continual_petl.streams.preparation.labels import (
     label_names,
     read_label_names,
 )
+from continual_petl.streams.preparation.multi_hot import check_named
+from continual_petl.streams.preparation.spellings import nearest
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import (
@@ -196,7 +198,11 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
     names: Iterable[str]
     match task.kind:
         case "multilabel":
-            names = chain.from_iterable(label_lists(train.where, column, train.answers))
+            if train.class_names is None:
+                check_named(train.where, column, train.answers, given)
+            named = given if train.class_names is None else None
+            lists = label_names_of(train.where, column, train.answers, named)
+            names = chain.from_iterable(lists)
         case "token-classification":
             words = word_lists(train.where, task.columns.tokens, train.inputs)
             names = chain.from_iterable(tag_lists(train.where, column, train.answers, words))
@@ -273,7 +279,7 @@ def _encoded(
         answers = regression_targets(where, column, rows.answers)
         return answers, [repr(value) for value in answers.tolist()]
     if task.kind == "multilabel":
-        found = label_lists(where, column, rows.answers)
+        found = label_names_of(where, column, rows.answers, labels if positions else None)
         with about("labels"):
             sets = encode_multilabel(where, column, found, labels, positions=positions)
         return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]
@@ -321,7 +327,11 @@ def _check_among(
     if options is None:
         return
     known = set(options)
-    faults = [Fault(row=row, what=f"{show(text)}") for row, text in enumerate(targets) if text not in known]
+    faults = [
+        Fault(row=row, what=f"{show(text)}{nearest(text, options)}")
+        for row, text in enumerate(targets)
+        if text not in known
+    ]
     rule = (
         f"Every target must be one of the options of the task, {known_names([*map(show, options)])}, character for "
         "character: repair or remove these rows, or complete options."

@@ -6,7 +6,6 @@ written as JSON.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,17 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.streams.preparation.labels import label_index, label_name, unknown_rule
+from continual_petl.streams.preparation.multi_hot import as_list, check_even, flags_of, named_rows
+from continual_petl.streams.preparation.spellings import nearest
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
-
-
-def as_list(value: Any) -> list[Any] | None:
-    """Return ``value`` as a list, parsing it if it is a JSON list; ``None`` for anything else."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):  # RecursionError: deeply nested lists
-            return None
-    return list(value) if isinstance(value, list | tuple | np.ndarray) else None
 
 
 def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:
@@ -62,6 +53,7 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
     """
     rows: list[list[str]] = []
     faults = []
+    repeated: set[str | None] = set()
     for row, value in enumerate(values):
         found = as_list(value)
         names = [label_name(entry) for entry in found or []]
@@ -71,11 +63,32 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
             faults.append(Fault(row=row, what=f"label {show(found[names.index(None)])} is neither string nor integer"))
         elif twice := [name for name, count in Counter(names).items() if count > 1]:
             faults.append(Fault(row=row, what=f"label {twice[0]!r} is listed more than once"))
+            repeated.update(twice)
         rows.append([name for name in names if name is not None])
-    raise_faults(
-        where, column, faults, 'Every row needs a list of labels, [] for none, ["a", "b"] for two; repair these rows.'
-    )
+    rule = 'Every row needs a list of labels, [] for none, ["a", "b"] for two'
+    if repeated & {"0", "1", "true", "false"}:
+        rule += ", or, in all rows, as many zeros and ones as `labels` has names"
+    raise_faults(where, column, faults, f"{rule}; repair these rows.")
     return rows
+
+
+def label_names_of(where: Where, column: str, values: Sequence[Any], given: tuple[str, ...] | None) -> list[list[str]]:
+    """Return the labels of every row of a multilabel task as names, whether it names them or is multi-hot.
+
+    Args:
+        where: the split, for messages.
+        column: its label column.
+        values: the column's values.
+        given: the labels in order, if the user gives them; without them, no row is multi-hot.
+
+    Raises:
+        InputError: as in `label_lists` and `named_rows`.
+    """
+    check_even(where, column, values)
+    flags = None if given is None else flags_of(values, given)
+    if flags is None or given is None:
+        return label_lists(where, column, values)
+    return named_rows(where, column, flags, given)
 
 
 def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -147,7 +160,7 @@ def _numbers(
     for row, names in enumerate(rows):
         unknown = next((name for name in names if name not in index), None)
         if unknown is not None:
-            faults.append(Fault(row=row, what=f"{word} {show(unknown)} is unknown"))
+            faults.append(Fault(row=row, what=f"{word} {show(unknown)} is unknown{nearest(unknown, index)}"))
     if faults:
         raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
     return [[index[name] for name in names] for names in rows]

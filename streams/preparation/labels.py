@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
+from continual_petl.streams.preparation.spellings import nearest
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
 # Limited to the number of digits that Python parses; longer numbers are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
@@ -113,7 +114,9 @@ def encode_labels(
     """
     index = label_index(labels, positions=positions)
     faults = [
-        Fault(row=row, what=f"label {show(name)} is unknown") for row, name in enumerate(names) if name not in index
+        Fault(row=row, what=f"label {show(name)} is unknown{nearest(name, index)}")
+        for row, name in enumerate(names)
+        if name not in index
     ]
     if faults:
         raise_faults(where, column, faults, unknown_rule(labels, positions=positions))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from continual_petl.errors import InputError, about
 from continual_petl.streams.preparation.labels import label_index, label_names, unknown_rule
+from continual_petl.streams.preparation.spellings import nearest
 from continual_petl.streams.protocols.splitting import left_out_notice
 from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import Fault, raise_faults, show
@@ -51,7 +52,9 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
     index = label_index(labels, positions=positions)
     names = label_names(where, column, rows.answers)
     unknown = [
-        Fault(row=row, what=f"label {show(name)} is unknown") for row, name in enumerate(names) if name not in index
+        Fault(row=row, what=f"label {show(name)} is unknown{nearest(name, index)}")
+        for row, name in enumerate(names)
+        if name not in index
     ]
     if unknown:
         with about("all_labels"):

@@ -12,16 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
+from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
+from continual_petl.streams.preparation.multi_hot import flags_of
 from continual_petl.streams.preparation.own_labels import own_rows
 from continual_petl.streams.preparation.remarks import remarks_on, rendered
+from continual_petl.streams.preparation.spellings import labels_notice, numbers_notice
+from continual_petl.streams.preparation.tag_reading import tags_of
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.split_rows import SplitRows
 
 # Checking data needs no tokenizer, whose import takes seconds.
 if TYPE_CHECKING:
@@ -63,6 +70,8 @@ class TaskData:
     """Notices about the columns; not in the certificate, because they may contain text from a row."""
     cache_notices: tuple[str, ...] = ()
     """Notices about the token cache; not in the certificate, because they concern this machine only."""
+    tags: TagReading | None = None
+    """How tags mark entities; ``None`` for other kinds than token-classification."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,7 +110,7 @@ def prepare_task(
     """
     from continual_petl.streams.encoding.token_cache import usual_cache
 
-    labels, splits, notices, remarks = _read(spec, task, test)
+    labels, splits, notices, remarks, tags = _read(spec, task, test)
     cache = usual_cache()
     tokenised = {
         name: split.encode(tokenizer, max_length, images, cache, scored=name != "train")
@@ -120,6 +129,7 @@ def prepare_task(
         num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
         remarks=tuple(remarks),
         cache_notices=() if cache is None else tuple(cache.notices),
+        tags=tags,
     )
 
 
@@ -214,14 +224,15 @@ def column_remarks(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokeni
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    _, splits, _, remarks = _read(spec, task, test=True)
-    return remarks + _first_conversation(task, splits["train"], tokenizer)
+    labels, splits, _, remarks, _ = _read(spec, task, test=True)
+    spelled = _spelled(task, labels, splits)
+    return remarks + _first_conversation(task, splits["train"], tokenizer) + ([] if spelled is None else [spelled])
 
 
 def _read(
     spec: StreamSpec, task: TaskSpec, test: bool, light: bool = False
-) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str]]:
-    """Return the labels, the splits (checked, divided and limited), the notices about them, and remarks on their columns."""
+) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str], TagReading | None]:
+    """Return the labels, the splits (checked, divided and limited), notices, remarks on columns, and how tags are read."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     splits: dict[str, Checked]
@@ -230,8 +241,17 @@ def _read(
         raw, left_out = own_rows(spec, task, raw)
         labels, positions = labels_of(spec, task, raw["train"])
         splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
+    _check_same_form(task, raw, labels, positions)
     remarks = remarks_on(task, raw["train"])
     notices: list[str | None] = [_copy_notice(task, data), left_out]
+    tags = None
+    if task.kind == "token-classification" and labels is not None:
+        tags, notice, remark = tags_of(task, labels, splits["train"])
+        notices.append(notice)
+        remarks.append(remark)
+    notices.append(_spelled(task, labels, splits))
+    if task.kind == "regression":
+        notices.append(numbers_notice(task.name, {name: rows.answers for name, rows in raw.items()}))
     if "validation" not in splits:
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(carved_notice(task, labels, splits["validation"]))
@@ -250,7 +270,32 @@ def _read(
             if task.kind in GENERATIVE and task.resolved_metric.startswith("rouge"):
                 notices.append(_without_words(task, name, splits[name].answers))
             notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
-    return labels, splits, [notice for notice in notices if notice is not None], remarks
+    return labels, splits, [notice for notice in notices if notice is not None], remarks, tags
+
+
+def _spelled(task: TaskSpec, labels: tuple[str, ...] | None, splits: Mapping[str, Checked]) -> str | None:
+    """Return a notice if labels differ only in spelling, with their counts in all splits."""
+    if labels is None:
+        return None
+    counts = np.sum([split.label_counts(len(labels)) for split in splits.values()], axis=0)
+    return labels_notice(task.name, labels, counts.tolist())
+
+
+def _check_same_form(
+    task: TaskSpec, raw: Mapping[SplitName, SplitRows], labels: tuple[str, ...] | None, positions: bool
+) -> None:
+    """Refuse a multilabel task with multi-hot lists in one split, and names or positions of labels in another."""
+    if task.kind != "multilabel" or not positions or labels is None:
+        return
+    forms = {name: flags_of(rows.answers, labels) is not None for name, rows in raw.items()}
+    other = next((name for name, form in forms.items() if form != forms["train"]), None)
+    if other is not None:
+        one, two = (str(other), "train") if forms[other] else ("train", str(other))
+        raise InputError(
+            f"task {task.name!r}: split {one} holds lists of {len(labels)} zeros and ones (multi-hot), but split {two} names "
+            "or positions of labels: write the labels of all splits in the same form.",
+            key=("data",),
+        )
 
 
 def check_again(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from continual_petl.errors import InputError
+from continual_petl.heads.tag_scheme import UnfitTags, read_tags
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.scaffold.choose import Chosen
 from continual_petl.streams.scaffold.guess import Guess
@@ -112,6 +113,10 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str, max_length: int) -> 
     lines.append(f"    columns: {{{written}}}")
     if guess.answer_letters:
         lines += _chat(guess, max_length)
+    if guess.kind == "token-classification" and not names and not _marks_entities(guess.labels):
+        lines.append(
+            "    metric: accuracy    # the tags mark no entities; the other scores count entities (docs/tasks.md)"
+        )
     if names is not None and seen.labels is not None:
         lines.append(f"    labels: {_path(seen.labels, folder)}")
     sizes = ", ".join(f"{key}: {getattr(seen.limits, key):g}" for key in SIZES if key in seen.limits.model_fields_set)
@@ -126,6 +131,10 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         shown = names or guess.labels
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
+    if guess.flags and names is None:
+        about.append(f"add `labels: [...]` with the {guess.flags} names of the entries of each list, in their order")
+    if guess.kind == "token-classification" and (names or guess.labels):
+        about.append(_safe(_about_tags(names or guess.labels)))
     if (remark := about_numbers(seen, guess)) is not None:
         about.append(remark)
     if guess.pairing:
@@ -142,6 +151,21 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
     if "test" in missing:
         about.append("no test rows: scores are measured on the validation rows")
     return about
+
+
+def _about_tags(labels: Sequence[str]) -> str:
+    """Return how the tags are read, or why they mark no entities."""
+    try:
+        return f"tags: {read_tags(labels).in_words}"
+    except UnfitTags as error:
+        return str(error)
+
+
+def _marks_entities(labels: Sequence[str]) -> bool:
+    try:
+        return read_tags(labels).scheme != "none"
+    except UnfitTags:
+        return False
 
 
 def about_numbers(seen: Seen, guess: Guess) -> str | None:
@@ -165,12 +189,14 @@ def about_texts_left(guess: Guess) -> str | None:
 
 def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
     """Return the names in labels.json if the labels of the rows are these names or their positions."""
-    if seen.labels is None or guess.kind != "classification":
+    if seen.labels is None or guess.kind not in ("classification", "multilabel", "token-classification"):
         return None
     try:
         names = read_label_names(os.path.expanduser(seen.labels))
     except InputError:
         return None  # a file with this name that holds something else
+    if guess.flags:
+        return names if len(names) == guess.flags else None
     return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
 
 

@@ -48,6 +48,8 @@ class Guess:
     """Columns that are not used."""
     texts_left: tuple[str, ...] = ()
     """Unused columns that hold running text."""
+    flags: int = 0
+    """For lists of zeros and ones (multi-hot), their length; otherwise 0."""
     answer_letters: int = 0
     """For conversations, the length in characters that 99 of 100 last messages do not exceed; otherwise 0."""
 
@@ -150,7 +152,10 @@ def _multilabel(columns: list[Column]) -> Guess | None:
     if label is None or not texts.columns:
         return None
     why = f"column {label.name} holds lists of {len(label.distinct)} different names"
-    return _on_texts("multilabel", columns, texts, label, why)
+    if not label.flags:
+        return _on_texts("multilabel", columns, texts, label, why)
+    why = f"every row of column {label.name} is a list of {label.flags} zeros and ones (multi-hot)"
+    return replace(_on_texts("multilabel", columns, texts, label, why), labels=(), flags=label.flags)
 
 
 def _number(columns: list[Column]) -> Guess | None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from continual_petl.streams.preparation.label_lists import as_list
 from continual_petl.streams.preparation.labels import label_name
+from continual_petl.streams.preparation.multi_hot import as_list, multi_hot
 from continual_petl.streams.scaffold.names import LABEL
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.sources.prose import is_prose
@@ -57,6 +57,8 @@ class Column:
     """Length in characters that 99 of 100 last messages do not exceed."""
     lengths: tuple[int, ...] = ()
     """For lists, the length of each row's list."""
+    flags: int = 0
+    """For lists of zeros and ones of the same length (multi-hot), this length; otherwise 0."""
     prose: bool = False
     """Whether it is running text: several words in most rows."""
     vocabulary: frozenset[str] = frozenset()
@@ -72,6 +74,9 @@ def _column(name: str, values: Sequence[Any]) -> Column:
     known = [value for value in values if value is not None and value != ""]
     if not known:
         return Column(name=name, holds="nothing")
+    if (rows := multi_hot(known)) is not None:
+        lengths = tuple(map(len, rows))
+        return Column(name=name, holds="names", distinct=("0", "1"), lengths=lengths, flags=max(lengths))
     if all(isinstance(value, str) for value in known):
         return _texts(name, known)
     if all(isinstance(value, int | float) for value in known):

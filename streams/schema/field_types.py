@@ -45,7 +45,8 @@ def _labels_shape(value: Any) -> str | None:
     return AS_TEXT if isinstance(value, str) else AS_LIST if isinstance(value, list | tuple) else None
 
 
-def _label_name(value: Any) -> Any:
+def label_name(value: Any) -> Any:
+    """Return an integer as the name that it stands for, and anything else as it is."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -57,7 +58,7 @@ def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
     return labels
 
 
-_LabelName = Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)]
+_LabelName = Annotated[Text, BeforeValidator(label_name, json_schema_input_type=str | int)]
 _LabelNames = Annotated[tuple[_LabelName, ...], AfterValidator(_distinct)]
 Options: TypeAlias = Annotated[tuple[_LabelName, ...], Field(max_length=MAX_OPTIONS), AfterValidator(_options)]
 """The texts to choose from in a generative task."""

@@ -103,7 +103,7 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
         chats = kind == "causal-lm" and tree["columns"].get("messages") is not None
         kept = ("messages",) if chats else COLUMNS[kind]
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
-    for key in ("chat", "remote_code"):
+    for key in ("chat", "remote_code", "tags"):
         if not tree.get(key):
             tree.pop(key, None)  # streams without the key stay as they were before it existed
     own = "columns" in tree and tree["columns"].get("options") is not None

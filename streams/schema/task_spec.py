@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, metrics_of
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, is_of_entities, metrics_of
 from continual_petl.heads.kinds import Options as OptionsFrom
 from continual_petl.heads.metric_code import is_own
 from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
@@ -30,6 +30,7 @@ from continual_petl.streams.schema.of_kind import (
     without_idle_options,
 )
 from continual_petl.streams.schema.split_spec import SplitSpec
+from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, TrainingOverride
 
 _V = TypeVar("_V")
@@ -69,6 +70,8 @@ class TaskSpec(FrozenModel):
     normalise: Normalise = "none"
     """With options: divide the log-probability of each option by its number of tokens or characters, so that long options are
     not at a disadvantage. none: compare the log-probabilities as they are."""
+    tags: TagsSpec | None = None
+    """How tags mark entities (token-classification); null means recognised from all tags of the task."""
     bank: BankChoice | None = None
     """The bank of this task; null means the stream's. Replaces the stream's bank completely."""
     training: TrainingOverride = TrainingOverride()
@@ -146,6 +149,14 @@ class TaskSpec(FrozenModel):
             if info.field_name == "normalise":
                 raise ValueError("has no effect without options: remove it, or list the texts to choose from")
             raise ValueError("has no effect with options, since no text is generated: remove one of the two")
+        return value
+
+    @field_validator("tags")
+    @classmethod
+    def _tags_fit_kind(cls, value: TagsSpec | None, info: ValidationInfo) -> TagsSpec | None:
+        kind = info.data.get("kind", "token-classification")
+        if value is not None and kind != "token-classification":
+            raise ValueError(only_for(("token-classification",), kind))
         return value
 
     @field_validator("chat")
@@ -227,6 +238,11 @@ class TaskSpec(FrozenModel):
             allowed = "; ".join(f"allowed for kind {kind}{which}: {', '.join(own)}" for kind, own in known.items())
             own = "" if options == "row" else "; or a function of your own: package.module.name"
             raise ValueError(f"got {value!r}; {allowed}{own}")
+        tags = info.data.get("tags")
+        if tags is not None and tags.scheme == "none" and is_of_entities(value):
+            raise ValueError(
+                f"got {value!r}, but with tags: {{scheme: none}} there are no entities: write metric: accuracy"
+            )
         return value
 
     @field_validator("remote_code")
@@ -241,8 +257,11 @@ class TaskSpec(FrozenModel):
     @property
     def resolved_metric(self) -> str:
         """The metric that is reported: the given one, or the default of the kind."""
-        default = metrics_of(self.kind, self.options_from)[0]
-        return default if self.metric is None else self.metric
+        if self.metric is not None:
+            return self.metric
+        if self.tags is not None and self.tags.scheme == "none":
+            return "accuracy"
+        return metrics_of(self.kind, self.options_from)[0]
 
     @property
     def options_from(self) -> OptionsFrom | None:

@@ -79,9 +79,9 @@ def test_label_lists_are_prepared(tokenizer: PreTrainedTokenizerFast, kind: Kind
     assert data.labels == labels
     assert data.train.labels is not None
     assert data.train.labels[: len(train)].tolist() == train
-    turned = _prepare(tokenizer, kind, {"train": rows, "validation": rows}, labels=[*labels[::-1], "never"])
-    assert turned.labels == (*labels[::-1], "never")
-    assert any("no training row has the label 'never'" in notice for notice in turned.notices)
+    turned = _prepare(tokenizer, kind, {"train": rows, "validation": rows}, labels=[*labels[::-1], "B-never"])
+    assert turned.labels == (*labels[::-1], "B-never")
+    assert any("no training row has the label 'B-never'" in notice for notice in turned.notices)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

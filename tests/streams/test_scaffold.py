@@ -214,3 +214,37 @@ def test_alternating_labels_are_found_in_many_rows(tmp_path: Path) -> None:
     seen = look(str(tmp_path / "rows.parquet"))
     assert (len(seen.table["text"]), len(set(seen.table["text"]))) == (NUM_ROWS, NUM_ROWS)
     assert guess("rows", profile(seen.table)).labels == ("a", "b", "c")
+
+
+def test_tags_are_described_and_unfit_ones_get_the_accuracy(tmp_path: Path) -> None:
+    text = _drafted(tmp_path, {"tokens": [["a", "b"]] * 9, "tags": [["b_x", "o"], ["i_x", "o"], ["b_x", "i_x"]] * 3})
+    assert "# tags: IOB2, as in B_TYPE; outside of entities: 'o'" in text
+    assert "metric" not in text
+    text = _drafted(
+        tmp_path, {"tokens": [["a", "b"]] * 9, "tags": [["NOUN", "VERB"], ["ADJ", "NOUN"], ["VERB", "ADJ"]] * 3}
+    )
+    assert "metric: accuracy    # the tags mark no entities" in text
+    text = _drafted(tmp_path, {"tokens": [["a", "b"]] * 9, "tags": [[0, 1], [1, 2], [0, 0]] * 3})
+    assert "numbers without names" in text
+    assert "metric: accuracy" in text
+
+
+def test_lists_of_zeros_and_ones_are_described(tmp_path: Path) -> None:
+    for label in ([[1, 0, 0], [0, 1, 1]] * 20, [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]] * 20):
+        text = _drafted(tmp_path, {"text": LONG, "label": label})
+        assert "kind: multilabel" in text
+        assert "every row of column label is a list of 3 zeros and ones (multi-hot)" in text
+        assert "add `labels: [...]` with the 3 names of the entries of each list, in their order" in text
+    (tmp_path / "data" / "labels.json").write_text('["x", "y", "z"]')
+    assert "labels.json\n" in _drafted(tmp_path, {"text": LONG, "label": label})
+
+
+def _drafted(folder: Path, table: dict[str, Any]) -> str:
+    """Return the draft for a folder with one file of these columns."""
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen = look(str(data))
+    found = guess(str(data), profile(seen.table))
+    return draft("s.yaml", "s", [(seen, found)], str(folder), backbone=choose({"data": found.kind}, None))

@@ -46,6 +46,8 @@ class TaskFacts:
     start_from: str | tuple[str, ...] | None
     """The task whose bank this one starts from, several tasks whose banks are averaged, or ``auto``."""
     labels: tuple[str, ...] | None
+    tags: str | None
+    """How tags mark entities; None for other kinds."""
     splits: dict[str, SplitFacts]
     """Empty for a learned task whose data is missing."""
     modifications: int
@@ -113,7 +115,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         check_parent(session, task)
         check_fused(session, task)
     data = session.prepare(task)
-    plan = session.plan(task, data.labels, data.train)
+    plan = session.plan(task, data.labels, data.train, data.tags)
     if task.name not in learned:
         check_copies(session, plan, backbone)
     bank = build_bank(plan, backbone, folded=True)
@@ -128,6 +130,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         metric=plan.metric,
         start_from=plan.bank.start_from,
         labels=data.labels,
+        tags=None if data.tags is None else data.tags.in_words,
         splits={name: _facts(rows) for name, rows in splits.items()},
         modifications=counted["modifications"],
         own=counted["own"],
@@ -150,6 +153,7 @@ def _learned_facts(session: Session, task: str, why: InputError) -> TaskFacts:
         metric=manifest.metric,
         start_from=manifest.bank.start_from,
         labels=manifest.labels,
+        tags=None if manifest.tags is None else manifest.tags.in_words,
         splits={},
         **manifest.parameters,
         share=sum(manifest.parameters.values()) / backbone.num_parameters,

@@ -121,7 +121,7 @@ def evaluate(
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
     """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     bank, plan = learner.active_bank, learner.plan
-    scores = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code if own_metric else None)
+    scores = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code if own_metric else None, plan.tags)
     if plan.generation is not None:
         count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})

@@ -74,6 +74,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
         "max_target_length": plan.max_target_length,
         **({} if plan.options_from is None else {"options": list(plan.options or ()), "normalise": plan.normalise}),
+        **({} if plan.tags is None else {"tags": plan.tags.model_dump(mode="json")}),
         **({} if plan.chat is None else {"chat": plan.chat.model_dump(mode="json")}),
         "bank": plan.bank.model_dump(mode="json"),
         "the shared bank": shared_digest(session, plan),

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, metrics_of
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, is_of_entities, metrics_of
 from continual_petl.heads.metric_code import is_own
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
@@ -26,7 +26,7 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code")
+_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags")
 """Keys that are left out if they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts of a bank; their parameters are counted separately."""
@@ -101,6 +101,13 @@ class Manifest(PlanFields):
             )
         if self.chat is not None and self.kind != "causal-lm":
             raise ValueError(f"chat: only allowed for tasks of kind causal-lm; kind is {self.kind}")
+        if self.tags is not None and self.kind != "token-classification":
+            raise ValueError(f"tags: only allowed for tasks of kind token-classification; kind is {self.kind}")
+        if self.tags is not None and self.tags.scheme == "none" and is_of_entities(self.metric):
+            raise ValueError(f"tags: they mark no entities, but the metric is {self.metric}")
+        if self.tags is not None and self.tags.scheme != "none":
+            for label in self.labels or ():
+                self.tags.part(label)
         if is_own(self.metric) != (self.metric_code is not None):
             raise ValueError(
                 f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; required for a function, not allowed "

@@ -1,0 +1,48 @@
+"""How the tags of a task mark entities, recognised from its labels and training rows; see `heads.tag_scheme`."""
+
+from __future__ import annotations
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import is_of_entities
+from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags, settled
+from continual_petl.streams.preparation.checked import Checked
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+
+def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[TagReading, str | None, str]:
+    """Return how the tags are read, a notice if rows break the rules of their scheme, and a remark for the user.
+
+    Args:
+        task: a token-classification task.
+        labels: all its tags.
+        train: its training rows.
+
+    Raises:
+        InputError: if no scheme fits and the task's metric counts entities, or what the stream file says does not fit.
+    """
+    asked = task.tags
+    name, metric = task.name, task.resolved_metric
+    try:
+        reading = read_tags(labels) if asked is None else read_tags(labels, asked.scheme, asked.outside, asked.position)
+    except UnfitTags as error:
+        if asked is not None:
+            raise InputError(
+                f"task {name!r}, tags: {error}. Correct `tags`, or leave it out.", key=("tags",)
+            ) from error
+        if is_of_entities(metric):
+            raise InputError(
+                f"task {name!r}: metric {metric}{' (the default)' if task.metric is None else ''} counts entities, but "
+                f"{error}. Write metric: accuracy for the share of words that are tagged correctly, or write how entities "
+                "are marked, such as tags: {scheme: IOB2, outside: O}.",
+                key=("metric",),
+            ) from error
+        unread = f"task {name!r}: there are no entity scores, because {error}."
+        return TagReading(scheme="none"), None, unread
+    reading, breaking = settled(reading, labels, train.answers, asked is not None and asked.scheme is not None)
+    notice = None
+    if breaking:
+        notice = (
+            f"task {name!r}: the tags of {breaking} of {len(train)} training rows break the rules of {reading.scheme}; "
+            "entities are read as by conlleval, where an entity may begin or end with any of its letters."
+        )
+    return reading, notice, f"task {name!r}: tags are read as {reading.in_words}."

@@ -1,0 +1,97 @@
+"""How tags are read is part of a task's certificate, and decides its scores whenever they are measured again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from seqeval.metrics import f1_score  # type: ignore[import-untyped]
+
+from continual_petl import Run, learn
+from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.session import Session, settings_that_differ
+from continual_petl.heads.tag_scheme import TagReading
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.store import Store
+from continual_petl.streams.stream import TaskStream
+from tests.streams_in_code import stream
+from tests.tiny import WORDS
+
+Folder = Callable[..., Path]
+
+
+def rows(tags: tuple[str, ...], count: int) -> list[dict[str, Any]]:
+    draw = random.Random(repr(tags))
+    words = [draw.choices(WORDS[10:40], k=draw.randint(2, 5)) for _ in range(count)]
+    return [{"tokens": own, "tags": [tags[int(word[1:]) % len(tags)] for word in own]} for own in words]
+
+
+def task(name: str, used: tuple[str, ...], /, **more: Any) -> dict[str, Any]:
+    found = rows(used, 44)
+    data = {"train": found[:20], "validation": found[20:32], "test": found[32:]}
+    return {"name": name, "kind": "token-classification", "data": data, **more}
+
+
+def two_tasks(backbone: Path, **more: Any) -> TaskStream:
+    speech = task("speech", ("NOUN", "VERB", "ADJ"), metric="accuracy")
+    return stream(backbone, [speech, task("cut", ("b_x", "m_x", "e_x", "s_x", "o"), **more)])
+
+
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tags") / "run"
+    learn(two_tasks(backbone_folder("bert")), folder)
+    return folder
+
+
+def test_certificate_holds_how_tags_are_read(learned: Path) -> None:
+    store = Store(learned)
+    speech, cut = store.manifest("speech"), store.manifest("cut")
+    assert speech.tags == TagReading(scheme="none")
+    assert set(speech.scores["test"].scores) == {"accuracy"}
+    assert cut.tags == TagReading(scheme="BMES", separator="_", outside=("o",))
+    assert {"entity_f1", "entity_precision", "entity_recall", "accuracy"} == set(cut.scores["test"].scores)
+    assert all(check.ok for check in Run(learned).verify(data=True))
+
+
+def test_reported_score_is_that_of_seqeval(learned: Path, backbone_folder: Folder) -> None:
+    run = Run(learned)
+    data: Any = two_tasks(backbone_folder("bert"))["cut"].data
+    found = data["test"]
+    predicted: Any = run.predict([row["tokens"] for row in found], task="cut")
+
+    def plain(tags: list[str]) -> list[str]:
+        return ["O" if tag == "o" else tag.upper().replace("_", "-").replace("M-", "I-") for tag in tags]
+
+    wanted = f1_score([plain(row["tags"]) for row in found], [plain(each.value) for each in predicted])
+    assert run.store.manifest("cut").score == pytest.approx(wanted)
+
+
+def test_certificate_without_the_key_is_written_as_before(learned: Path) -> None:
+    manifest = Store(learned).manifest("cut")
+    older = Manifest.model_validate({**manifest.model_dump(), "tags": None})
+    assert "tags" not in older.model_dump(mode="json")
+    assert older.plan().tags is None
+    with pytest.raises(ValueError, match="tags: they mark no entities, but the metric is entity_f1"):
+        Manifest.model_validate({**manifest.model_dump(), "tags": {"scheme": "none"}})
+    with pytest.raises(ValueError, match="tag 'b_x' does not fit IOB2"):
+        Manifest.model_validate({**manifest.model_dump(), "tags": {"scheme": "IOB2", "separator": "-"}})
+
+
+def test_dry_run_shows_how_tags_are_read(backbone_folder: Folder, tmp_path: Path) -> None:
+    stream = two_tasks(backbone_folder("bert"))
+    facts = dry_run(Session(stream.spec, Store(tmp_path / "run")))
+    assert [each.tags for each in facts] == ["not as entities", "BMES, as in B_TYPE; outside of entities: 'o'"]
+    assert any("tags are read as BMES" in notice for notice in facts[1].notices)
+    json.dumps([each.to_json() for each in facts])
+
+
+def test_other_reading_in_the_stream_is_a_changed_setting(learned: Path, backbone_folder: Folder) -> None:
+    same = two_tasks(backbone_folder("bert"), tags={"outside": "o"})
+    assert settings_that_differ(Session(same.spec, Store(learned))) == {}
+    other = two_tasks(backbone_folder("bert"), tags={"scheme": "none"}, metric="accuracy")
+    assert settings_that_differ(Session(other.spec, Store(learned))) == {"cut": ["metric", "tags"]}
