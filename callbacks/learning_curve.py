@@ -1,4 +1,7 @@
-"""Records the learning curve of a fit: training losses over ranges of equal length, and validation scores of every epoch."""
+"""Records the learning curve of a fit: training losses over ranges of equal length, and validation scores of every epoch.
+
+The loss of a range is one mean over all of its rows, tokens or class weights, not a mean of the means of its batches.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -15,6 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback
+from continual_petl.learner import ContinualLearner
 from continual_petl.store.certificate.history import CURVE, Curve, LossPoint, ScorePoint
 from continual_petl.store.files.atomic import make_folder, write_json
 
@@ -27,9 +31,9 @@ SECONDS = 5.0
 class LearningCurve(StreamCallback):
     """Record the losses and scores of one fit, even across interruptions, and write them to a file.
 
-    A loss is read from its device only at the end of a range. If several processes share the fit, losses are averaged over
-    them, and the first process writes the file. During the fit, only reports read this file. A resumed fit takes its points
-    from the checkpoint, and replaces the file.
+    A loss is read from its device only at the end of a range. If several processes share the fit, a loss is the mean over the
+    rows of all of them, and the first process writes the file. During the fit, only reports read this file. A resumed fit
+    takes its points from the checkpoint, and replaces the file.
 
     Args:
         folder: the task's progress folder, where `CURVE` is written.
@@ -43,6 +47,7 @@ class LearningCurve(StreamCallback):
         self._losses: list[dict[str, float | None]] = []
         self._scores: list[dict[str, Any]] = []
         self._sum: Tensor | float = 0.0
+        self._weight = 0.0
         self._count = 0
         self._range = 1
 
@@ -58,13 +63,16 @@ class LearningCurve(StreamCallback):
             "losses": list(self._losses),
             "scores": list(self._scores),
             "sum": float(self._sum),
+            "weight": self._weight,
             "count": self._count,
         }
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._losses, self._scores = list(state_dict["losses"]), list(state_dict["scores"])
-        self._sum, self._count = state_dict["sum"], state_dict["count"]
+        self._count = state_dict["count"]
+        if "weight" in state_dict:  # earlier versions summed the means of batches, which are left out
+            self._sum, self._weight = state_dict["sum"], state_dict["weight"]
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -77,10 +85,13 @@ class LearningCurve(StreamCallback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # With accumulated gradients, Lightning returns the loss divided by the number of accumulated batches.
-        loss = outputs["loss"].detach()
-        loss = loss.to(_widest(loss.device)) * trainer.accumulate_grad_batches
-        self._sum, self._count = self._sum + loss, self._count + 1
+        # Lightning's `outputs` hold the loss as it is weighted within its optimizer step.
+        loss = cast(ContinualLearner, pl_module).last_loss
+        assert loss is not None
+        if loss.weight:
+            self._sum = self._sum + loss.mean.to(_widest(loss.mean.device)) * loss.weight
+            self._weight += loss.weight
+        self._count += 1
         if self._count == self._range:
             self._note(trainer)
             if self._clock() - self._written >= SECONDS:
@@ -125,11 +136,11 @@ class LearningCurve(StreamCallback):
 
     def _note(self, trainer: L.Trainer) -> None:
         device = trainer.strategy.root_device
-        mean = torch.as_tensor(self._sum, dtype=_widest(device), device=device) / self._count
-        mean = trainer.strategy.reduce(mean, reduce_op="mean")
-        loss = float(mean)
+        own = torch.tensor([float(self._sum), self._weight], dtype=_widest(device), device=device)
+        total, weight = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        loss = total / weight if weight else math.nan
         self._losses.append({"step": trainer.global_step, "loss": loss if math.isfinite(loss) else None})
-        self._sum, self._count = 0.0, 0
+        self._sum, self._weight, self._count = 0.0, 0.0, 0
 
 
 def _widest(device: torch.device) -> torch.dtype:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 from rich.console import Console, Group, RenderableType
@@ -24,8 +24,10 @@ from continual_petl.callbacks.base import TaskEvent
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.callbacks.progress import Progress
 from continual_petl.errors import printable
+from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import can_draw
 from continual_petl.report.newest import MAX_ROWS, NewestRow, newest_table
+from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.store import Store
 
 _SECONDS = 0.25
@@ -60,12 +62,14 @@ class LiveProgress(Progress):
     def on_task_start(self, event: TaskEvent) -> None:
         super().on_task_start(event)
         self._task, self._number, self._num_tasks = event.task, event.index + 1, event.num_tasks
-        self._run_pace.begin(self._clock())
+        # The pace of a resumed task includes its training time before the interruption.
+        self._run_pace.begin(self._clock() - seconds_so_far(event.store.progress_folder(event.task)))
         self._pace, self._epochs, self._loss = None, "", ""
         self._draw()
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         self._pace = Pace(trainer.estimated_stepping_batches, trainer.global_step, self._clock())
         if self._live is None and can_draw(self._console):
             self._live = Live(
@@ -88,7 +92,8 @@ class LiveProgress(Progress):
             return  # a loss is read from its device only when it is shown
         self._pace.done = trainer.global_step
         self._epochs = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
-        self._loss = f"loss {float(outputs['loss']) * trainer.accumulate_grad_batches:.4f}"
+        loss = cast(ContinualLearner, pl_module).last_loss
+        self._loss = f"loss {float(loss.mean):.4f}" if loss is not None and loss.weight else ""
         self._draw()
 
     @override

@@ -38,7 +38,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a batch, a scalar."""
+        """Return the mean loss of a batch, a scalar; for what it is a mean over, see `continual_petl.learner.windows`."""
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:

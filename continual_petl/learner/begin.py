@@ -28,8 +28,9 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     certificates and the result matrix need a run (`continual_petl.learn`).
 
     Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's values for them are ignored, and so
-    is its ``prefix_cache``, which needs a run folder. After training, ``learner.active_bank.fold()`` turns the bank into the
-    form that a run stores.
+    is its ``prefix_cache``, which needs a run folder. A step with ``accumulate_grad_batches``, or of several processes, is
+    that of one batch with all of its rows; this needs the loaders of the returned data module. After training,
+    ``learner.active_bank.fold()`` turns the bank into the form that a run stores.
 
     Args:
         learner: a learner on the stream's backbone, in the precision of the task.

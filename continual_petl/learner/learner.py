@@ -6,9 +6,10 @@ The backbone is part of the module, so that Lightning moves it to the right devi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -32,9 +33,19 @@ from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import Outputs, count, respond, texts_of
 from continual_petl.learner.start import copy_bank
 from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.learner.windows import ALONE, Windows
 from continual_petl.seeding import derive_seed
 
 Batch = dict[str, Tensor]
+
+
+class BatchLoss(NamedTuple):
+    """The loss of one training batch."""
+
+    mean: Tensor
+    """Its mean loss, detached."""
+    weight: float
+    """What this is a mean over: number of rows or tokens, or the sum of their class weights; 0 for a batch without a loss."""
 
 
 class ContinualLearner(L.LightningModule):
@@ -60,10 +71,13 @@ class ContinualLearner(L.LightningModule):
         self.active: str | None = None
         self.last_batch: Mapping[str, Any] = {}
         """The batch of the last step; errors between two steps refer to it."""
+        self.last_loss: BatchLoss | None = None
+        """The loss of the last training batch, as it was before `training_step` weighted it."""
         self.tokenizer: PreTrainedTokenizerBase | None = None
         """The backbone's tokenizer, once a generative task has been added."""
         self._scores: dict[str, MetricCollection] = {}
         self._graphs: StepGraphs | None = None
+        self._windows: Windows | None = None
         self.train(self.training)
 
     def __repr__(self) -> str:
@@ -186,10 +200,27 @@ class ContinualLearner(L.LightningModule):
 
     @report_oom
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the mean loss of one batch."""
+        """Return the mean loss of one batch, multiplied so that a step is that of one batch with all rows of its window.
+
+        Its mean is logged, and is `last_loss`. See `continual_petl.learner.windows`.
+
+        Raises:
+            InputError: if the Trainer accumulates gradients, or has several processes, and the loader is not one of
+                `TaskDataModule`.
+        """
+        part = ALONE
+        if self._trainer is not None:
+            if self._windows is None or self._windows.plan is not self.plan:
+                self._windows = Windows(self.plan)
+            part = self._windows.part(self.trainer, batch_idx)
+        if not part.weight:
+            # Lightning and DDP need a loss of every batch; the mean over no labels would be NaN.
+            self.last_loss = BatchLoss(torch.zeros(()), 0.0)
+            return (self(batch) * 0.0).sum()
         loss = self._loss_of(batch) if self._graphs is None else self._graphs(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
-        return loss
+        self.last_loss = BatchLoss(loss.detach(), part.weight)
+        return loss if part.factor == 1.0 else loss * part.factor
 
     @report_oom
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -248,7 +279,7 @@ class ContinualLearner(L.LightningModule):
 
     def release_graphs(self) -> None:
         """Release the CUDA graphs of a fit, also of one that was interrupted."""
-        self._graphs = None
+        self._graphs = self._windows = None
 
     def _loss_of(self, batch: Batch) -> Tensor:
         return self._loss(self(batch), batch)

@@ -4,7 +4,7 @@ A run resumed from a checkpoint that Lightning wrote in ``on_train_batch_end``, 
 continues with exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Lightning has two limitations:
 
 * a checkpoint holds no partially accumulated gradients: with ``accumulate_grad_batches``, save right after an optimizer
-  step, or the gradients accumulated so far are lost;
+  step (a `ContinualLearner` refuses to resume from any other checkpoint);
 * resumed from a checkpoint saved in ``on_train_batch_end`` of an epoch's last batch, the run starts at the next epoch and
   never runs the validation and ``on_train_epoch_end`` of the finished one: save in ``on_train_epoch_end`` instead.
 """

@@ -13,7 +13,8 @@ Based on lightning 2.6.6: ``loops/fit_loop.py`` (``setup_data``, ``on_advance_st
 (``reset``, ``on_run_start``, ``advance``), ``loops/fetchers.py`` (a loader with a length is never prefetched).
 
 **Several devices.** Lightning does not shard plain iterables, so each process selects its share of the batches here. In
-training, all shares have the same length (the first batches are repeated as needed); in evaluation, no batch is repeated.
+training, all shares have the same length: the first batches are repeated as needed, only so that every process takes part in
+every step (`continual_petl.learner.windows` gives them no weight). In evaluation, no batch is repeated.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class TrainLoader:
         self._place = place
         self._seen: Place = (0, 0)
         self._next: Place = (0, 0)
+        self._made: tuple[int, Sequence[Batch | list[Batch]]] = (-1, ())
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.world_size)
@@ -89,8 +91,21 @@ class TrainLoader:
             self._seen = (epoch, number)
             yield batch
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch drawn."""
+        return self._seen[0]
+
+    def batches(self, epoch: int) -> Sequence[Batch | list[Batch]]:
+        """Return which rows make up each batch of an epoch, over all processes: batch n belongs to process n modulo their
+        number. A batch of packed rows is a list of windows.
+        """
+        if self._made[0] != epoch:
+            self._made = (epoch, self.order.epoch(epoch))
+        return self._made[1]
+
     def _share(self, epoch: int) -> Sequence[Batch | list[Batch]]:
-        batches = self.order.epoch(epoch)
+        batches = self.batches(epoch)
         wanted = range(self.rank, len(self) * self.world_size, self.world_size)
         return [batches[position % len(batches)] for position in wanted]
 

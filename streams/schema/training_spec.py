@@ -96,7 +96,9 @@ class TrainingSpec(FrozenModel):
     gradient_clip: Annotated[Float, Field(gt=0)] | None = 1.0
     """Maximum norm of the gradient; null means no clipping."""
     accumulate: Count = 1
-    """Number of batches whose gradients are accumulated for one optimizer step."""
+    """Number of batches whose gradients are accumulated for one optimizer step. The step is that of one batch with all of
+    their rows: its loss is one mean over all rows (or tokens, or class weights), also where an epoch ends with fewer
+    batches."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision of the backbone; auto means bf16 on devices where it is fast."""
     head_dropout: Annotated[Float, Field(ge=0, lt=1)] = 0.1

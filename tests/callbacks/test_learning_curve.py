@@ -15,6 +15,7 @@ import pytest
 from continual_petl import Interrupted, Run, StoreError, learn
 from continual_petl.callbacks import learning_curve
 from continual_petl.engine.task.checkpoint import LAST
+from continual_petl.learner.learner import BatchLoss
 from continual_petl.store.certificate.history import CURVE, Curve, read_curve
 from continual_petl.store.files import atomic
 from continual_petl.streams.stream import TaskStream
@@ -70,7 +71,7 @@ def test_losses_are_written_at_most_every_few_seconds(
     curve = learning_curve.LearningCurve(tmp_path, clock=itertools.count().__next__)
     trainer: Any = _Trainer()
     for _ in range(15):
-        curve.on_train_batch_end(trainer, trainer, {"loss": _Trainer.loss}, None, 0)
+        curve.on_train_batch_end(trainer, trainer, {}, None, 0)
     assert len(written) == writes
 
 
@@ -132,7 +133,7 @@ class _Trainer:
 
     import torch
 
-    loss = torch.tensor(0.5)
+    last_loss = BatchLoss(torch.tensor(0.5), 5.0)
     accumulate_grad_batches, global_step, is_global_zero = 1, 0, True
     strategy = property(lambda self: self)
     root_device = torch.device("cpu")

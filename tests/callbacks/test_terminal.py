@@ -18,12 +18,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from rich.console import Console
 
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, TaskEvent, event_lines
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.cli.main import main
+from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
 from continual_petl.report.newest import NewestRow, newest_table
 from continual_petl.store.store import Store
@@ -45,7 +47,8 @@ class Terminal(io.StringIO):
 
 def event(name: str, index: int, num_tasks: int = 4, **more: Any) -> TaskEvent:
     """Return an event of a run without a store."""
-    return TaskEvent(task=name, index=index, num_tasks=num_tasks, store=cast(Any, None), backbones={}, **more)
+    store = SimpleNamespace(progress_folder=Path)
+    return TaskEvent(task=name, index=index, num_tasks=num_tasks, store=cast(Any, store), backbones={}, **more)
 
 
 def cells(names: list[str]) -> list[dict[str, Any]]:
@@ -68,13 +71,14 @@ def drawn(width: int, monkeypatch: pytest.MonkeyPatch, **variables: str) -> tupl
             estimated_stepping_batches=40, global_step=0, current_epoch=0, max_epochs=2, accumulate_grad_batches=1
         ),
     )
+    learner = cast(Any, SimpleNamespace(last_loss=BatchLoss(torch.tensor(0.25), 8.0)))
     live.on_run_start(("a notice with [brackets]",))
     for index, name in enumerate(NAMES):
         live.on_task_start(event(name, index))
         live.on_train_start(trainer, cast(Any, None))
         for step in range(1, 11):
             trainer.global_step = step
-            live.on_train_batch_end(trainer, cast(Any, None), {"loss": 0.25}, None, step - 1)
+            live.on_train_batch_end(trainer, learner, {}, None, step - 1)
         if index < 3:
             live.on_fit_end(trainer, cast(Any, None))
             live.on_task_end(event(name, index), cells(NAMES[: index + 1]))

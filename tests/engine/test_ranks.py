@@ -223,6 +223,31 @@ def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.usefixtures("forked_workers")
+def test_steps_of_two_processes_are_those_of_larger_batches(
+    backbone_folder: Folder, tmp_path: Path, strategy: str
+) -> None:
+    plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "head_dropout": 0.0}
+    training = plain | {"epochs": 2, "batch_size": 4, "select": "last", "learning_rate": 0.1}
+    tasks = [task_of_kind("causal-lm", "texts", num_rows=17, max_target_length=8, bank=small("lora"))]
+    banks, losses = [], []
+    # 17 rows make 5 batches, so one of two processes repeats a batch.
+    for name, given in (
+        ("two", {"trainer": TWO | {"strategy": strategy}, "training": training | {"accumulate": 2}}),
+        ("one", {"training": training | {"accumulate": 4}}),
+    ):
+        run = learn(stream(backbone_folder("llama"), tasks, **given), tmp_path / name, progress=False)
+        banks.append(run.store.tensors("texts"))
+        losses.append([point.loss for point in run.store.history("texts").curve.losses])
+    for name, tensor in banks[1].items():
+        # float32: sums are taken in another order
+        torch.testing.assert_close(banks[0][name], tensor, atol=1e-5, rtol=1e-4)
+    assert len(losses[0]) < len(losses[1]), "a range of the curve is one batch of each process"
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("forked_workers")
 def test_sharded_backbone_trains_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:

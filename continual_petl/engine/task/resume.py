@@ -81,6 +81,8 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         **_starts_from(session, plan),
         **({"the banks it reads": [each.model_dump(mode="json") for each in reads]} if reads else {}),
         **{f"training.{key}": value for key, value in training.items()},
+        # Versions before this key averaged the mean losses of batches.
+        **({"the loss of accumulated batches": "one mean"} if plan.training.accumulate > 1 else {}),
         "pooling": plan.pooling,
         "metric": plan.metric,
         **({} if plan.metric_code is None else {"the code of the metric": plan.metric_code}),
