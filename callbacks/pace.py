@@ -73,7 +73,11 @@ class RunPace:
         self._begun: float | None = None
 
     def begin(self, now: float) -> None:
-        """Record that a task begins."""
+        """Record that a task begins.
+
+        Args:
+            now: monotonic seconds, minus those that earlier processes have spent on the task.
+        """
         self._begun = now
 
     def end(self, now: float) -> None:

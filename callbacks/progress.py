@@ -30,6 +30,11 @@ class _Epochs(L.Callback):
         self._tokens, self._rate = TokenPace(), 0.0
 
     @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # A fit that resumes in the middle of an epoch does not call on_train_epoch_start.
+        self._tokens.begin(time.perf_counter())
+
+    @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._tokens.begin(time.perf_counter())
 
@@ -49,7 +54,9 @@ class _Epochs(L.Callback):
         self._tokens.begin(time.perf_counter())
         metric = module.plan.metric
         score = float(trainer.callback_metrics[f"val/{metric}"])
-        pace = f", {self._rate:,.0f} tokens per second" if self._rate else ""
+        # Each process counts its own share of the batches.
+        share = f" in each of {trainer.world_size} processes" if trainer.world_size > 1 else ""
+        pace = f", {self._rate:,.0f} tokens per second{share}" if self._rate else ""
         return (
             f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
             f"{time.perf_counter() - self._start:.0f} s so far{pace}"

@@ -23,6 +23,7 @@ from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
 from continual_petl.learner.memory import ran_out
+from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -93,7 +94,8 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
         StoreError: if the folder cannot be written.
     """
     (task,) = spec.tasks
-    began = time.perf_counter()
+    # A resumed trial counts the training before it was interrupted, whatever its outcome.
+    began = time.perf_counter() - seconds_so_far(Store(folder).progress_folder(task.name))
     watch = EpochScores(task.resolved_metric, judge)
     try:
         run = learn(TaskStream(spec), folder, callbacks=[watch], test=False, progress=False)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from rich.console import Console
 
-from continual_petl import learn
-from continual_petl.callbacks import Progress
+from continual_petl import Interrupted, learn
+from continual_petl.callbacks import Progress, live, progress
 from continual_petl.callbacks.pace import TokenPace
-from tests.callbacks.test_terminal import Terminal
-from tests.streams_in_code import stream, task_of_kind
+from tests.callbacks.test_terminal import Terminal, event
+from tests.engine.test_resume import SignalAt
+from tests.streams_in_code import stream, task, task_of_kind
 
 
 def test_padding_and_batches_without_tokens_do_not_count() -> None:
@@ -37,3 +41,46 @@ def test_every_epoch_has_its_pace(backbone_folder: Callable[..., Path], tmp_path
     lines = [line for line in file.getvalue().splitlines() if "epoch " in line]
     assert len(lines) == 2
     assert all("s so far, " in line and line.rstrip().endswith(" tokens per second") for line in lines)
+
+
+def test_a_resumed_epoch_counts_only_its_own_time(
+    backbone_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tokens = [1e6], [0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    class Ticks(L.Callback):
+        """A batch takes two seconds."""
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            clock[0] += 2.0
+            tokens[0] += int(batch["attention_mask"].sum())
+
+    file = Terminal()
+    tasks = stream(
+        backbone_folder(), [task("one", num_rows=40)], training={"batch_size": 8, "epochs": 1, "checkpoint_every": 1}
+    )
+    lines = Progress(Console(file=file, width=200))
+    with pytest.raises(Interrupted):
+        learn(tasks, tmp_path / "run", callbacks=[lines, SignalAt(1), Ticks()])
+    for again in (lines, Progress(Console(file=file, width=200))):  # in the same process, or in a new one
+        clock[0], tokens[0] = clock[0] + 5e5, 0
+        callbacks = [again, Ticks()] if again is not lines else [again, SignalAt(3), Ticks()]
+        if again is lines:
+            with pytest.raises(Interrupted):
+                learn(tasks, tmp_path / "run", callbacks=callbacks)
+        else:
+            learn(tasks, tmp_path / "run", callbacks=callbacks)
+    (line,) = [line for line in file.getvalue().splitlines() if "tokens per second" in line]
+    assert f", {tokens[0] / 2:,.0f} tokens per second" in line, "the last of five batches, in two seconds"
+
+
+def test_the_pace_of_a_resumed_task_includes_its_earlier_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, earlier = [1000.0], {"a": 300.0, "b": 0.0}
+    monkeypatch.setattr(live, "seconds_so_far", lambda folder: earlier[folder.name])
+    shown = live.LiveProgress(Console(file=Terminal()), clock=lambda: clock[0])
+    shown.on_task_start(event("a", 0, 3))
+    clock[0] += 100.0
+    shown.on_task_checked(event("a", 0, 3), {"train": 400.0, "verify": 0.0}, {})
+    shown.on_task_start(event("b", 1, 3))
+    assert shown._run_pace.left(clock[0], 2) == 800.0

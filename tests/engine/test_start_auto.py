@@ -326,7 +326,9 @@ def test_edited_choice_of_a_half_learned_task_is_reported(
     # With the original content, the choice is kept and nothing is tried again.
     path.write_text(content)
     monkeypatch.setattr(choose, "score_after_fit", stop)
-    assert start_of(learned(backbone_folder(), folder, new())).chosen == chosen
+    run = learned(backbone_folder(), folder, new())
+    assert start_of(run).chosen == chosen
+    assert run.results.seconds["new"]["start"] >= json.loads(content)["seconds"] > 0, "its time counts as well"
 
 
 @pytest.mark.slow

@@ -110,3 +110,16 @@ def test_missing_data_or_backbone_stops_the_sweep_which_can_resume(
     assert (report.state, report.error) == ("failed", "InputError")
     (tmp_path / "away").rename(tmp_path / gone)
     assert sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep").num_left == 0
+
+
+def test_a_resumed_trial_that_is_pruned_counts_its_earlier_time(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pruned(*given: Any, **more: Any) -> None:
+        raise trial.Pruned
+
+    spec = small_stream(backbone_folder()).spec
+    spec = spec.model_copy(update={"tasks": spec.tasks[:1]})
+    monkeypatch.setattr(trial, "learn", pruned)
+    monkeypatch.setattr(trial, "seconds_so_far", lambda folder: 500.0)
+    assert 500.0 <= trial.tried(spec, tmp_path, own=spec).seconds < 600.0

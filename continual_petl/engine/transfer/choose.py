@@ -51,6 +51,7 @@ HEAD_START = 6.0
 """The number for fits that are shorter than the task's own, since an early lead may not last: in
 `experiments/transfer`, leads of almost five standard errors were lost by the end of training."""
 _VERSION = {"format_version": 1}
+_SECONDS = "seconds"
 
 
 def decide_start(run: TaskRun) -> Start | None:
@@ -70,7 +71,8 @@ def decide_start(run: TaskRun) -> Start | None:
     if start is None:
         parents = [certified_parent(run.session, task) for task in named] if isinstance(named, tuple) else None
         start = _averaged(run, parents) if parents is not None else _chosen(run)
-        write_sealed(run.folder / FILE, {**_VERSION, **start.model_dump(mode="json")})
+        spent = {_SECONDS: run.clock.so_far("start")}
+        write_sealed(run.folder / FILE, {**_VERSION, **spent, **start.model_dump(mode="json")})
     initialise(run, start.taken)
     return start
 
@@ -200,7 +202,7 @@ def comparable_sums(run: TaskRun, totals: Totals) -> TaskSums:
 
 
 def _saved(run: TaskRun) -> Start | None:
-    """Return the choice that was made before the task was interrupted.
+    """Return the choice that was made before the task was interrupted, and credit the clock with the time that it took.
 
     Raises:
         StoreError: if it is damaged.
@@ -209,7 +211,11 @@ def _saved(run: TaskRun) -> Start | None:
     if not path.exists():
         return None
     raw, _ = read_sealed(path, _VERSION["format_version"], f"task {run.plan.name!r}")
+    spent = raw.pop(_SECONDS, 0.0)  # earlier versions did not write it
     try:
-        return Start.model_validate({key: value for key, value in raw.items() if key not in _VERSION})
+        start = Start.model_validate({key: value for key, value in raw.items() if key not in _VERSION})
     except ValidationError as error:
         raise invalid(path, error) from error
+    if isinstance(spent, int | float):
+        run.clock.credit("start", spent)
+    return start
