@@ -39,6 +39,11 @@ from continual_petl.seeding import derive_seed
 Batch = dict[str, Tensor]
 
 
+def _alone() -> bool:
+    """Tell torchmetrics that the processes share no rows: each has scored all of them, and they must not count twice."""
+    return False
+
+
 class BatchLoss(NamedTuple):
     """The loss of one training batch."""
 
@@ -216,7 +221,8 @@ class ContinualLearner(L.LightningModule):
         if not part.weight:
             # Lightning and DDP need a loss of every batch; the mean over no labels would be NaN.
             self.last_loss = BatchLoss(torch.zeros(()), 0.0)
-            return (self(batch) * 0.0).sum()
+            nothing: Tensor = (self(batch) * 0.0).sum()
+            return nothing
         loss = self._loss_of(batch) if self._graphs is None else self._graphs(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
         self.last_loss = BatchLoss(loss.detach(), part.weight)
@@ -304,6 +310,9 @@ class ContinualLearner(L.LightningModule):
         if split not in self._scores:
             plan = self.plan
             self._scores[split] = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code, plan.tags)
+            if getattr(getattr(self.trainer, "datamodule", None), "together", False):
+                for metric in self._scores[split].values():
+                    metric.distributed_available_fn = _alone
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

@@ -145,7 +145,8 @@ def _num_target_tokens(plan: TaskPlan, rows: TokenisedRows) -> NDArray[np.float6
 
 def _sums(each: NDArray[np.float64], rows: TokenisedRows) -> NDArray[np.float64]:
     """Return the sum over the tokens of every row."""
-    return np.bincount(np.repeat(np.arange(len(rows)), rows.lengths), weights=each, minlength=len(rows))
+    row_of_each = np.repeat(np.arange(len(rows)), rows.lengths)
+    return np.bincount(row_of_each, weights=each, minlength=len(rows)).astype(np.float64)
 
 
 def _batch_weights(loader: TrainLoader, weights_N: NDArray[np.float64]) -> NDArray[np.float64]:

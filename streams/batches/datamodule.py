@@ -73,8 +73,8 @@ class TaskDataModule(L.LightningDataModule):
         self.frozen: Callable[[Batch, Split], Batch] | None = None
         """Adds cached hidden states to a batch; called for every training and validation batch of a fit."""
         self.together = False
-        """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires. Scores
-        stay the same, since they are means over rows."""
+        """Whether every process evaluates all rows, in step with the others, as a sharded backbone requires. The learner then
+        computes scores in each process, without the rows of the others."""
         self._eval_max_tokens = eval_max_tokens
         self._pad_token_id = pad_token_id
         self._eval_batch_size = eval_batch_size

@@ -105,17 +105,22 @@ def test_own_metric_from_stream_to_verification(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.usefixtures("forked_workers")
-def test_two_ranks_give_an_own_metric_the_rows_of_both(
-    backbone_folder: Callable[..., Path], tmp_path: Path, module: Path, monkeypatch: pytest.MonkeyPatch
+def test_two_ranks_give_an_own_metric_every_row_once(
+    backbone_folder: Callable[..., Path],
+    tmp_path: Path,
+    module: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     module.write_text(
         "def rows(predictions, references):\n    assert len(predictions) == len(references)\n    return len(references)\n"
     )
     given = task("one", num_rows=23, metric="own_scores_of_yes.rows", remote_code=True)
-    two = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
+    two = {"devices": 2, "accelerator": "cpu", "strategy": strategy}
     run = learn(
         stream(backbone_folder(), [given], training={"epochs": 2, "batch_size": 5}), tmp_path / "run", trainer=two
     )

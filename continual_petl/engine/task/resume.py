@@ -81,8 +81,8 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         **_starts_from(session, plan),
         **({"the banks it reads": [each.model_dump(mode="json") for each in reads]} if reads else {}),
         **{f"training.{key}": value for key, value in training.items()},
-        # Versions before this key averaged the mean losses of batches.
-        **({"the loss of accumulated batches": "one mean"} if plan.training.accumulate > 1 else {}),
+        # Versions without this key averaged the mean losses of the batches of a step.
+        **({"how batches share a step": "one mean"} if _shares_steps(session, plan) else {}),
         "pooling": plan.pooling,
         "metric": plan.metric,
         **({} if plan.metric_code is None else {"the code of the metric": plan.metric_code}),
@@ -101,6 +101,10 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         ),
         **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
+
+
+def _shares_steps(session: Session, plan: TaskPlan) -> bool:
+    return plan.training.accumulate > 1 or session.spec.trainer.get("devices", 1) != 1
 
 
 def _starts_from(session: Session, plan: TaskPlan) -> dict[str, Any]:
