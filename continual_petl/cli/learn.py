@@ -83,13 +83,14 @@ def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) ->
 
 def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], arguments: argparse.Namespace) -> int:
     with heavy_imports():  # after the first checks
-        from continual_petl.cli.learning_output import learn_and_show, show_plan
+        from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
         from continual_petl.engine.checks.dry_run import dry_run
         from continual_petl.engine.session import Session
 
     # From here on, the stream and the remote_code that it sets are treated as written by the user.
     run.session.check_code()
     if arguments.dry_run:
+        watching(arguments)
         return show_plan(
             dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from continual_petl._process import heavy_imports
 from continual_petl.errors import InputError, StoreError, printable
+from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
@@ -43,16 +44,20 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
     _refuse_missing(stream, folder, arguments)
     with heavy_imports():  # after the first checks
-        from continual_petl.cli.learning_output import learn_and_show, show_plan
+        from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
         from continual_petl.engine.checks.dry_run import dry_run
+        from continual_petl.engine.parallel.executors import Pool
         from continual_petl.engine.session import Session
 
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
     if arguments.dry_run:
-        return show_plan(
-            dry_run(Session(stream.spec, Store(folder)), replace=arguments.replace), as_json=arguments.json
-        )
+        check_local(folder)
+        session, pool = Session(stream.spec, Store(folder)), Pool(arguments.jobs, arguments.executor)
+        watching(arguments)
+        facts = dry_run(session, replace=arguments.replace)
+        pool.check(session)
+        return show_plan(facts, as_json=arguments.json)
     return learn_and_show(
         stream,
         folder,

@@ -18,6 +18,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.engine.sharded import SHARDED, ShardedBackbone
 from continual_petl.errors import InputError, did_you_mean, raise_problems
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 
 _OURS = {
@@ -102,6 +103,34 @@ def fitting_trainer(
             f"trainer: Lightning rejects {{{given}}}: {why}. Change the value, or leave the key out to use its default."
         ) from error
     return trainer
+
+
+def check_validated(plan: TaskPlan, arguments: Mapping[str, Any]) -> None:
+    """Check that the validations that a task's settings rely on will take place.
+
+    Raises:
+        InputError: if there would be none, or if Lightning rejects the Trainer.
+    """
+    training = plan.training
+    with quiet():
+        trainer = fitting_trainer(training, arguments, [], "")
+    never = None
+    if not trainer.limit_val_batches:
+        never = "trainer.limit_val_batches is 0"
+    elif (trainer.check_val_every_n_epoch or 0) > training.epochs:
+        never = f"trainer.check_val_every_n_epoch is {trainer.check_val_every_n_epoch}, with {training.epochs} epochs"
+    if never is None:
+        return
+    if training.patience is not None:
+        raise InputError(
+            f"task {plan.name!r}, training.patience: got {training.patience}, but {never}, so no "
+            "validation would be counted: remove one of the two."
+        )
+    if training.select == "best":
+        raise InputError(
+            f"task {plan.name!r}, training.select: got 'best', but {never}, so no validation would determine the best bank. "
+            "Write select: last, or remove that setting."
+        )
 
 
 def answers_here(arguments: Mapping[str, Any]) -> bool:

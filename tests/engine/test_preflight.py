@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +159,102 @@ def test_dry_run_refuses_the_same_input_as_a_run(backbone_folder: Folder, tmp_pa
         InputError, match=r"task 'first': training\.prefix_cache is 'on', but the states below its bank"
     ):
         dry_run(Session(kept.spec, Store(tmp_path)))
+
+
+def _tokens_without_embedding(folder: Path) -> None:
+    for name in ("tokenizer.json",):
+        content = json.loads((folder / name).read_text())
+        content["model"]["vocab"] |= {f"extra{number}": len(content["model"]["vocab"]) + number for number in range(3)}
+        (folder / name).write_text(json.dumps(content))
+
+
+TOP = {"preset": "lora", "rank": 2, "layers": "top-1"}
+NEVER = {"limit_val_batches": 0}
+LATE = {"check_val_every_n_epoch": 7}
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("tokens without an embedding", {}, {}, r"its tokenizer has \d+ tokens, but the model has \d+"),
+    ("no states to keep", {"training": {"prefix_cache": "on"}}, {}, "training.prefix_cache is 'on', but"),
+    (
+        "states over budget",
+        {"training": {"prefix_cache": "on", "prefix_cache_bytes": 10}, "bank": TOP},
+        {},
+        "prefix_cache_bytes allows 10",
+    ),
+    (
+        "patience without validation",
+        {"training": {"patience": 1}, "trainer": NEVER},
+        {},
+        "patience: got 1, but trainer.lim",
+    ),
+    (
+        "best without validation",
+        {"training": {"select": "best"}, "trainer": NEVER},
+        {},
+        "select: got 'best', but trainer.l",
+    ),
+    (
+        "validation too late",
+        {"trainer": LATE, "training": {"select": "best"}},
+        {},
+        "check_val_every_n_epoch is 7, with 2 ep",
+    ),
+    ("graphs on a CPU", {"training": {"cuda_graphs": True}}, {}, "cuda_graphs"),
+    ("a budget of tokens", {"training": {"max_tokens": 3}}, {}, "training.max_tokens: got 3, but"),
+    ("a wide bank", {"bank": {"preset": "houlsby", "bottleneck": 17}}, {}, "bottleneck"),
+    ("a missing layer", {"bank": {"preset": "lora", "layers": 5}}, {}, "layers"),
+    ("an unknown parent", {}, {"bank": {"start_from": "other"}}, "start_from"),
+    ("a kind", {}, {"kind": "seq2seq"}, "no language-modelling head"),
+    ("a pooling", {}, {"pooling": "pooler"}, "has no trained pooler"),
+    ("a weight", {"training": {"class_weights": {"maybe": 2.0}}}, {}, "class_weights"),
+    ("a trainer", {"trainer": {"accelerator": "abacus"}}, {}, "trainer"),
+    ("several processes", {"trainer": {"devices": 4000, "accelerator": "cpu"}}, {}, "trainer.devices: got 4000"),
+]
+"""Streams that a run refuses before it trains: what is wrong, settings of the stream and of the task, and the message."""
+
+
+@pytest.mark.parametrize(("what", "settings", "own", "says"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_dry_run_refuses_whatever_a_run_refuses_before_training(
+    backbone_folder: Folder, tmp_path: Path, what: str, settings: dict[str, Any], own: dict[str, Any], says: str
+) -> None:
+    folder = tmp_path / "backbone"
+    shutil.copytree(backbone_folder("electra"), folder)
+    if what == "tokens without an embedding":
+        _tokens_without_embedding(folder)
+    wrong = stream(folder, [task("first", num_rows=16) | own], **settings)
+    messages = []
+    for act in (learn, lambda tasks, place: dry_run(Session(tasks.spec, Store(place)))):
+        with pytest.raises(InputError, match=says) as caught:
+            act(wrong, tmp_path / "run")
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert not (tmp_path / "run" / "banks").exists()
+
+
+def test_dry_run_refuses_a_changed_backbone(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("first", num_rows=16)]
+    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path)
+    with pytest.raises(StoreError, match="this run was learned on backbone"):
+        dry_run(Session(stream(backbone_folder("electra"), tasks, training=QUICK).spec, Store(tmp_path)))
+
+
+def test_the_same_checks_are_called_by_a_run_and_by_a_dry_run() -> None:
+    """Every check of a plan is in `check_plan`; this fails if one of the two stops calling it, or calls another instead."""
+    called = {
+        module.__name__.rpartition(".")[2]: {
+            node.func.id
+            for node in ast.walk(ast.parse(inspect.getsource(module)))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith("check_")
+        }
+        for module in (preflight, sys.modules[dry_run.__module__])
+    }
+    assert called["dry_run"] == {
+        "check_kind",
+        "check_parent",
+        "check_fused",
+        "check_plan",
+        "check_loads",
+        "check_session",
+        "check_replaced",
+        "check_shared",
+    }
+    assert called["dry_run"] - {"check_loads"} <= called["preflight"]

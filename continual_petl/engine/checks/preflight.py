@@ -19,11 +19,12 @@ from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.checks.shared_bank import check_shared
 from continual_petl.engine.checks.warm_start import check_copies, check_parent
 from continual_petl.engine.session import Session, other_seeds
-from continual_petl.engine.trainers import check_trainer_arguments, num_processes
+from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes
 from continual_petl.errors import InputError, about
 from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.frozen import check_kept
+from continual_petl.learner.packing import check_packing
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.stream_seal import stream_problem
@@ -71,7 +72,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
                 check_parent(session, task)
                 check_fused(session, task)
             if number < CHECKED_TASKS:
-                _check_plan(session, task)
+                check_plan(session, task)
                 planned.add(task.name)
     if loads:
         with problems.collected():
@@ -182,8 +183,13 @@ def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
     return len(problems.found) == num_problems
 
 
-def _check_plan(session: Session, task: TaskSpec) -> None:
-    """Check a task's bank and inputs against the backbone."""
+def check_plan(session: Session, task: TaskSpec) -> None:
+    """Check everything about a task that can be checked without its data: settings, bank and inputs.
+
+    Raises:
+        InputError: if the task cannot be learned on the backbone.
+        StoreError: if the run belongs to another backbone.
+    """
     backbone, models = session.backbone(task), session.models
     if session.store.pin() is not None:
         session.store.write_backbone(backbone)  # already pinned, so this only compares
@@ -198,6 +204,10 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
     plan = session.plan(task, None)
     with about("training", "optimizer"):
         check_8bit(plan.training)
+    if plan.training.packing:
+        with about("training", "packing"):
+            check_packing(plan.name, backbone)
+    check_validated(plan, session.spec.trainer)
     if plan.training.cuda_graphs:
         with about("training", "cuda_graphs"):
             check_graphs(plan, backbone.model.device, num_processes(session.spec))

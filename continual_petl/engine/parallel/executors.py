@@ -70,18 +70,22 @@ class Pool:
             f"{max(1, cores // jobs)}; it is not changed automatically, because the last bits of a bank can depend on it.",
         )
 
+    def check(self, session: Session) -> None:
+        """Raise `InputError` if several tasks at once are requested, and each task itself needs several processes."""
+        world_size = _world_size(session) if self.is_elsewhere else 1
+        if world_size > 1:
+            raise InputError(
+                f"jobs: several tasks at once, and {world_size} processes for each of them (trainer: devices): a run "
+                "supports only one of the two. Write trainer: {devices: 1}, or leave out jobs and executor."
+            )
+
     def opened(self, session: Session, callbacks: Sequence[L.Callback], max_jobs: int) -> Workers:
         """Return the workers, at most one per task.
 
         Raises:
             InputError: if each task itself needs several processes, or an object given in Python cannot be pickled.
         """
-        world_size = _world_size(session)
-        if world_size > 1:
-            raise InputError(
-                f"jobs: several tasks at once, and {world_size} processes for each of them (trainer: devices): a run "
-                "supports only one of the two. Write trainer: {devices: 1}, or leave out jobs and executor."
-            )
+        self.check(session)
         brief = _sendable(session, callbacks)
         if self._executor == "ray":
             return RayWorkers(brief, self._jobs, max_jobs)

@@ -15,6 +15,7 @@ from continual_petl.callbacks import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.engine.checks.fusion import reads_of
+from continual_petl.engine.checks.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.scoring.answer_summary import answered
 from continual_petl.engine.scoring.evaluate import outputs_of, score
@@ -24,7 +25,6 @@ from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import keep_or_discard, restoring
-from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.task.state_cache_files import open_state_cache
 from continual_petl.engine.task.validation_attention import ValidationAttention
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
@@ -210,11 +210,6 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
             stop = _Patience(f"val/{plan.metric}", patience=training.patience, mode="max", check_finite=False)
             callbacks.append(stop)
         trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
-        if training.patience is not None and not trainer.limit_val_batches:
-            raise InputError(
-                f"task {plan.name!r}, training.patience: got {training.patience}, but trainer.limit_val_batches is 0, so no "
-                "validation would be counted: remove one of the two."
-            )
         with fitting(request, f"task {plan.name!r}"), run.training():
             trainer.fit(run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
 

@@ -13,10 +13,10 @@ from continual_petl.banks.config.spec import AUTO
 from continual_petl.digests import combined_digest
 from continual_petl.engine.checks.fusion import reads_of
 from continual_petl.engine.checks.shared_bank import shared_digest
+from continual_petl.engine.checks.state_cache import StateCache
 from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import BEST, LAST
-from continual_petl.engine.task.state_cache import StateCache
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.errors import StoreError
 from continual_petl.learner import TaskPlan

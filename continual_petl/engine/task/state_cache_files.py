@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
-from continual_petl.engine.task.state_cache import KeptSplit, StateCache, trainer_device
+from continual_petl.engine.checks.state_cache import KeptSplit, StateCache, trainer_device
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.learner.answer import backbone_inputs
 from continual_petl.learner.memory import oom_reported

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
 from continual_petl.engine.session import Session
-from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner import TaskPlan
@@ -30,6 +32,7 @@ from continual_petl.streams.batches.batching import Batch, evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.preparation.prepare import TaskData
 
 _LEAST_USES = 2
 """The cache is only worthwhile if training reads each row at least this often on average, since filling it costs about as
@@ -38,6 +41,30 @@ _PAYS_ON = ("cpu",)
 """Devices on which reading states is known to be faster than computing them. Measured on a CPU (AVX2, MiniLM in fp32,
 batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes states
 about as fast as a disk reads them, so there the cache is only used if ``training.prefix_cache`` is ``on``."""
+
+
+class Prepared(Protocol):
+    """A task whose data is read and whose bank is built: a `TaskRun`, or a task of a dry run."""
+
+    @property
+    def session(self) -> Session:
+        """The stream and its run folder."""
+
+    @property
+    def data(self) -> TaskData:
+        """The task's rows."""
+
+    @property
+    def plan(self) -> TaskPlan:
+        """The task."""
+
+    @property
+    def bank(self) -> Bank:
+        """Its bank."""
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen model."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +110,7 @@ class StateCache:
         self.files.clear()
 
 
-def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCache | None, tuple[str, ...]]:
+def decide_state_cache(run: Prepared, *, num_processes: int = 1) -> tuple[StateCache | None, tuple[str, ...]]:
     """Return the states to cache for a task, or None, and at most one notice for the user.
 
     Args:
@@ -132,13 +159,13 @@ def trainer_device(session: Session) -> torch.device:
     return device
 
 
-def _is_worthwhile(run: TaskRun) -> bool:
+def _is_worthwhile(run: Prepared) -> bool:
     session, training = run.session, run.plan.training
     uses = num_uses(training, session.spec.trainer, session.loaders(run.data, training).num_batches)
     return uses >= _LEAST_USES and trainer_device(session).type in _PAYS_ON
 
 
-def _splits(run: TaskRun, num_places: int) -> dict[Split, KeptSplit]:
+def _splits(run: Prepared, num_places: int) -> dict[Split, KeptSplit]:
     """Return the splits for which a fit uses cached states; for generative kinds, only the training split."""
     data, plan, training = run.data, run.plan, run.plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
