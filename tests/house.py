@@ -81,9 +81,12 @@ INSIDE = {
     ),
     "export": (
         {"write", "task_model"},
+        {"formats"},
         {"merged", "peft", "adapterhub"},
-        {"card", "compare", "head_file"},
+        {"card", "written"},
+        {"code", "compare", "hard_rows", "head_file"},
         {"classes", "model_card", "subject"},
+        {"words"},
     ),
     "store": (
         {"commit", "inspect", "model_cache", "open_run", "signature"},

@@ -18,6 +18,7 @@ from continual_petl.engine.parallel.executors import Executor
 from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import printable
+from continual_petl.export.words import in_words
 from continual_petl.report.terminal import print_report
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -103,6 +104,10 @@ def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
     console = out()
     console.print(table)
     for task in facts:
+        if task.exports:
+            console.print(
+                escape(printable(f"task {task.task!r} can be exported {in_words(task.exports)}")), soft_wrap=True
+            )
         for notice in task.notices:
             console.print(escape(printable(notice)), soft_wrap=True)
     return 0

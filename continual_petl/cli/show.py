@@ -22,13 +22,20 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return _list(arguments, store, overrides)
     check_learned(store, task)
     manifest, history = store.manifest(task), store.history(task)
-    num_bytes, seconds = store.num_bytes(task), _seconds(store, task, manifest.index)
+    num_bytes, line = store.num_bytes(task), _line(store, task, manifest.index)
+    seconds, exports = (dict(line.seconds), line.exports) if line is not None else ({}, None)
     if arguments.json:
         history_json = history.model_dump(mode="json")
-        known = {"seal": manifest.seal, "history": history_json, "bytes": num_bytes, "seconds": seconds}
+        known = {
+            "seal": manifest.seal,
+            "history": history_json,
+            "bytes": num_bytes,
+            "seconds": seconds,
+            "exports": exports,
+        }
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0
-    out().print(task_facts(manifest, history, num_bytes, seconds))
+    out().print(task_facts(manifest, history, num_bytes, seconds, exports))
     _suggest("check it", "verify", arguments.run, "--task", task)
     return 0
 
@@ -46,10 +53,10 @@ def _suggest(what: str, *words: str) -> None:
     out().print(printable(f"{what} with: {command}"), markup=False, soft_wrap=True)
 
 
-def _seconds(store: Store, task: str, index: int) -> dict[str, float]:
-    """Return the time each part of the task took."""
-    found: dict[str, float] = {}
+def _line(store: Store, task: str, index: int) -> TaskLine | None:
+    """Return the line that was written when the task was finished."""
+    found = None
     for line in store.results():
         if isinstance(line, TaskLine) and line.task == task and line.index in (index, None):
-            found = dict(line.seconds)
+            found = line
     return found

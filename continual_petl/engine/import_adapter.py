@@ -29,7 +29,7 @@ from continual_petl.engine.task.learn_task import (
 )
 from continual_petl.engine.task_run import Clock, TaskRun, TrainedBank
 from continual_petl.errors import InputError
-from continual_petl.export.subject import Subject
+from continual_petl.export.subject import Subject, tokenizer_of
 from continual_petl.heads.kinds import LABELLED
 from continual_petl.heads.linear import LinearHead
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
@@ -184,8 +184,12 @@ def _choice(spec: BankSpec) -> BankChoice:
     return choice
 
 
-def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, probe: Any) -> None:
-    """Write the adapter's values into a bank, and check that its outputs are those of the adapter in the other library."""
+def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, probe: Any) -> tuple[str, ...]:
+    """Write the adapter's values into a bank, and check that its outputs are those of the adapter in the other library.
+
+    Returns:
+        Notices about rows that the other library reads otherwise.
+    """
     imported.draft.write(bank)
     if isinstance(bank.head, LinearHead):
         put(bank.head.output.weight, imported.head.tensors["weight"], "weight")
@@ -193,8 +197,17 @@ def _write(session: Session, plan: TaskPlan, bank: Bank, imported: Imported, pro
     bank.requires_grad_(False).eval()
     backbone = session.models.backbone("fp32")
     compared = copy.deepcopy(bank).to(backbone.model.device)
-    subject = Subject(plan=plan, bank=compared, backbone=backbone, probe=probe, tokenizer=None, pad=None)
-    check_imported(imported, subject)
+    tokenizer, length = session.models.tokenizer, backbone.max_length
+    subject = Subject(
+        plan=plan,
+        bank=compared,
+        backbone=backbone,
+        probe=probe,
+        tokenizer=None if tokenizer is None else tokenizer_of(tokenizer, plan.kind, length),
+        pad=None if tokenizer is None else session.models.pad_token_id,
+        max_length=length,
+    )
+    return check_imported(imported, subject)[1]
 
 
 def _with_rows(
@@ -204,7 +217,7 @@ def _with_rows(
     run = TaskRun.begin(session, entry, (), request)
     run.clock.lap("data")
     probe = certifying_probe(run)
-    _write(session, run.plan, run.bank, imported, probe)
+    differing = _write(session, run.plan, run.bank, imported, probe)
     run.learner.eval()
     scores, answers = answer_splits(run)
     evidence = _evidence(session, run.plan, run.backbone, origin, "", probe)
@@ -212,7 +225,7 @@ def _with_rows(
         **evidence,
         "scores": scores,
         "data": run.data.digests,
-        "notices": (*run.data.notices, *evidence["notices"]),
+        "notices": (*run.data.notices, *evidence["notices"], *differing),
         "router": router_sums(run),
         "history": History(task=run.plan.name, curve=Curve(losses=(), scores=()), kept=None, answered=answers),
     }
@@ -239,12 +252,15 @@ def _without_rows(
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)
-    _write(session, plan, bank, imported, probe)
+    differing = _write(session, plan, bank, imported, probe)
     request.stop_here(f"before task {plan.name!r} was committed", "starts over")
     why = "; it was imported without rows, so its scores are not measured"
-    evidence = Evidence(**_evidence(session, plan, backbone, origin, why, probe))
+    evidence = _evidence(session, plan, backbone, origin, why, probe)
+    evidence["notices"] += differing
     clock.lap("evaluate")
-    return TrainedBank(plan=plan, bank=bank, backbone=backbone, evidence=evidence, seconds=clock.laps, lost=())
+    return TrainedBank(
+        plan=plan, bank=bank, backbone=backbone, evidence=Evidence(**evidence), seconds=clock.laps, lost=()
+    )
 
 
 def _evidence(

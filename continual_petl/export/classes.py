@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.errors import InputError
+from continual_petl.export.words import CannotExpressError
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.heads.linear import LinearHead
 from continual_petl.learner.task_plan import TaskPlan
@@ -66,6 +66,8 @@ class Place:
     """Keys of the configuration to set."""
     bias: str | None = None
     """The bias that the head's bias is added to, if the last layer has none."""
+    last_by: str | None = None
+    """The key of the configuration with the id by which the class finds the last token of a text, if it does."""
 
     @property
     def plain(self) -> bool:
@@ -75,7 +77,7 @@ class Place:
 
 _TANH, _GELU = 2.0**-14, 2.0**-24
 _ROBERTA = Place("classifier.out_proj", "classifier.dense", _TANH)
-_BART = Place("classification_head.out_proj", "classification_head.dense", _TANH)
+_BART = Place("classification_head.out_proj", "classification_head.dense", _TANH, last_by="eos_token_id")
 _DEBERTA = Place("classifier", "pooler.dense", config={"pooler_hidden_act": "linear"})
 
 _TEXT: Mapping[str, Mapping[Pooling, Place]] = {
@@ -85,7 +87,8 @@ _TEXT: Mapping[str, Mapping[Pooling, Place]] = {
     **{family: {"first": _DEBERTA} for family in ("deberta", "deberta-v2")},
     # These classes pool the state of the end token, which is the last token.
     **{family: {"last": _BART} for family in ("bart", "t5", "mt5")},
-    "gpt2": {"last": Place("score", bias="transformer.ln_f.bias")},
+    # This one pools the last token other than the padding token or, without a padding token, the last token of a single text.
+    "gpt2": {"last": Place("score", bias="transformer.ln_f.bias", last_by="pad_token_id")},
 }
 _TOKENS: Mapping[str, Place] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet"), Place("classifier")),
@@ -112,7 +115,7 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
     """Return where the head is in the task's class; None for a generative task, which uses the backbone's head.
 
     Raises:
-        InputError: if the class cannot express the task's pooling and head.
+        CannotExpressError: if the class cannot express the task's pooling and head.
     """
     if plan.kind in GENERATIVE:
         return None
@@ -120,15 +123,15 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
     unknown = f"it is not known how transformers builds this class for model type {family!r}"
     if plan.kind == "token-classification":
         if family not in _TOKENS:
-            raise _inexpressible(plan, family, _TOKEN_REASONS.get(family, unknown), "")
+            raise _inexpressible(plan, family, _TOKEN_REASONS.get(family, unknown))
         return _TOKENS[family]
     places = (_IMAGES if plan.kind == "image-classification" else _TEXT).get(family)
     if places is None:
-        raise _inexpressible(plan, family, _REASONS.get(family, unknown), "")
+        raise _inexpressible(plan, family, _REASONS.get(family, unknown))
     if plan.pooling not in places:
         allowed = " or ".join(map(repr, places))
-        why = f"it cannot pool with {plan.pooling!r}, only with {allowed}"
-        raise _inexpressible(plan, family, why, f", or learn the task again with pooling {allowed}")
+        why = f"it cannot pool with {plan.pooling!r}, only with {allowed}, with which the task can be learned again"
+        raise _inexpressible(plan, family, why)
     return places[plan.pooling]
 
 
@@ -152,11 +155,10 @@ def plain_heads(kind: Kind, family: str) -> dict[str, Pooling | None]:
     return found | ({"score": "last"} if family in _UNBIASED and kind != "image-classification" else {})
 
 
-def _inexpressible(plan: TaskPlan, family: str, why: str, remedy: str) -> InputError:
-    return InputError(
-        f"format: got 'merged' for task {plan.name!r} ({plan.kind}, pooling {plan.pooling}), but "
-        f"{AUTO[plan.kind]} cannot express its head on model type {family!r}: {why}. Use format 'peft', whose head is a "
-        f"separate file, or Run.predict{remedy}."
+def _inexpressible(plan: TaskPlan, family: str, why: str) -> CannotExpressError:
+    of = plan.kind if plan.kind == "token-classification" else f"{plan.kind}, pooling {plan.pooling}"
+    return CannotExpressError(
+        plan.name, "merged", f"{AUTO[plan.kind]} cannot express its head ({of}) on model type {family!r}: {why}"
     )
 
 
@@ -172,6 +174,9 @@ def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad:
     config: Any = copy.deepcopy(whole.config)
     if pad is not None and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = pad
+    if place is not None and place.last_by == "pad_token_id":
+        # A text may end with any token, also with this one. Without one, the class refuses several texts at once.
+        config.pad_token_id = None
     if place is None:
         return config
     names = plan.labels or ("score",)

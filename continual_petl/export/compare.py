@@ -28,13 +28,18 @@ Compute = Callable[[dict[str, Tensor]], Tensor]
 """Maps the inputs of a model to its logits: (B, C), (B, W, C), or (B, W, vocabulary)."""
 
 
-def check_outputs(subject: Subject, compute: Compute) -> float:
+def check_outputs(subject: Subject, compute: Compute, *, one_by_one: bool = False) -> float:
     """Return the largest difference between the outputs of exported files and of the bank, relative as in `TOLERANCE`.
+
+    Args:
+        subject: the task.
+        compute: computes logits with the exported files.
+        one_by_one: whether every row is passed on its own, without padding.
 
     Raises:
         ExportError: if the difference is above `TOLERANCE`, or above a share of the effect of the modifications.
     """
-    difference, allowed = compare_outputs(subject, compute)
+    difference, allowed = compare_outputs(subject, _single(compute) if one_by_one else compute)
     if not difference <= allowed:
         raise ExportError(
             f"task {subject.plan.name!r}: the exported files do not compute what its bank computes: on the rows of its "
@@ -42,6 +47,18 @@ def check_outputs(subject: Subject, compute: Compute) -> float:
             "the run itself (Run.predict), and please report this with the versions of transformers and of continual-petl."
         )
     return difference
+
+
+def _single(compute: Compute) -> Compute:
+    """Return a function that computes the logits of every row on its own."""
+
+    def each(inputs: dict[str, Tensor]) -> Tensor:
+        rows = []
+        for number, mask in enumerate(inputs["attention_mask"].bool()):
+            rows.append(compute({name: tensor[number : number + 1, mask] for name, tensor in inputs.items()}))
+        return torch.cat(rows)
+
+    return each
 
 
 @torch.no_grad()

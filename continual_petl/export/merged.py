@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import transformers
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.weights import quiet
-from continual_petl.banks.merge import merged
+from continual_petl.banks.merge import merged, not_mergeable
 from continual_petl.errors import ExportError
 from continual_petl.export.card import checkpoint_card
-from continual_petl.export.classes import AUTO, configured, find_place, with_head
+from continual_petl.export.classes import AUTO, Place, configured, find_place, with_head
+from continual_petl.export.code import Loading, code_of, generation_settings
 from continual_petl.export.compare import Compute, check_outputs
+from continual_petl.export.hard_rows import ends_every_text
+from continual_petl.export.model_card import HERE
 from continual_petl.export.subject import Subject
+from continual_petl.export.words import CannotExpressError
+from continual_petl.export.written import OnDevice, check_written
 from continual_petl.heads.linear import LinearHead
-from continual_petl.learner.answer import head_of, start_token
-from continual_petl.learner.generate import ends_of
+from continual_petl.learner.answer import head_of
 
 
 def write_checkpoint(subject: Subject, folder: Path) -> float:
@@ -37,13 +41,13 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
             texts differently.
     """
     plan, backbone = subject.plan, subject.backbone
+    place = check_merged(subject)
     whole = merged(backbone.model, subject.bank)
-    place = find_place(plan, backbone)
     head, tokenizer = head_of(subject.bank), subject.tokenizer
     config = configured(plan, whole, place, subject.pad)
     if place is None:
         made, whole.config = whole, config
-        made.generation_config = _generation(subject)
+        made.generation_config = GenerationConfig(**generation_settings(subject, file=True))  # type: ignore[no-untyped-call]
     else:
         assert isinstance(head, LinearHead)
         made = with_head(plan, whole, head, place, config)
@@ -51,12 +55,13 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
         made.save_pretrained(folder)
         model, info = getattr(transformers, AUTO[plan.kind]).from_pretrained(folder, output_loading_info=True)
     if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+        subject.save_tokenizer(folder)
         if plan.chat is not None:
             (folder / "chat_template.jinja").write_text(plan.chat.template, encoding="utf-8")
-        subject.check_tokenizer(folder)
     subject.copy_image_settings(folder)
-    (folder / "README.md").write_text(checkpoint_card(subject), encoding="utf-8")
+    code = code_of(subject, loading(subject, place))
+    one_by_one = place is not None and place.last_by is not None
+    (folder / "README.md").write_text(checkpoint_card(subject, code, one_by_one=one_by_one), encoding="utf-8")
     lost = sorted({str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in info[kind]})
     if lost:
         raise ExportError(
@@ -64,7 +69,52 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
             "written; please report this with the version of transformers."
         )
     model.to(backbone.model.device)
-    return check_outputs(subject, logits_of(model))
+    difference = check_outputs(subject, logits_of(model), one_by_one=one_by_one)
+    check_written(subject, code, folder, OnDevice(model, backbone.model.device), generates=True)
+    return difference
+
+
+def check_merged(subject: Subject) -> Place | None:
+    """Return where the head is in the task's class; None for a generative task. Only the bank's structure is read.
+
+    Raises:
+        CannotExpressError: if the bank cannot be merged, the class cannot express its head, or `transformers` reads the
+            tokenizer otherwise.
+    """
+    plan = subject.plan
+    if stuck := not_mergeable(plan.bank):
+        raise CannotExpressError(plan.name, "merged", f"{' and '.join(stuck)} cannot be merged into weights")
+    if plan.bank.fuse:
+        raise CannotExpressError(
+            plan.name, "merged", f"its bank reads other tasks' banks ({', '.join(plan.bank.fuse)})"
+        )
+    place = find_place(plan, subject.backbone)
+    if place is not None and place.last_by == "eos_token_id" and not ends_every_text(subject):
+        why = (
+            f"{AUTO[plan.kind]} reads the state of the end token, and the backbone's tokenizer does not end every text with "
+            "it, as the bank's pooling ('last') needs"
+        )
+        raise CannotExpressError(plan.name, "merged", why)
+    if subject.tokenizer is not None:
+        with TemporaryDirectory() as folder:
+            subject.backbone.model.config.save_pretrained(folder)
+            subject.save_tokenizer(Path(folder))
+            subject.check_tokenizer(Path(folder))
+    return place
+
+
+def loading(subject: Subject, place: Place | None) -> Loading:
+    """Return how the code in README.md loads a checkpoint."""
+    auto = AUTO[subject.plan.kind]
+    return Loading(
+        modules=(),
+        auto=auto,
+        place=f'FOLDER = "{HERE}"',
+        model=(f"model = {auto}.from_pretrained(FOLDER).eval()",),
+        source="FOLDER",
+        one_by_one=place is not None and place.last_by is not None,
+        saved=True,
+    )
 
 
 def logits_of(model: PreTrainedModel) -> Compute:
@@ -75,19 +125,3 @@ def logits_of(model: PreTrainedModel) -> Compute:
         return logits
 
     return compute
-
-
-def _generation(subject: Subject) -> GenerationConfig:
-    """Return the task's generation settings, except for its stop strings, which a checkpoint cannot hold."""
-    spec = subject.plan.generation
-    assert subject.tokenizer is not None
-    given: dict[str, Any] = {}
-    if spec is not None:  # a task with options has none
-        given = spec.model_dump(exclude={"stop"}, exclude_defaults=True) | {"max_new_tokens": spec.max_new_tokens}
-        if spec.do_sample:
-            given["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
-    end, pad = ends_of(subject.tokenizer, subject.plan.chat)
-    given |= {"eos_token_id": end, "pad_token_id": pad}
-    if subject.plan.kind == "seq2seq":
-        given["decoder_start_token_id"] = start_token(subject.backbone)
-    return GenerationConfig(**given)  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -15,11 +15,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.files import files_there, source_of
 from continual_petl.banks.bank import Bank
-from continual_petl.errors import ExportError, InputError
+from continual_petl.errors import InputError
+from continual_petl.export.words import CannotExpressError
+from continual_petl.heads.kinds import Kind
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.verify.probe_file import certified_probe
 from continual_petl.streams.encoding.image_processing import FILE
+from continual_petl.streams.encoding.tokenizer_calls import padding_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class Subject:
     tokenizer: PreTrainedTokenizerBase | None
     """A copy that pads on the side that the exported model expects; None for images."""
     pad: int | None
+    max_length: int
+    """Maximum tokens per row; 0 if the backbone reads images."""
 
     def copy_image_settings(self, folder: Path) -> None:
         """Copy the settings of the image processor, if the backbone reads images."""
@@ -42,18 +47,54 @@ class Subject:
             if self.backbone.anatomy.images:
                 shutil.copyfile(path, folder / FILE)
 
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer, with everything that another class may have another default for."""
+        tokenizer: Any = copy.deepcopy(self.tokenizer)
+        # Only what was in the backbone's tokenizer_config.json would be written otherwise.
+        tokenizer.init_kwargs |= {name: getattr(tokenizer, name) for name in _ATTRIBUTES}
+        tokenizer.save_pretrained(folder)
+
     def check_tokenizer(self, folder: Path) -> None:
-        """Raise `ExportError` if the tokenizer in a folder would tokenise texts differently from the task's."""
+        """Raise `CannotExpressError` if the tokenizer in a folder would tokenise texts differently from the task's."""
         if self.tokenizer is None:
             return
         found = AutoTokenizer.from_pretrained(folder)
-        if _rules(found) != _rules(self.tokenizer) or found.padding_side != self.tokenizer.padding_side:
-            raise ExportError(
-                f"task {self.plan.name!r}: for this model type transformers builds a {type(found).__name__} from the "
-                f"tokenizer's files, not the {type(self.tokenizer).__name__} that the task was learned with: texts "
-                "would be tokenised differently. Nothing was written. Use Run.predict, or format 'peft', which does "
-                "not include a tokenizer."
-            )
+        wrong = tokenizer_differences(found, self.tokenizer)
+        if wrong:
+            why = f"transformers would tokenise texts differently with the exported tokenizer: {'; '.join(wrong)}"
+            raise CannotExpressError(self.plan.name, "merged", why)
+
+
+_ATTRIBUTES = (
+    "padding_side",
+    "truncation_side",
+    "model_input_names",
+    "clean_up_tokenization_spaces",
+    "split_special_tokens",
+    "model_max_length",
+)
+"""Attributes of tokenizers that are not among the rules in tokenizer.json."""
+
+
+def tokenizer_differences(found: Any, wanted: Any) -> list[str]:
+    """Return in which respects a tokenizer differs from the one that is wanted, in words; empty if in none."""
+    wrong = []
+    if type(found).__name__ != type(wanted).__name__:
+        wrong.append(f"it builds a {type(found).__name__} instead of a {type(wanted).__name__}")
+    names = [*_ATTRIBUTES, "all_special_ids", "pad_token_id", "eos_token_id", "bos_token_id", "unk_token_id"]
+    pairs = [(name, _value(found, name), _value(wanted, name)) for name in names]
+    wrong_values = [f"{name} is {has!r} instead of {wants!r}" for name, has, wants in pairs if has != wants]
+    rules, known = _rules(found), _rules(wanted)
+    wrong_values += [
+        f"the rules under {key!r} differ" for key in sorted({*rules, *known}) if rules.get(key) != known.get(key)
+    ]
+    # Another class is harmless if all that it does is the same.
+    return [*wrong, *wrong_values] if wrong_values else []
+
+
+def _value(tokenizer: Any, name: str) -> Any:
+    value = getattr(tokenizer, name)
+    return sorted(value) if name == "all_special_ids" else value
 
 
 def find_subject(models: ModelCache, task: str) -> Subject:
@@ -68,26 +109,9 @@ def find_subject(models: ModelCache, task: str) -> Subject:
         StoreError: if the bank, the probe or the backbone does not match the certificate.
     """
     held = models.held(task)
-    if held.backbone.remote_code:
-        raise InputError(
-            f"task {task!r}: backbone {held.backbone.name!r} needs Python code that comes with it, so an export would not "
-            "load on its own. Only backbones whose classes are part of transformers can be exported: use Run.predict."
-        )
-    if held.backbone.quantize is not None:
-        raise InputError(
-            f"task {task!r}: backbone {held.backbone.name!r} is quantised ({held.backbone.quantize}). A merged export "
-            "would round the bank's changes to quantised values, and an adapter on a different backbone would predict "
-            "differently, so no export could be compared with the certificate. Use Run.predict, or continual-petl "
-            "serve."
-        )
-    tokenizer = None
-    if models.tokenizer is not None:
-        tokenizer = copy.deepcopy(models.tokenizer)
-        # A generated text starts where its source ends; all other tasks are padded on the right.
-        tokenizer.padding_side = "left" if held.plan.kind == "causal-lm" else "right"
-        tokenizer.model_max_length = held.max_length
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(models.pad_token_id)
+    if (why := why_not_at_all(held.backbone)) is not None:
+        raise InputError(f"task {task!r}: {why}. Use Run.predict, or continual-petl serve.")
+    tokenizer = None if models.tokenizer is None else tokenizer_of(models.tokenizer, held.plan.kind, held.max_length)
     backbone = models.backbone("fp32")
     # A backbone in another precision may be on another device.
     bank = held.bank if backbone is held.backbone else copy.deepcopy(held.bank).to(backbone.model.device)
@@ -98,7 +122,35 @@ def find_subject(models: ModelCache, task: str) -> Subject:
         probe=certified_probe(models.store, task)[0],
         tokenizer=tokenizer,
         pad=None if tokenizer is None else models.pad_token_id,
+        max_length=held.max_length,
     )
+
+
+def why_not_at_all(backbone: Backbone) -> str | None:
+    """Return why no task on a backbone can be exported, in any format; None if it can."""
+    if backbone.remote_code:
+        return (
+            f"backbone {backbone.name!r} needs Python code that comes with it, so an export would not load on its own; only "
+            "backbones whose classes are part of transformers can be exported"
+        )
+    if backbone.quantize is not None:
+        return (
+            f"backbone {backbone.name!r} is quantised ({backbone.quantize}): a merged export would round the bank's changes "
+            "to quantised values, and an adapter on a different backbone would predict differently, so no export could be "
+            "compared with the certificate"
+        )
+    return None
+
+
+def tokenizer_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int) -> PreTrainedTokenizerBase:
+    """Return a copy of a backbone's tokenizer with the padding and the maximum length of a task."""
+    own: Any = copy.deepcopy(tokenizer)
+    # A generated text starts where its source ends; all other tasks are padded on the right.
+    own.padding_side = "left" if kind == "causal-lm" else "right"
+    own.model_max_length = max_length
+    if own.pad_token_id is None:
+        own.pad_token = own.convert_ids_to_tokens(padding_id(tokenizer))
+    return cast(PreTrainedTokenizerBase, own)
 
 
 def _rules(tokenizer: Any) -> Any:

@@ -6,17 +6,16 @@ Nothing is written to the run folder. Model and files are in float32, whatever p
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, cast
 
 from continual_petl.errors import InputError, did_you_mean
+from continual_petl.export.words import FORMATS, Format
 from continual_petl.store.files.atomic import new_folder
 from continual_petl.store.store import Store
 
 # A request is checked without torch, which takes seconds to import.
 if TYPE_CHECKING:
     from continual_petl.store.model_cache import ModelCache
-
-Format = Literal["merged", "peft", "adapters"]
 
 
 def export_task(models: ModelCache, task: str, format: str, folder: str | Path) -> Path:
@@ -40,15 +39,17 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
     Source:
         The formats of transformers 5.23, peft 0.21 and adapters 1.3.
     """
-    target = check_request(models.store, format, folder)
+    target, chosen = check_request(models.store, format, folder), cast(Format, format)
     from continual_petl.export.adapterhub.files import write_adapters
+    from continual_petl.export.formats import check_format
     from continual_petl.export.merged import write_checkpoint
     from continual_petl.export.peft.files import write_peft
     from continual_petl.export.subject import find_subject
 
     subject = find_subject(models, task)
+    check_format(subject, chosen)
     with new_folder(target) as beside:
-        {"peft": write_peft, "adapters": write_adapters}.get(format, write_checkpoint)(subject, beside)
+        {"peft": write_peft, "adapters": write_adapters}.get(chosen, write_checkpoint)(subject, beside)
     return target
 
 
@@ -59,8 +60,8 @@ def check_request(store: Store, format: str, folder: str | Path) -> Path:
         InputError: if there is no such format, or the folder exists or is inside the run folder.
     """
     target = Path(folder).absolute()
-    if format not in get_args(Format):
-        allowed = get_args(Format)
+    if format not in FORMATS:
+        allowed = FORMATS
         raise InputError(
             f"format: got {format!r}{did_you_mean(format, allowed)}; allowed: {', '.join(map(repr, allowed))}"
         )

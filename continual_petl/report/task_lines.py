@@ -14,6 +14,7 @@ from rich.text import Text
 
 from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted, known_names, printable
+from continual_petl.export.words import in_words as formats_in_words
 from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
@@ -121,8 +122,22 @@ def size(num_bytes: int) -> str:
     return f"{number:.0f} {units[place]}" if number >= 99.5 or place == 0 else f"{number:.1f} {units[place]}"
 
 
-def task_facts(manifest: Manifest, history: History, num_bytes: int, seconds: Mapping[str, float]) -> RenderableType:
-    """Return the details of one task."""
+def task_facts(
+    manifest: Manifest,
+    history: History,
+    num_bytes: int,
+    seconds: Mapping[str, float],
+    exports: Mapping[str, str | None] | None,
+) -> RenderableType:
+    """Return the details of one task.
+
+    Args:
+        manifest: its manifest.
+        history: how it was learned.
+        num_bytes: size of its bank.
+        seconds: seconds by phase.
+        exports: for each format, why it cannot be exported in it; None if not recorded.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
@@ -130,6 +145,7 @@ def task_facts(manifest: Manifest, history: History, num_bytes: int, seconds: Ma
         **_task_settings(manifest),
         **_scores(manifest, history),
         **_kept(manifest, num_bytes, seconds),
+        "exports": "not recorded" if exports is None else formats_in_words(exports),
     }.items():
         table.add_row(name, Text(printable(text)))
     return table

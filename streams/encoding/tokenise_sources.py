@@ -79,7 +79,7 @@ def tokenise_sources(
     same_number("targets", targets, "sources", sources)
     source_room, target_room = room_for(kind, max_length, max_target_length)
     check_room(tokenizer, source_room, pair=False)
-    closing = _num_closing(tokenizer) if kind == "causal-lm" else 0
+    closing = num_closing(tokenizer) if kind == "causal-lm" else 0
     encoded = encode_cached(cache, tokenizer, sources, None, source_room + closing)
     ids, offsets = _shortened(encoded, closing)
     target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=kind == "seq2seq")
@@ -141,10 +141,7 @@ def _targets(
     *,
     special: bool,
 ) -> Encoded:
-    with_end = encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
-    end = tokenizer.eos_token_id
-    if end in with_end:
-        end = None  # the tokenizer adds it; mBART puts it before the language code
+    end = None if adds_end(tokenizer, special=special) else tokenizer.eos_token_id
     needed = (tokenizer.num_special_tokens_to_add(pair=False) if special else 0) + (end is not None)
     if room <= needed:
         raise InputError(
@@ -159,8 +156,13 @@ def _targets(
     return Encoded(ids=ids, offsets=offsets, types=None, words=None, cut=encoded.cut)
 
 
-def _num_closing(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Count the special tokens that the tokenizer adds after a text."""
+def adds_end(tokenizer: PreTrainedTokenizerBase, *, special: bool) -> bool:
+    """Return whether the tokenizer itself adds the end token to a target; mBART's puts it before the language code."""
+    return tokenizer.eos_token_id in encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
+
+
+def num_closing(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the number of special tokens that the tokenizer adds after a text."""
     mask = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     return next((number for number, special in enumerate(reversed(mask)) if not special), 0)
 

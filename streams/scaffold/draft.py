@@ -58,6 +58,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         lines.append(f"  max_length: {length}")
     lines += [
         "bank: houlsby    # each task gets its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
+        "# houlsby cannot be exported to other libraries, lora can (peft); --dry-run says it for each task",
         "# fewer rows need more epochs, because a bank starts as a no-op; a task can have its own `training`;",
         "# learning_rate is not set: each preset has its own default, including presets chosen by --bank (docs/methods.md)",
         f"training: {{epochs: {epochs}, batch_size: {_BATCH}}}",

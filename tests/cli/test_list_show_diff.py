@@ -238,7 +238,7 @@ def test_non_finite_losses_are_shown(runs: Path) -> None:
     curve = history.curve.model_copy(update={"losses": (first, last)})
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(task_facts(store.manifest("both"), history.model_copy(update={"curve": curve}), 1, {}))
+        console.print(task_facts(store.manifest("both"), history.model_copy(update={"curve": curve}), 1, {}, None))
     assert f"{first.loss:.4f} to not finite in {last.step} steps" in shown.get()
 
 

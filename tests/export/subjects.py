@@ -45,7 +45,15 @@ def subject_of(folder: Path, kind: str, choice: Any, pooling: str | None = None)
         tokenizer.padding_side = "left" if kind == "causal-lm" else "right"
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
-    return Subject(plan=plan, bank=bank.eval(), backbone=backbone, probe=probe, tokenizer=tokenizer, pad=pad)
+    return Subject(
+        plan=plan,
+        bank=bank.eval(),
+        backbone=backbone,
+        probe=probe,
+        tokenizer=tokenizer,
+        pad=pad,
+        max_length=backbone.max_length,
+    )
 
 
 TEXTS = [" ".join(WORDS[20:27]), " ".join(WORDS[3:6]), WORDS[50]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from continual_petl.export.hard_rows import rows_of
 from continual_petl.export.peft.files import write_peft
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right
+from tests.export.readme import run_readme
 from tests.export.subjects import TEXTS, Folder, answers_of, inputs_of, masked, subject_of
 from tests.tiny import FAMILIES, TEXT_FAMILIES
 from tests.usual import few, walk
@@ -36,15 +37,11 @@ def compare(subject: Subject, to: Path) -> dict[str, Any]:
     """
     to.mkdir(exist_ok=True)
     assert write_peft(subject, to) <= 1e-5
-    text = (to / "README.md").read_text("utf-8")
-    code = text.split("```python\n")[1].split("```")[0].replace("path/to/this/folder", str(to))
-    if subject.tokenizer is None:
-        code = re.sub(r"^inputs = .*$", "", code, flags=re.M)
-    else:
-        code = re.sub(r'\["some text", "and another"\]', repr(TEXTS), code)
-    inputs = inputs_of(subject)
-    namespace: dict[str, Any] = {} if subject.tokenizer is not None else {"inputs": inputs}
-    exec(compile(code, "README.md", "exec"), namespace)
+    rows = TEXTS if subject.tokenizer is not None else rows_of(subject)[0]
+    if subject.plan.kind == "token-classification":
+        rows = [text.split() for text in TEXTS]
+    namespace = run_readme(to, rows)
+    inputs = inputs_of(subject) if subject.tokenizer is not None else namespace["inputs"]
     expected = answers_of(subject, inputs)
     if subject.plan.kind in GENERATIVE:
         given = dict(inputs)

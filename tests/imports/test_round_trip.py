@@ -57,8 +57,9 @@ def imported(subject: Subject, folder: Path, kind: str | None = None, pooling: s
         probe=subject.probe,
         tokenizer=subject.tokenizer,
         pad=subject.pad,
+        max_length=subject.max_length,
     )
-    assert check_imported(made, found) <= 1e-5
+    assert check_imported(made, found)[0] <= 1e-5
     return found
 
 

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl import InputError, Run, TaskStream, forget, import_adapter, learn, reevaluate
+from continual_petl.backbones.backbone import load_tokenizer
 from continual_petl.digests import file_digest, tensor_digests
 from continual_petl.report.facts import read_facts
 from continual_petl.report.write import write_report
 from tests.export.subjects import Folder
+from tests.imports.test_from_peft import made
 from tests.streams_in_code import stream, task
 from tests.tiny import WORDS
 
@@ -271,3 +274,40 @@ def test_bank_that_computes_something_else_is_refused(
     with pytest.raises(InputError, match="would not compute what LORA computes in the library that wrote it"):
         import_adapter(run_folder, learned[2], "foreign")
     assert Run(run_folder).store.tasks == ["first"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*fan_in_fan_out is set to:UserWarning")
+def test_class_that_takes_the_end_token_for_padding_is_told_or_refused(
+    backbone_folder: Folder, tmp_path: Path, ends: bool
+) -> None:
+    """GPT-2's class reads the last token other than the padding token, which here is the end token, as for most decoders."""
+    backbone = Path(shutil.copytree(backbone_folder("gpt2"), tmp_path / "gpt2"))
+    config = json.loads((backbone / "config.json").read_text())
+    (backbone / "config.json").write_text(json.dumps(config | {"pad_token_id": 3}))
+    if ends:  # its tokenizer ends every text with that token
+        rules = json.loads((backbone / "tokenizer.json").read_text())
+        end = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}
+        for part in ("single", "pair"):
+            rules["post_processor"][part].append(end)
+        rules["post_processor"]["special_tokens"]["[SEP]"] = {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}
+        (backbone / "tokenizer.json").write_text(json.dumps(rules))
+    settings = {"name": str(backbone), "pooling": "last"}
+    learn(stream(backbone, [task("one", num_rows=16)], backbone=settings, bank=LORA), tmp_path / "run")
+    adapter = peft.LoraConfig(task_type="SEQ_CLS", r=2)
+    theirs = made(backbone, "AutoModelForSequenceClassification", adapter, tmp_path / "adapter", num_labels=2)
+    if ends:
+        with pytest.raises(InputError, match="finds the last token of a text by its id"):
+            import_adapter(tmp_path / "run", tmp_path / "adapter", "foreign")
+        return
+    run = import_adapter(tmp_path / "run", tmp_path / "adapter", "foreign")
+    told = [notice for notice in run.store.manifest("foreign").notices if "end with the padding token" in notice]
+    assert len(told) == 1
+    assert "('[SEP]') are read to their end" in told[0]
+    tokenizer = load_tokenizer(str(backbone))
+    with torch.no_grad():
+        found = theirs(**tokenizer("w1 w2 [SEP]", return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    ours = [list((run.predict(text, "foreign").probabilities or {}).values()) for text in ("w1 w2", "w1 w2 [SEP]")]
+    assert ours[0] == pytest.approx(found, abs=1e-5)
+    assert ours[1] != pytest.approx(found, abs=1e-5)

@@ -23,6 +23,7 @@ from continual_petl.engine.checks.warm_start import check_parent
 from continual_petl.engine.session import Session, forgotten_tasks, tasks_without_routing
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError
+from continual_petl.export.formats import announced
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.streams.encoding.tokenise import TokenisedRows
@@ -68,6 +69,8 @@ class TaskFacts:
     """Optimizer steps on one device."""
     learned: bool
     """Whether the run folder already has the task."""
+    exports: dict[str, str | None]
+    """For each format, why the task cannot be exported in it once it is learned; None if it can. Empty if not known."""
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -158,6 +161,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         pooling=plan.pooling,
         num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
         learned=task.name in learned,
+        exports=announced(plan, backbone, session.models.tokenizer, backbone.max_length),
         notices=(*data.notices, *data.remarks, *data.cache_notices),
     )
 
@@ -179,6 +183,7 @@ def _learned_facts(session: Session, task: str, why: InputError) -> TaskFacts:
         pooling=manifest.pooling,
         num_steps=0,
         learned=True,
+        exports={},
         notices=(
             f"task {task!r} is already learned and needs no data; its settings in the stream cannot be used: {why}",
         ),

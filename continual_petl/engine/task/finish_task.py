@@ -13,10 +13,10 @@ from continual_petl.engine.scoring.certified_rows import check_rows
 from continual_petl.engine.scoring.result_row import Row, measure_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
+from continual_petl.export.formats import announced
 from continual_petl.router.totals import keep_totals
 from continual_petl.store.files.atomic import remove_folder
 from continual_petl.store.folder.results_file import RowLine, TaskLine
-from continual_petl.store.store import Store
 
 
 def finish_task(
@@ -59,7 +59,7 @@ def finish_task(
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
     # The folder is removed only now: it holds the training time, which would be lost if the run ended before this point.
     remove_folder(store.progress_folder(task))
-    store.append_results([_done(store, task, spent, checks)])
+    store.append_results([_done(session, task, spent, checks)])
     keep_totals(store)
     for callback in watching:
         callback.on_task_checked(event, spent, dict(checks))
@@ -87,9 +87,11 @@ def _event(session: Session, task: str, row: Row) -> TaskEvent:
     )
 
 
-def _done(store: Store, task: str, seconds: dict[str, float], checks: Counter[str]) -> TaskLine:
+def _done(session: Session, task: str, seconds: dict[str, float], checks: Counter[str]) -> TaskLine:
     """Return the line that marks a task as done."""
-    link, choice = store.link(task), store.manifest(task).start
+    store, models = session.store, session.models
+    link, manifest = store.link(task), store.manifest(task)
+    choice, backbone = manifest.start, models.backbone_of(task)
     return TaskLine(
         task=task,
         index=link.index,
@@ -97,4 +99,5 @@ def _done(store: Store, task: str, seconds: dict[str, float], checks: Counter[st
         seconds=seconds,
         checks=dict(sorted(checks.items())),
         gain=None if choice is None else choice.gain,
+        exports=announced(store.plan(task), backbone, models.tokenizer, manifest.max_length),
     )

@@ -9,10 +9,14 @@ from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, hub
 from continual_petl.export.adapterhub.parts import VERSION
 from continual_petl.export.adapterhub.restated import adapterhub_restated
 from continual_petl.export.card import adapters_card
+from continual_petl.export.classes import AUTO
+from continual_petl.export.code import Loading, code_of
 from continual_petl.export.compare import check_outputs
 from continual_petl.export.head_file import HEAD, head_notes, save_tensors
-from continual_petl.export.model_card import base_model
+from continual_petl.export.model_card import HERE, base_model
 from continual_petl.export.subject import Subject
+from continual_petl.export.written import OnDevice, check_written
+from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
 from continual_petl.store.files.atomic import json_bytes
 
@@ -54,5 +58,35 @@ def write_adapters(subject: Subject, folder: Path) -> float:
     elif isinstance(bank.head, LinearHead):
         head = {part: tensor.detach() for part, tensor in bank.head.output.named_parameters()}
         save_tensors(head, folder / HEAD, head_notes(subject))
-    (folder / "README.md").write_text(adapters_card(subject, base, with_head=theirs is not None), encoding="utf-8")
-    return check_outputs(subject, adapterhub_restated(subject, folder))
+    code = code_of(subject, _loading(subject, base, with_head=theirs is not None))
+    (folder / "README.md").write_text(adapters_card(subject, code), encoding="utf-8")
+    model = adapterhub_restated(subject, folder)
+    difference = check_outputs(subject, model)
+    check_written(subject, code, folder, OnDevice(model.output, backbone.model.device), generates=False)
+    return difference
+
+
+def _loading(subject: Subject, base: str, *, with_head: bool) -> Loading:
+    """Return how the code in README.md loads an adapter.
+
+    Args:
+        subject: the task.
+        base: the name or path that the backbone is loaded from.
+        with_head: whether the head is in the format of `adapters`, so that `load_adapter` loads it too.
+    """
+    plan = subject.plan
+    revision = "" if subject.backbone.revision is None else f", revision={subject.backbone.revision!r}"
+    eager = ', attn_implementation="eager"' if subject.bank.prefixes() else ""
+    auto = "" if with_head else AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
+    load = [f"model = {auto or 'AutoAdapterModel'}.from_pretrained(BASE{revision}{eager})"]
+    load += [] if with_head else ["adapters.init(model)"]
+    load += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model = model.eval()"]
+    return Loading(
+        modules=("from adapters import AutoAdapterModel",) if with_head else ("import adapters",),
+        auto=auto,
+        place=f'BASE, ADAPTER = {base!r}, "{HERE}"',
+        model=tuple(load),
+        source=f"BASE{revision}",
+        separate=plan.kind not in GENERATIVE and not with_head,
+        one_by_one=with_head and plan.pooling == "last" and plan.kind != "token-classification",
+    )

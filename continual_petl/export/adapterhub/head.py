@@ -3,7 +3,7 @@
 With a single layer, ClassificationHead, MultiLabelClassificationHead and TaggingHead apply dropout and that layer to:
 
 * for encoders, the first token's state, or the pooler's output with use_pooler;
-* for BART, the state of the text's last end token;
+* for BART, the state of the text's last end token, if all texts of a batch have as many: README.md passes one at a time;
 * for TaggingHead, every token's state.
 
 GPT-2's class finds the last token by counting tokens other than the padding token, which for most of its tokenizers is the
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.export.adapterhub.parts import VERSION
+from continual_petl.export.hard_rows import ends_every_text
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import Kind
 from continual_petl.heads.linear import LinearHead
@@ -71,7 +72,7 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
     token = plan.kind == "token-classification"
     if not isinstance(subject.bank.head, LinearHead) or found is None or not (token or plan.pooling in found):
         return None
-    if plan.pooling == "last" and not token and not _ends(subject):
+    if plan.pooling == "last" and not token and not ends_every_text(subject):
         return None
     config: dict[str, Any] = {
         "head_type": TYPES[plan.kind],
@@ -94,15 +95,6 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
     }
     output = subject.bank.head.output
     return whole, {f"heads.{name}.1.weight": output.weight, f"heads.{name}.1.bias": output.bias}
-
-
-def _ends(subject: Subject) -> bool:
-    """Return whether every text of the probe ends with the end token, and all have the same number of end tokens."""
-    ids_BW, mask_BW = subject.probe["input_ids"], subject.probe["attention_mask"]
-    ends_BW = ids_BW.eq(subject.backbone.model.config.eos_token_id) & mask_BW.bool()
-    last_B = mask_BW.cumsum(1).argmax(1)
-    every = ends_BW.gather(1, last_B.unsqueeze(1)).all()
-    return bool(every) and len(set(ends_BW.sum(1).tolist())) == 1
 
 
 def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -25,7 +25,7 @@ from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of
 from continual_petl.banks.forms.rescale import Rescale
-from continual_petl.export.adapterhub.parts import HubAdapter, left_out, placed, refused, same_options
+from continual_petl.export.adapterhub.parts import PLACES, HubAdapter, left_out, placed, refused, same_options
 from continual_petl.export.subject import Subject
 
 MATRICES: Mapping[Site, str] = {"query": "q", "key": "k", "value": "v"}
@@ -78,8 +78,7 @@ def why_not_inner(sites: Sites, config: Any, layer: Layer, vector_O: Tensor) -> 
     """Return why factors of a layer's inner states cannot be applied to its first projection; None if they can."""
     if len(sites.into(layer)) > 1:
         return None  # adapters multiplies the last one, which no non-linearity follows
-    keys = ("dense_act_fn", "hidden_act", "activation", "activation_function")
-    kind = next((str(getattr(config, key)) for key in keys if hasattr(config, key)), "unknown")
+    kind = _activation(config)
     if kind != "relu":
         return (
             f"adapters multiplies the FFN's states before their non-linearity ({kind}), and a bank after it, which is only "
@@ -88,6 +87,25 @@ def why_not_inner(sites: Sites, config: Any, layer: Layer, vector_O: Tensor) -> 
     if bool((vector_O < 0).any()):
         return "some factors of the FFN's inner states are negative, and adapters multiplies before the relu"
     return None
+
+
+def depends_on_signs(subject: Subject) -> bool:
+    """Return whether it depends on the signs of a bank's factors whether `adapters` can express it; see `why_not_inner`."""
+    sites, spec = subject.bank.sites, subject.plan.bank
+    inner = any(row.form == "rescale" and row.modifies == "ffn_inner" for row in spec.modifications)
+    known = str(subject.backbone.model.config.model_type) in PLACES
+    only = {row.form for row in spec.modifications} == {"rescale"} and spec.layernorms == "frozen" and not spec.fuse
+    return (
+        (inner and known and only)
+        and same_options(spec.modifications)
+        and any(len(sites.into(layer)) == 1 for layer in subject.bank.layers)
+        and _activation(subject.backbone.model.config) == "relu"
+    )
+
+
+def _activation(config: Any) -> str:
+    keys = ("dense_act_fn", "hidden_act", "activation", "activation_function")
+    return next((str(getattr(config, key)) for key in keys if hasattr(config, key)), "unknown")
 
 
 def inner_path(sites: Sites, layer: Layer) -> str:

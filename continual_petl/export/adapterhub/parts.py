@@ -12,8 +12,8 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Placement
-from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject
+from continual_petl.export.words import CannotExpressError
 
 VERSION = "adapters.1.3.0"
 _BERT = {"self": "attention.output.adapters", "ffn": "output.adapters"}
@@ -43,12 +43,13 @@ def place_of(sites: Sites, layer: Layer, name: str) -> str:
     return f"{layer.path.removeprefix(sites.base)}.{known[at].format(last=len(layer.stack.attentions))}"
 
 
-def refused(subject: Subject, why: str) -> InputError:
+def refused(subject: Subject, why: str) -> CannotExpressError:
     """Return the error for a bank that `adapters` has no method for."""
-    return InputError(
-        f"format: got 'adapters' for task {subject.plan.name!r}, but {why}. Bottlenecks after or beside a sub-layer "
-        "with frozen LayerNorms, prefixes, LoRA of one rank and factor, IA3, and unions of these can be exported. Use "
-        "format 'merged' or 'peft' if these can express it, or Run.predict."
+    return CannotExpressError(
+        subject.plan.name,
+        "adapters",
+        f"{why}. Bottlenecks after or beside a sub-layer with frozen LayerNorms, prefixes, LoRA of one rank and factor, IA3, "
+        "and unions of these can be exported",
     )
 
 

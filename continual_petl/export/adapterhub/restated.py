@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,14 @@ from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.errors import ExportError
 from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, read_by_head
 from continual_petl.export.adapterhub.hooks import Hooks, add_hooks
-from continual_petl.export.compare import Compute
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.subject import Subject
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import reading_inputs
 
 
-def adapterhub_restated(subject: Subject, folder: Path) -> Compute:
-    """Return a function that computes a model's logits as `adapters` would with the files in a folder.
+def adapterhub_restated(subject: Subject, folder: Path) -> Restated:
+    """Return the model that `adapters` makes of the files in a folder.
 
     Raises:
         ExportError: if the tensors are not those that the configuration asks for.
@@ -50,8 +50,8 @@ def adapterhub_computed(
     stored: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
     theirs: Mapping[str, Any] | None = None,
-) -> Compute:
-    """Return a function that computes a model's logits as `adapters` would with the content of an adapter's files.
+) -> Restated:
+    """Return the model that `adapters` makes of the content of an adapter's files.
 
     Args:
         subject: the task; only its backbone, pooling and kind are read.
@@ -63,7 +63,7 @@ def adapterhub_computed(
     Raises:
         ExportError: if the tensors are not those that the configuration asks for.
     """
-    model, sites = subject.backbone.model, subject.bank.sites
+    model = subject.backbone.model
     used: set[str] = set()
 
     def take(path: str) -> Tensor:
@@ -79,23 +79,50 @@ def adapterhub_computed(
     if used != stored.keys():
         raise ExportError(_wrong(subject, repr(min(used ^ stored.keys()))))
 
-    def compute(inputs: dict[str, Tensor]) -> Tensor:
-        generates = subject.plan.kind in GENERATIVE
-        given: dict[str, Any] = dict(inputs) if generates else dict(reading_inputs(subject.backbone, inputs))
-        with turn(model), changed_heads(model, hooks.heads), ExitStack() as stack:
-            for module, hook in hooks.outputs:
-                stack.enter_context(module.register_forward_hook(hook))
-            output = one_pass(model, sites, given, {}, 0, base=not generates)
-        if generates:
-            logits: Tensor = output.logits
-            return logits
-        if theirs is not None:
-            return F.linear(read_by_head(subject, theirs, output, inputs), head["weight"], head["bias"])
-        token, mask = subject.plan.kind == "token-classification", inputs.get("attention_mask")
-        features = output.last_hidden_state if token else pool(output, mask, subject.plan.pooling)
-        return F.linear(features, head["weight"], head["bias"])
+    return Restated(subject=subject, hooks=hooks, head=head, theirs=theirs)
 
-    return compute
+
+@dataclass(frozen=True, kw_only=True)
+class Restated:
+    """A model with an adapter, as `adapters` computes it."""
+
+    subject: Subject
+    hooks: Hooks
+    head: Mapping[str, Tensor]
+    theirs: Mapping[str, Any] | None
+
+    def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the logits."""
+        plan = self.subject.plan
+        if plan.kind in GENERATIVE:
+            logits: Tensor = self._output(dict(inputs)).logits
+            return logits
+        output = self._output(dict(reading_inputs(self.subject.backbone, inputs)))
+        if self.theirs is not None:
+            return self._headed(output, inputs)
+        token, mask = plan.kind == "token-classification", inputs.get("attention_mask")
+        features = output.last_hidden_state if token else pool(output, mask, plan.pooling)
+        return F.linear(features, self.head["weight"], self.head["bias"])
+
+    def output(self, **inputs: Tensor) -> Any:
+        """Return the output of the model as `adapters` returns it: with logits, if it has a class for the head."""
+        if self.theirs is None:
+            return self._output(dict(inputs))
+        output = self._output(dict(reading_inputs(self.subject.backbone, inputs)))
+        output.logits = self._headed(output, inputs)
+        return output
+
+    def _headed(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        assert self.theirs is not None
+        states = read_by_head(self.subject, self.theirs, output, inputs)
+        return F.linear(states, self.head["weight"], self.head["bias"])
+
+    def _output(self, given: dict[str, Any]) -> Any:
+        subject, model = self.subject, self.subject.backbone.model
+        with turn(model), changed_heads(model, self.hooks.heads), ExitStack() as stack:
+            for module, hook in self.hooks.outputs:
+                stack.enter_context(module.register_forward_hook(hook))
+            return one_pass(model, subject.bank.sites, given, {}, 0, base=subject.plan.kind not in GENERATIVE)
 
 
 def _wrong(subject: Subject, tensor: str) -> str:

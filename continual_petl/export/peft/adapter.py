@@ -15,9 +15,9 @@ from torch import Tensor
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.projection import part_of
-from continual_petl.errors import InputError
 from continual_petl.export.classes import AUTO, find_place
 from continual_petl.export.subject import Subject
+from continual_petl.export.words import CannotExpressError
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner.task_plan import TaskPlan
 
@@ -108,7 +108,7 @@ _HEADLESS: tuple[str, str, str | None, str | None] = ("AutoModel", "", "FEATURE_
 def _headed(plan: TaskPlan, backbone: Backbone) -> tuple[str, str, str | None, str | None]:
     try:
         place = find_place(plan, backbone)
-    except InputError:
+    except CannotExpressError:
         return _HEADLESS
     if place is None or not place.plain:
         return _HEADLESS

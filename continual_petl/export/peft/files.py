@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from continual_petl.errors import InputError
 from continual_petl.export.card import peft_card
+from continual_petl.export.code import Loading, code_of
 from continual_petl.export.compare import check_outputs
 from continual_petl.export.head_file import HEAD, head_notes, save_tensors
-from continual_petl.export.model_card import base_model
+from continual_petl.export.model_card import HERE, base_model
 from continual_petl.export.peft.adapter import Adapter, Names, find_names
 from continual_petl.export.peft.lowrank import low_rank
 from continual_petl.export.peft.restated import restated
 from continual_petl.export.peft.vectors import factors, norm_copies, norms
 from continual_petl.export.peft.virtual import prefix, prompt
 from continual_petl.export.subject import Subject
+from continual_petl.export.words import CannotExpressError
+from continual_petl.export.written import OnDevice, check_written
+from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
 from continual_petl.store.files.atomic import json_bytes
 
@@ -47,10 +51,9 @@ def write_peft(subject: Subject, folder: Path) -> float:
         InputError: if peft has no such adapter.
         ExportError: if the adapter read back from the files gives different outputs from the bank.
     """
-    plan, backbone, bank = subject.plan, subject.backbone, subject.bank
-    virtual = any(m.config.outside or m.config.in_heads for m in plan.bank.modifications)
-    names = find_names(plan, backbone, headless=virtual)
-    adapter = _built(subject, names)
+    backbone, bank = subject.backbone, subject.bank
+    virtual = _is_virtual(subject)
+    names, adapter = peft_adapter(subject)
     saved = dict(adapter.tensors)
     config = {
         "base_model_name_or_path": base_model(backbone.name) or backbone.name,
@@ -72,9 +75,50 @@ def write_peft(subject: Subject, folder: Path) -> float:
         {f"{start}{name}": tensor for name, tensor in saved.items()}, folder / "adapter_model.safetensors", notes
     )
     (folder / "adapter_config.json").write_bytes(json_bytes(config))
-    text = peft_card(subject, names.auto, config, with_head=names.head is not None)
-    (folder / "README.md").write_text(text, encoding="utf-8")
-    return check_outputs(subject, restated(subject, names, folder))
+    code = code_of(subject, _loading(subject, names, config))
+    (folder / "README.md").write_text(peft_card(subject, code, config), encoding="utf-8")
+    model = restated(subject, names, folder)
+    difference = check_outputs(subject, model)
+    check_written(subject, code, folder, OnDevice(model.output, backbone.model.device), generates=False)
+    return difference
+
+
+def _loading(subject: Subject, names: Names, config: Mapping[str, Any]) -> Loading:
+    """Return how the code in README.md loads an adapter."""
+    revision = "" if config["revision"] is None else f", revision={config['revision']!r}"
+    labels = "" if names.head is None else f", num_labels={subject.plan.num_outputs}"
+    prompt = config["peft_type"] == "PROMPT_TUNING"
+    return Loading(
+        modules=("from peft import PeftModel",),
+        auto=names.auto,
+        place=f'BASE, ADAPTER = {config["base_model_name_or_path"]!r}, "{HERE}"',
+        model=(
+            f"base = {names.auto}.from_pretrained(BASE{labels}{revision})",
+            "model = PeftModel.from_pretrained(base, ADAPTER).eval()",
+        ),
+        source=f"BASE{revision}",
+        generator="base",  # not every class of peft passes on its own settings
+        separate=names.head is None and subject.plan.kind not in GENERATIVE,
+        one_by_one=prompt and subject.plan.kind == "causal-lm",
+        skipped=config["num_virtual_tokens"] if prompt and subject.backbone.anatomy.output_head != "seq2seq" else 0,
+    )
+
+
+def _is_virtual(subject: Subject) -> bool:
+    return any(m.config.outside or m.config.in_heads for m in subject.plan.bank.modifications)
+
+
+def peft_adapter(subject: Subject) -> tuple[Names, Adapter]:
+    """Return the model that a task's adapter is loaded onto, and the adapter.
+
+    Raises:
+        CannotExpressError: if peft has no such adapter.
+    """
+    if subject.plan.bank.fuse:
+        why = f"its bank reads other tasks' banks ({', '.join(subject.plan.bank.fuse)})"
+        raise CannotExpressError(subject.plan.name, "peft", why)
+    names = find_names(subject.plan, subject.backbone, headless=_is_virtual(subject))
+    return names, _built(subject, names)
 
 
 def _built(subject: Subject, names: Names) -> Adapter:
@@ -86,20 +130,15 @@ def _built(subject: Subject, names: Names) -> Adapter:
     build = _BUILT.get(forms)
     if build is None or (own and build in {prompt, prefix}):
         what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
-        instead = "Use format 'merged' or Run.predict" if _mergeable(subject) else "Use Run.predict"
-        raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but peft has no adapter for a bank with "
-            f"{' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank changes (lora, dora), with or "
-            "without trained LayerNorms, for factors (ia3), for LayerNorms, for a prompt, and for prefixes. "
-            f"{instead}."
+        why = (
+            f"peft has no adapter for a bank with {' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank "
+            "changes (lora, dora), with or without trained LayerNorms, for factors (ia3), for LayerNorms, for a prompt, and "
+            "for prefixes"
         )
+        raise CannotExpressError(subject.plan.name, "peft", why)
     adapter = build(subject, names)
     if own:
         copies = norm_copies(subject, names)
         adapter.config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in copies})
         adapter.tensors.update(copies)
     return adapter
-
-
-def _mergeable(subject: Subject) -> bool:
-    return all(m.config.mergeable for m in subject.plan.bank.modifications)

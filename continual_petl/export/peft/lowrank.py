@@ -22,9 +22,9 @@ from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.decomposed import Decomposed
 from continual_petl.banks.forms.lowrank import LowRank
 from continual_petl.banks.forms.projection import part_of, rows_of
-from continual_petl.errors import InputError
 from continual_petl.export.peft.adapter import Adapter, Names, by_module
 from continual_petl.export.subject import Subject
+from continual_petl.export.words import CannotExpressError
 
 
 @torch.no_grad()
@@ -95,11 +95,11 @@ def _check_alone(subject: Subject, placements: list[Placement]) -> None:
         (placement.layer.number, placement.modification.modifies, placement.name) for placement in placements
     )
     if max(places.values()) > 1:
-        raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but its bank changes one projection twice, at "
-            "least once with a magnitude (decomposed), and peft supports one change per module. Use format 'merged' or "
-            "Run.predict."
+        why = (
+            "its bank changes one projection twice, at least once with a magnitude (decomposed), and peft supports one "
+            "change per module"
         )
+        raise CannotExpressError(subject.plan.name, "peft", why)
 
 
 def _outputs(subject: Subject, placement: Placement) -> slice | list[int]:

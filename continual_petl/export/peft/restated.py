@@ -13,8 +13,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,7 +28,6 @@ from continual_petl.backbones.backbone import pool
 from continual_petl.banks.attach import one_pass, turn
 from continual_petl.banks.forms.projection import rows_of
 from continual_petl.errors import ExportError
-from continual_petl.export.compare import Compute
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.peft.adapter import Names
 from continual_petl.export.subject import Subject
@@ -38,8 +39,8 @@ _PARTS = re.compile(r"(.*)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector
 _Parts = Mapping[str, Tensor]
 
 
-def restated(subject: Subject, names: Names, folder: Path) -> Compute:
-    """Return the function from a model's inputs to the logits that peft computes with the files in a folder.
+def restated(subject: Subject, names: Names, folder: Path) -> Restated:
+    """Return the model that peft makes of the files in a folder.
 
     Raises:
         ExportError: if the configuration names modules other than those with tensors.
@@ -56,8 +57,8 @@ def computed(
     config: Mapping[str, Any],
     stored: Mapping[str, Tensor],
     separate: Mapping[str, Tensor],
-) -> Compute:
-    """Return the function from a model's inputs to the logits that peft computes with the content of an adapter's files.
+) -> Restated:
+    """Return the model that peft makes of the content of an adapter's files.
 
     Args:
         subject: the task; only its backbone, pooling and kind are read.
@@ -87,24 +88,75 @@ def computed(
             f"{names.path(name)}.{p.rpartition('.')[2]}": t for p, t in parts.items() if p.startswith("ln_")
         }
 
-    def compute(inputs: dict[str, Tensor]) -> Tensor:
-        model, generates = subject.backbone.model, subject.plan.kind in GENERATIVE
-        given: dict[str, Any] = dict(inputs) if generates else dict(reading_inputs(subject.backbone, inputs))
-        skipped = _add_virtual(subject, config, copies.get("prompt_embeddings"), given)
-        with turn(model), ExitStack() as stack:
-            for name, parts in changed.items():
-                module = model.get_submodule(names.path(name))
-                stack.enter_context(_hooked(module, name, parts, config))
-            output = one_pass(model, subject.bank.sites, given, substitutes, 0, base=not generates)
+    return Restated(
+        subject=subject,
+        names=names,
+        config=config,
+        changed=changed,
+        substitutes=substitutes,
+        table=copies.get("prompt_embeddings"),
+        head=head,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restated:
+    """A model with an adapter, as peft computes it."""
+
+    subject: Subject
+    names: Names
+    config: Mapping[str, Any]
+    changed: Mapping[str, _Parts]
+    substitutes: Mapping[str, Tensor]
+    table: Tensor | None
+    head: Mapping[str, Tensor]
+
+    def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the logits, without the positions of a prompt."""
+        generates = self.subject.plan.kind in GENERATIVE
+        given = dict(inputs) if generates else dict(reading_inputs(self.subject.backbone, inputs))
+        output, skipped = self._output(given)
         if generates:
             logits: Tensor = output.logits[:, skipped:]
             return logits
-        output.last_hidden_state = output.last_hidden_state[:, skipped:]
-        token, mask = subject.plan.kind == "token-classification", inputs.get("attention_mask")
-        features = output.last_hidden_state if token else pool(output, mask, subject.plan.pooling)
-        return nn.functional.linear(features, head["weight"], head.get("bias"))
+        return self._headed(output, skipped, inputs)
 
-    return compute
+    def output(self, **inputs: Tensor) -> Any:
+        """Return the output of the model as peft returns it: with logits, if the adapter contains the head."""
+        output, skipped = self._output(dict(inputs))
+        if self.names.head is not None:
+            output.logits = self._headed(output, skipped, inputs)
+        return output
+
+    def _headed(self, output: Any, skipped: int, inputs: Mapping[str, Tensor]) -> Tensor:
+        plan, mask_BW = self.subject.plan, inputs.get("attention_mask")
+        pad = getattr(self.subject.backbone.model.config, "pad_token_id", None)
+        if (
+            self.names.head == "score"
+            and plan.kind != "token-classification"
+            and pad is not None
+            and mask_BW is not None
+        ):
+            # The class reads the last token other than the padding token, whatever the mask.
+            places_W = torch.arange(mask_BW.shape[1], device=mask_BW.device)
+            last_B = (places_W * inputs["input_ids"].ne(pad)).argmax(1, keepdim=True)
+            mask_BW = (places_W == last_B).long()
+        states = SimpleNamespace(**output)
+        states.last_hidden_state = output.last_hidden_state[:, skipped:]
+        token = plan.kind == "token-classification"
+        features = states.last_hidden_state if token else pool(states, mask_BW, plan.pooling)
+        return nn.functional.linear(features, self.head["weight"], self.head.get("bias"))
+
+    def _output(self, given: dict[str, Any]) -> tuple[Any, int]:
+        """Return the output for some inputs, and the number of its positions that belong to virtual tokens."""
+        subject, model = self.subject, self.subject.backbone.model
+        skipped = _add_virtual(subject, self.config, self.table, given)
+        with turn(model), ExitStack() as stack:
+            for name, parts in self.changed.items():
+                module = model.get_submodule(self.names.path(name))
+                stack.enter_context(_hooked(module, name, parts, self.config))
+            base = subject.plan.kind not in GENERATIVE
+            return one_pass(model, subject.bank.sites, given, self.substitutes, 0, base=base), skipped
 
 
 def split_tensors(stored: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.errors import InputError
 from continual_petl.export.peft.adapter import Adapter, Names
 from continual_petl.export.subject import Subject
+from continual_petl.export.words import CannotExpressError
 
 _PLAIN_ROTATIONS = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length of the text."""
@@ -36,12 +36,12 @@ def prompt(subject: Subject, names: Names) -> Adapter:
     assert place is not None
     assert vectors_LW is not None
     if place.norm is not None or place.positions is not None:
-        raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but a prompt in front of a model with absolute positions "
-            f"({subject.backbone.anatomy.family}) differs from one in peft, which gives positions to the prompt and moves "
-            "those of the text. Prompts can be exported for families with relative or rotary positions (t5, llama, qwen2, "
-            "qwen3, modernbert). Use Run.predict."
+        why = (
+            f"a prompt in front of a model with absolute positions ({subject.backbone.anatomy.family}) differs from one in "
+            "peft, which gives positions to the prompt and moves those of the text. Prompts can be exported for families "
+            "with relative or rotary positions (t5, llama, qwen2, qwen3, modernbert)"
         )
+        raise CannotExpressError(subject.plan.name, "peft", why)
     # peft creates a second prompt, for the decoder, but never reads it.
     num_stacks = 2 if names.task_type == "SEQ_2_SEQ_LM" else 1
     config = {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM", "token_dim": vectors_LW.shape[1]}
@@ -80,9 +80,11 @@ def prefix(subject: Subject, names: Names) -> Adapter:
     elif any(each.modification.composition != "gated" or each.scale != 1.0 for each in found):
         why = "peft has no multi-head parallel adapter, and no factor for a prefix"
     if why is not None:
-        raise InputError(
-            f"format: got 'peft' for task {subject.plan.name!r}, but its prefixes cannot be expressed in peft: {why}. "
-            "Prefixes can be exported for decoders with rotary positions (llama, qwen2, qwen3). Use Run.predict."
+        raise CannotExpressError(
+            subject.plan.name,
+            "peft",
+            f"its prefixes cannot be expressed in peft: {why}. Prefixes can be exported for decoders with rotary positions "
+            "(llama, qwen2, qwen3)",
         )
     length, num_heads = len(found[0].keys), int(config.num_key_value_heads)
     rows_LT2GE = [part for each in found for part in (rotated(each.keys, num_heads, rotary, length), each.values)]

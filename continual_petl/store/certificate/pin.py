@@ -80,9 +80,9 @@ def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
         then, now = pin.config.get(key), backbone.config_facts.get(key)
         if then != now:
             raise StoreError(
-                f"{path}: this run was learned on backbone {pin.name!r}, whose config.json had {key}: {_short(then)}; "
-                f"in {backbone.name!r}, it is {_short(now)}. With this value, the same weights compute different outputs: "
-                "restore config.json."
+                f"{path}: this run was learned on backbone {pin.name!r}, whose config.json had {key}: {_short(then, now)}; "
+                f"in {backbone.name!r}, it is {_short(now, then)}. With this value, the same weights compute different "
+                "outputs: restore config.json."
             )
 
 
@@ -130,6 +130,11 @@ def _same(name: str, pinned: dict[str, str], backbone: Backbone) -> bool:
     return pinned.get(name) == backbone.tensor_digests.get(name)
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _short(value: object, other: object) -> str:
+    """Return a value in at most 60 characters or, if it is longer, the part where it differs from another."""
+    text, differing = repr(value), repr(other)
+    if len(text) <= 60:
+        return text
+    start = next((n for n, (a, b) in enumerate(zip(text, differing, strict=False)) if a != b), len(differing))
+    start = 0 if start < 50 else start - 10
+    return f"{'...' if start else ''}{text[start : start + 57]}{'...' if len(text) > start + 57 else ''}"

@@ -92,6 +92,8 @@ class TaskLine(FrozenModel):
     gain: float | None = None
     """Validation score from the starting point that was taken minus the score from a fresh bank, after the short fits of
     ``start_from: auto``."""
+    exports: dict[str, str | None] | None = None
+    """For each format, why the task cannot be exported in it, None if it can; not recorded by earlier versions."""
 
 
 Line = RowLine | TaskLine
