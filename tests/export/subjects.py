@@ -52,7 +52,7 @@ def subject_of(folder: Path, kind: str, choice: Any, pooling: str | None = None)
         probe=probe,
         tokenizer=tokenizer,
         pad=pad,
-        max_length=backbone.max_length,
+        max_length=max(0, backbone.max_length - 8),  # room for a prefix in GPT-2's positions
     )
 
 

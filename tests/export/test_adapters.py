@@ -215,6 +215,17 @@ def test_negative_factors_before_a_relu_and_other_numbers_of_heads_are_refused(
         write_adapters(replace(subject, plan=subject.plan.model_copy(update={"bank": fused})), tmp_path)
 
 
+def test_prefix_that_leaves_no_positions_for_the_longest_text_is_refused(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    subject = replace(subject_of(backbone_folder("gpt2"), "classification", "prefix_flat"), max_length=62)
+    with pytest.raises(
+        InputError, match=r"reads texts of up to 61 tokens on this backbone, and this task's have up to 62"
+    ):
+        write_adapters(subject, tmp_path)
+    write_adapters(replace(subject, max_length=61), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("family", "kind", "pooling"),
     [("bert", "classification", "mean"), ("gpt2", "classification", "last"), ("t5", "regression", "last")],

@@ -23,6 +23,7 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
 from continual_petl.export.adapterhub.parts import HubAdapter, left_out, refused
 from continual_petl.export.subject import Subject
+from continual_petl.streams.encoding.tokenise_sources import room_for
 
 POOL = "prefix_tuning.prefix_tunings"
 """The path of all prefixes in the base model."""
@@ -32,6 +33,13 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
     """Return a bank's prefixes; see `continual_petl.export.adapterhub.bottleneck.bottlenecks`."""
     first = rows[0]
     why = why_no_prefix(subject.backbone)
+    # GPT-2's eager attention has a causal mask for the model's positions, in which the keys of a prefix count.
+    room = int(getattr(subject.backbone.model.config, "n_positions", 0) or 0) - (first.bottleneck or 0)
+    if subject.backbone.anatomy.family == "gpt2" and _longest(subject) > room:
+        why = (
+            f"with a prefix of {first.bottleneck}, adapters reads texts of up to {room} tokens on this backbone, and this "
+            f"task's have up to {_longest(subject)} (backbone.max_length)"
+        )
     if len(rows) > 1:
         why = "it has several prefixes at the same heads"
     elif first.composition != "gated":
@@ -58,6 +66,15 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
     # (L, 2 T, K)
     tensors = {f"{POOL}.{name}.{at}.control_trans": torch.stack(p, dim=1).flatten() for at, p in parts.items()}
     return [HubAdapter(config, tensors)]
+
+
+def _longest(subject: Subject) -> int:
+    """Return the maximum number of tokens of a text, generated ones included."""
+    plan, length = subject.plan, subject.max_length
+    if plan.kind != "causal-lm" or plan.generation is None:
+        return length
+    source, _ = room_for("causal-lm", length, plan.max_target_length)
+    return max(length, source + plan.generation.max_new_tokens)
 
 
 def why_no_prefix(backbone: Backbone) -> str | None:
