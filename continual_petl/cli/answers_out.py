@@ -1,6 +1,6 @@
 """Predict rows in portions, and write the predictions as lines, as JSON records, or to a .jsonl, .csv or .parquet file.
 
-Numbers in text files have enough digits to restore every float32 exactly.
+Numbers in text files have enough digits to restore every number exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 from continual_petl.cli.columns_out import Types, as_json, cell, one_kind
 from continual_petl.errors import InputError, printable
-from continual_petl.heads.words import Answer
+from continual_petl.heads.words import Answer, number_in_words
 from continual_petl.predictor.records import SHARES, Record, has_near_ties
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import replace_file
@@ -26,7 +26,7 @@ _Answer = TypeVar("_Answer")
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
-    """Return one printable line: a label and its probability, a number with 6 digits, labels, tags, or a text.
+    """Return one printable line: a label and its probability, a number with at least 6 digits, labels, tags, or a text.
 
     The line says so if the prediction is near a tie.
     """
@@ -42,7 +42,7 @@ def _value_of(answer: Answer, manifest: Manifest) -> str:
     if isinstance(answer.value, list):
         return " ".join(map(printable, answer.value))
     if isinstance(answer.value, float):
-        return f"{answer.value:.6g}"  # float32 has about 7 digits; records keep all of them
+        return number_in_words(answer.value, manifest.targets)  # records keep all digits
     share = f"\t{max(answer.probabilities.values()):.4f}" if answer.probabilities else ""
     return printable(str(answer.value)) + share
 

@@ -19,6 +19,7 @@ from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
 from continual_petl.errors import printable
 from continual_petl.export.words import in_words
+from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -73,7 +74,7 @@ def show(run: Run, *, as_json: bool) -> int:
     if as_json:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:
-        print_report(out(), run.results, run.growth, checks)
+        print_report(out(), run.results, run.growth, checks, errors=errors_of(run.store))
         out().print(f"run folder: {run.store.folder}; check it again with: continual-petl verify {run.store.folder}")
     return 0 if all(check.ok for check in checks) else 1
 

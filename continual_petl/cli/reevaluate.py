@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.errors import counted, named_tasks, printable
+from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.store.folder.position import half_learned
 from continual_petl.store.open_run import open_store
@@ -30,7 +31,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json(found.to_json())
         return 0 if found.ok else 1
     console = out()
-    print_report(console, found.run.results, found.run.growth, half=half_learned(found.run.store))
+    store = found.run.store
+    print_report(console, found.run.results, found.run.growth, half=half_learned(store), errors=errors_of(store))
     for task, why in found.left.items():
         console.print(printable(f"task {task!r}: not filled in: {why}"), markup=False, soft_wrap=True)
     filled, checked = counted(len(found.certified), "score"), counted(len(found.checks), "certificate")

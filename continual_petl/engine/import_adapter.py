@@ -214,7 +214,7 @@ def _with_rows(
     session: Session, entry: TaskSpec, imported: Imported, origin: Origin, request: StopRequest
 ) -> TrainedBank:
     """Return the bank with scores on its rows."""
-    run = TaskRun.begin(session, entry, (), request)
+    run = TaskRun.begin(session, entry, (), request, learns=False)
     run.clock.lap("data")
     probe = certifying_probe(run)
     differing = _write(session, run.plan, run.bank, imported, probe)

@@ -222,7 +222,13 @@ class Session:
             "options": manifest.options,
         }
         learned = task if manifest.kind not in GENERATIVE else task.model_copy(update=settings)
-        return check_again(self.spec, learned, split=name, labels=manifest.labels)
+        return check_again(
+            self.spec,
+            learned,
+            split=name,
+            labels=manifest.labels,
+            single_precision=manifest.plan().single_precision,
+        )
 
     def new_notices(self) -> list[str]:
         """Return the notices that preparing splits has produced since the last call."""

@@ -69,12 +69,20 @@ class TaskRun:
     _sums: dict[str, TaskSums] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest) -> TaskRun:
-        """Prepare a task's data, and activate a fresh bank for it."""
+    def begin(
+        cls,
+        session: Session,
+        task: TaskSpec,
+        callbacks: Sequence[L.Callback],
+        request: StopRequest,
+        *,
+        learns: bool = True,
+    ) -> TaskRun:
+        """Prepare a task's data, and activate a fresh bank for it; an imported bank learns nothing from the data."""
         clock = Clock()
         backbone, models = session.backbone(task), session.models
         data = session.prepare(task)
-        plan = session.plan(task, data.labels, data.train, data.tags)
+        plan = session.plan(task, data.labels, data.train if learns else None, data.tags)
         learner = models.learner(backbone.precision)
         models.evict_all()
         learner.add_task(

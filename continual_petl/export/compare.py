@@ -75,7 +75,8 @@ def compare_outputs(subject: Subject, compute: Compute) -> tuple[float, float]:
     inputs = backbone_inputs(backbone, batch)
     if subject.plan.kind == "seq2seq":
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
-    found = as_certified(head_of(bank), compute(inputs).float(), batch)
+    found = subject.unit.standardised(as_certified(head_of(bank), compute(inputs).float(), batch))
+    expected = subject.unit.standardised(expected)
     scale = max(1.0, float(expected.abs().max()))
     difference = float((found - expected).abs().max()) / scale if found.shape == expected.shape else float("nan")
     return difference, _allowed(subject, expected, scale)
@@ -87,5 +88,7 @@ def _allowed(subject: Subject, expected: Tensor, scale: float) -> float:
     if not layers:  # the bank is only a prompt or a head
         return TOLERANCE
     without = replay(subject.backbone, AblatedView(subject.bank, layers), subject.plan.pooling, subject.probe)
-    effect = float((expected - without).abs().max()) / scale
-    return max(ROUNDING, min(TOLERANCE, SHARE * effect))
+    effect = float((expected - subject.unit.standardised(without)).abs().max()) / scale
+    # A number in the units of the targets is rounded relative to their mean, not to their deviation.
+    rounding = ROUNDING + 2**-23 * abs(subject.unit.mean) / subject.unit.deviation
+    return max(rounding, min(TOLERANCE, SHARE * effect))

@@ -18,11 +18,19 @@ from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
 from continual_petl.export.words import CannotExpressError
 from continual_petl.heads.kinds import Kind
+from continual_petl.heads.linear import NumberHead
+from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.verify.probe_file import certified_probe
 from continual_petl.streams.encoding.image_processing import FILE
 from continual_petl.streams.encoding.tokenizer_calls import padding_id
+
+MAX_MEAN = 64.0
+"""Largest mean of a regression's targets, in deviations, that a head in float32 can express: rounding is then up to 64 times
+as large as without a mean, 4e-6 deviations."""
+MAX_UNIT = 1e30
+"""Largest deviation, and the inverse of the smallest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,8 @@ class Subject:
     """In float32, whatever precision the task was learned in."""
     probe: dict[str, Tensor]
     """The inputs in its certificate."""
+    unit: Targets = AS_GIVEN
+    """For a regression, the mean and the deviation of its targets; the bank's head already predicts in their units."""
     tokenizer: PreTrainedTokenizerBase | None
     """A copy that pads on the side that the exported model expects; None for images."""
     pad: int | None
@@ -112,12 +122,16 @@ def find_subject(models: ModelCache, task: str) -> Subject:
     if (why := why_not_at_all(held.backbone)) is not None:
         raise InputError(f"task {task!r}: {why}. Use Run.predict, or continual-petl serve.")
     tokenizer = None if models.tokenizer is None else tokenizer_of(models.tokenizer, held.plan.kind, held.max_length)
-    backbone = models.backbone("fp32")
-    # A backbone in another precision may be on another device.
-    bank = held.bank if backbone is held.backbone else copy.deepcopy(held.bank).to(backbone.model.device)
+    backbone, targets = models.backbone("fp32"), held.plan.targets
+    # A backbone in another precision may be on another device, and a head that predicts in other units is another head.
+    same = backbone is held.backbone and targets is None
+    bank = held.bank if same else copy.deepcopy(held.bank).to(backbone.model.device)
+    if targets is not None:
+        _predict_in_units(task, bank, targets)
     return Subject(
-        plan=held.plan,
+        plan=held.plan.model_copy(update={"targets": None}),
         bank=bank,
+        unit=targets or AS_GIVEN,
         backbone=backbone,
         probe=certified_probe(models.store, task)[0],
         tokenizer=tokenizer,
@@ -151,6 +165,25 @@ def tokenizer_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int
     if own.pad_token_id is None:
         own.pad_token = own.convert_ids_to_tokens(padding_id(tokenizer))
     return cast(PreTrainedTokenizerBase, own)
+
+
+def _predict_in_units(task: str, bank: Bank, targets: Targets) -> None:
+    """Let a bank's head predict in the units of the targets, as other libraries expect.
+
+    Raises:
+        InputError: if float32, in which other libraries predict, cannot tell such numbers apart.
+    """
+    if abs(targets.mean) > MAX_MEAN * targets.deviation or not 1 / MAX_UNIT <= targets.deviation <= MAX_UNIT:
+        raise InputError(
+            f"task {task!r}: its targets have the mean {targets.mean:g} and the deviation {targets.deviation:g}. Other "
+            "libraries predict in float32, which cannot hold such numbers precisely enough, so no export could be compared "
+            "with the certificate. Use Run.predict, or continual-petl serve, or learn the task with targets from which a "
+            "constant is subtracted."
+        )
+    head = bank.head
+    assert isinstance(head, NumberHead)
+    head.rescale(targets.deviation, targets.mean)
+    head.targets = None
 
 
 def _rules(tokenizer: Any) -> Any:

@@ -24,7 +24,8 @@ class TaskModel(nn.Module):
         held: a learned bank with its backbone.
 
     Shape:
-        ``(B, C)``; token-classification ``(B, W, C)``; generative tasks ``(B, W, V)``.
+        ``(B, C)``; token-classification ``(B, W, C)``; generative tasks ``(B, W, V)``; regression ``(B, 1)`` float64, the
+        predicted numbers.
 
     Example::
 
@@ -45,7 +46,7 @@ class TaskModel(nn.Module):
         return self
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Return the logits, float32.
+        """Return the logits, float32, or for regression the predicted numbers, float64.
 
         Args:
             inputs: what the backbone's tokenizer returns for some rows, padded on the right, or ``pixel_values``. A seq2seq
@@ -66,4 +67,5 @@ class TaskModel(nn.Module):
                 f"backbone's {'image processor' if kind == 'image-classification' else 'tokenizer'} returns."
             )
         with self._held.attending():
-            return answer(self._held.backbone, self.bank, self.plan.pooling, inputs)
+            outputs = answer(self._held.backbone, self.bank, self.plan.pooling, inputs)
+        return outputs if self.plan.targets is None else self.plan.targets.restored(outputs)

@@ -6,6 +6,7 @@ from continual_petl.heads.generation import GenerationHead
 from continual_petl.heads.head import Head
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.heads.linear import ClassHead, LinearHead, MultilabelHead, NumberHead
+from continual_petl.heads.targets import Targets
 
 _LINEAR: dict[Kind, type[LinearHead]] = {
     "classification": ClassHead,
@@ -24,6 +25,7 @@ def build_head(
     dropout: float = 0.0,
     label_smoothing: float = 0.0,
     class_weights: tuple[float, ...] | None = None,
+    targets: Targets | None = None,
 ) -> Head:
     """Return the head for a kind of task, with uninitialised parameters.
 
@@ -35,9 +37,13 @@ def build_head(
         label_smoothing: share of a target that is spread over all labels, or over the vocabulary; not used by regression
             and multilabel tasks.
         class_weights: one per label; regression and generative tasks have none.
+        targets: mean and deviation of the training targets, for regression.
     """
     if kind in GENERATIVE:
         return GenerationHead(kind, label_smoothing=label_smoothing)
-    return _LINEAR[kind](
+    head = _LINEAR[kind](
         kind, width, num_outputs, dropout, label_smoothing=label_smoothing, class_weights=class_weights
     )
+    if isinstance(head, NumberHead):
+        head.targets = targets
+    return head

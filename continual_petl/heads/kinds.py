@@ -31,6 +31,11 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 """The metrics of each kind; the first is the default. Accuracy is the share of rows predicted correctly (of words, for
 token-classification). Higher is better."""
 
+ERRORS = {"rmse": "rmse_of_mean", "mae": "mae_of_mean"}
+"""Errors of every regression task, in the units of its targets, each with the error of always predicting the mean of the same
+rows' targets. Lower is better, so they select no bank and fill no result matrix."""
+ERROR_NAMES = tuple(name for pair in ERRORS.items() for name in pair)
+
 CORRELATIONS = frozenset({"matthews", "spearman", "pearson"})
 """Metrics between -1 and 1; all others are between 0 and 1, except those that users define."""
 

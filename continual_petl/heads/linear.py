@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from continual_petl.banks.forms.arithmetic import empty_linear
 from continual_petl.heads.head import IGNORED, Head, weight_buffer
 from continual_petl.heads.kinds import Kind
+from continual_petl.heads.targets import Targets, as_double
 
 
 class LinearHead(Head):
@@ -101,16 +102,28 @@ class MultilabelHead(LinearHead):
 
 
 class NumberHead(LinearHead):
-    """Predicts one number, with the squared error as loss.
+    """Predicts one number, with the squared error as loss. Outputs and loss are in deviations of the training targets.
 
     Shape:
         ``(B, D)`` to ``(B, 1)``.
     """
 
+    targets: Targets | None = None
+    """Mean and deviation of the training targets; None for a head that was learned before targets were standardised."""
+
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean squared error."""
-        return F.mse_loss(outputs.squeeze(-1), labels)
+        labels = labels if self.targets is None else self.targets.standardised(labels)
+        return F.mse_loss(outputs.squeeze(-1), labels.to(outputs))
+
+    @torch.no_grad()
+    def rescale(self, factor: float, shift: float) -> None:
+        """Multiply every output by a factor and add a shift; computed in float64."""
+        weight, bias = self.output.weight, self.output.bias
+        weight.copy_((as_double(weight) * factor).float())
+        bias.copy_((as_double(bias) * factor + shift).float())
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the numbers, ``(B,)``."""
-        return outputs.squeeze(-1)
+        """Return the numbers in the units of the targets, ``(B,)`` float64."""
+        numbers = outputs.squeeze(-1)
+        return numbers if self.targets is None else self.targets.restored(numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,13 +15,13 @@ from torchmetrics.classification import (
     MultilabelExactMatch,
     MultilabelF1Score,
 )
-from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 from torchmetrics.text import CHRFScore, ROUGEScore, SacreBLEUScore, SQuAD
 from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.heads.entities import EntityScores
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE, MAX_OPTIONS, Kind
+from continual_petl.heads.number_scores import NumberScores, single_precision_scores
 from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
@@ -160,6 +159,8 @@ def make_scores(
     metric: str | None = None,
     code: str | None = None,
     reading: TagReading | None = None,
+    *,
+    single_precision: bool = False,
 ) -> MetricCollection:
     """Return fresh metric objects for one split of one task.
 
@@ -176,6 +177,7 @@ def make_scores(
         code: for a user-defined function, the digest of its module's file; None leaves its score out.
         reading: how tags mark entities; without entities, there are no entity scores. None for banks learned before this was
             known.
+        single_precision: see `TaskPlan.single_precision`.
 
     Raises:
         InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
@@ -192,10 +194,7 @@ def make_scores(
         # Each row has its own list of options; predictions and targets are positions in this list.
         scores = {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
     elif kind == "regression":
-        with warnings.catch_warnings():
-            # A rank correlation needs every row at once; one float per row takes little memory.
-            warnings.filterwarnings("ignore", message="Metric `SpearmanCorrcoef` will save all")
-            scores = {"spearman": SpearmanCorrCoef(), "pearson": PearsonCorrCoef()}
+        scores = {**single_precision_scores()} if single_precision else {"numbers": NumberScores()}
     elif kind == "multilabel":
         scores = {
             "micro_f1": MultilabelF1Score(num_labels, average="micro"),

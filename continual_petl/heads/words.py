@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.targets import Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +39,12 @@ _OF_SUMS = 10.0
 
 
 def answers(
-    kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, precision: Literal["fp32", "bf16"] = "fp32"
+    kind: Kind,
+    labels: tuple[str, ...] | None,
+    outputs_BC: Tensor,
+    targets: Targets | None = None,
+    *,
+    precision: Literal["fp32", "bf16"] = "fp32",
 ) -> list[Answer]:
     """Convert outputs of rows to predictions.
 
@@ -46,13 +53,16 @@ def answers(
             `tags`.
         labels: names in the order of the outputs; the options of a generative task.
         outputs_BC: one row of outputs per row of data.
+        targets: see `TaskPlan.targets`.
         precision: precision of the backbone that computed them.
     """
     if (kind in GENERATIVE and labels is None) or kind == "token-classification":
         raise TypeError(f"a {kind} task has no single row of outputs per row of data")
     outputs_BC = outputs_BC.detach().float()
     if kind == "regression":
-        return [Answer(value=float(value), probabilities=None) for value in outputs_BC.squeeze(-1)]
+        numbers_B = outputs_BC.squeeze(-1)
+        numbers_B = numbers_B if targets is None else targets.restored(numbers_B)
+        return [Answer(value=value, probabilities=None) for value in numbers_B.tolist()]
     assert labels is not None
     if kind == "multilabel":
         return [
@@ -64,6 +74,21 @@ def answers(
             for row in outputs_BC
         ]
     return [_best(labels, row, ROUNDING[precision]) for row in outputs_BC]
+
+
+def number_in_words(value: float, targets: Targets | None) -> str:
+    """Return a predicted number for display, with the digits that a head can tell apart: six of the targets' deviation.
+
+    Example:
+        >>> number_in_words(1600000012.3456789, Targets(mean=1.6e9, deviation=30.0))
+        '1600000012.3457'
+        >>> number_in_words(2.718281828, None)
+        '2.71828'
+    """
+    if targets is None or value == 0 or not math.isfinite(value):
+        return f"{value:.6g}"
+    digits = 6 + math.floor(math.log10(abs(value))) - math.floor(math.log10(targets.deviation))
+    return f"{value:.{min(17, max(6, digits))}g}"
 
 
 def choices(

@@ -6,6 +6,7 @@ The backbone is part of the module, so that Lightning moves it to the right devi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -20,7 +21,7 @@ from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
@@ -51,6 +52,21 @@ class BatchLoss(NamedTuple):
     """Its mean loss, detached."""
     weight: float
     """What this is a mean over: number of rows or tokens, or the sum of their class weights; 0 for a batch without a loss."""
+
+
+def without_float64(move: Any) -> Any:
+    """Wrap a function that moves a batch: targets in float64, which Apple's GPUs do not have, then stay on the CPU."""
+    move = report_oom(move)
+
+    @wraps(move.__wrapped__)  # Lightning warns if the function is neither its own nor a wrapper of it
+    def moved(module: ContinualLearner, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        labels = batch.get("labels") if isinstance(batch, dict) and device.type == "mps" else None
+        if labels is None or labels.dtype != torch.float64:
+            return move(module, batch, device, dataloader_idx)
+        rest = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return {**move(module, rest, device, dataloader_idx), "labels": labels}
+
+    return moved
 
 
 class ContinualLearner(L.LightningModule):
@@ -251,7 +267,7 @@ class ContinualLearner(L.LightningModule):
         schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    transfer_batch_to_device = report_oom(L.LightningModule.transfer_batch_to_device)
+    transfer_batch_to_device = without_float64(L.LightningModule.transfer_batch_to_device)
     backward = report_oom(L.LightningModule.backward)
     optimizer_step = report_oom(L.LightningModule.optimizer_step)
 
@@ -309,7 +325,14 @@ class ContinualLearner(L.LightningModule):
         """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
             plan = self.plan
-            self._scores[split] = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code, plan.tags)
+            self._scores[split] = make_scores(
+                plan.kind,
+                plan.labels,
+                plan.metric,
+                plan.metric_code,
+                plan.tags,
+                single_precision=plan.single_precision,
+            )
             if getattr(getattr(self.trainer, "datamodule", None), "together", False):
                 for metric in self._scores[split].values():
                     metric.distributed_available_fn = _alone
@@ -318,4 +341,11 @@ class ContinualLearner(L.LightningModule):
     def _log_scores(self, split: str) -> None:
         values = self._scores_of(split).compute()
         self._scores_of(split).reset()
-        self.log_dict({f"{split}/{name}": value.float() for name, value in values.items()}, prog_bar=True)
+        # Lightning keeps values in float32, where an error in a very large or small unit is infinite or zero: it is left out.
+        kept = {name: v for name, v in values.items() if name not in ERROR_NAMES or _fits_single(v)}
+        self.log_dict({f"{split}/{name}": value.float() for name, value in kept.items()}, prog_bar=True)
+
+
+def _fits_single(value: Tensor) -> bool:
+    single = value.float()
+    return bool(single.isfinite()) and bool(single != 0) == bool(value != 0)

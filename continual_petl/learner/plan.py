@@ -17,6 +17,7 @@ from continual_petl.heads.build import build_head
 from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind, metrics_of
 from continual_petl.heads.metric_code import is_own, load_metric
 from continual_petl.heads.tag_scheme import TagReading
+from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -43,8 +44,9 @@ def plan_task(
         task: one of its tasks.
         labels: label names of its data.
         backbone: the backbone it is learned on.
-        train: training labels, needed for balanced class weights; if None, the weights stay unresolved, which is enough
-            if the plan is only inspected.
+        train: training labels, needed for balanced class weights and for the mean and deviation of targets; if None, the
+            weights stay unresolved and the head predicts targets as they are, which is enough if the plan is only
+            inspected, or the bank was learned elsewhere.
         bank: the full specification of the task's bank; None takes it from the stream.
         chat: the chat template of a task on conversations; see `streams.encoding.chat_template.chat_of`.
         tags: how the tags of the task mark entities; see `streams.preparation.tag_reading`.
@@ -77,7 +79,12 @@ def plan_task(
         chat=chat,
         normalise=None if task.options_from is None else task.normalise,
         tags=tags,
+        targets=_targets(task, train) if task.kind == "regression" else None,
     )
+
+
+def _targets(task: TaskSpec, train: NDArray[np.generic] | None) -> Targets:
+    return AS_GIVEN if train is None else Targets.of(task.name, train.tolist())
 
 
 def _own_metric(task: TaskSpec) -> str | None:
@@ -178,6 +185,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
             dropout=plan.training.head_dropout,
             label_smoothing=plan.training.label_smoothing,
             class_weights=plan.class_weights,
+            targets=plan.targets,
         )
         _check_prompt(plan, backbone)
         bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=reads_of(plan), folded=folded)

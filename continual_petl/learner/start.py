@@ -5,6 +5,8 @@ from __future__ import annotations
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
+from continual_petl.heads.linear import NumberHead
+from continual_petl.heads.targets import AS_GIVEN
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.task_plan import TaskPlan
 
@@ -41,8 +43,13 @@ def copy_bank(plan: TaskPlan, bank: Bank, other: TaskPlan, start: Bank) -> None:
     """Copy another task's bank into a fresh one, without changing the other bank.
 
     With ``start_from`` the head is copied too if the two tasks have the same kind and labels. A bank of ``scope: shared``
-    passes only its body from task to task.
+    passes only its body from task to task. A regression head that is copied begins at the mean of the new task's targets,
+    with their deviation. If it predicts in the units of the targets, as heads that were imported or learned before targets
+    were standardised, it begins with the same predictions instead.
     """
     bank.copy_body(start.body())
     if plan.bank.start_from is not None and (plan.kind, plan.labels) == (other.kind, other.labels):
         bank.head.load_state_dict(start.head.state_dict(), strict=True)
+        if plan.targets is not None and other.targets in (None, AS_GIVEN):
+            assert isinstance(bank.head, NumberHead)
+            bank.head.rescale(1 / plan.targets.deviation, -plan.targets.mean / plan.targets.deviation)

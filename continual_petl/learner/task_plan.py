@@ -14,6 +14,7 @@ from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import Kind, Options
 from continual_petl.heads.tag_scheme import TagReading
+from continual_petl.heads.targets import Targets
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.field_types import Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
@@ -49,6 +50,9 @@ class PlanFields(FrozenModel):
     """How the scores of options are normalised; None for tasks without options."""
     tags: TagReading | None = None
     """How tags mark entities; None for other kinds, and for banks learned before this was recorded."""
+    targets: Targets | None = None
+    """Mean and deviation of a regression's training targets; None for other kinds, and for a bank that was learned before
+    targets were standardised."""
 
     @property
     def options_from(self) -> Options | None:
@@ -59,6 +63,11 @@ class PlanFields(FrozenModel):
     def options(self) -> tuple[str, ...] | None:
         """The texts that a generative task chooses from in all rows; None for all other tasks."""
         return None if self.normalise is None else self.labels
+
+    @property
+    def single_precision(self) -> bool:
+        """Whether targets are read and scored in float32, as they were before they were standardised."""
+        return self.kind == "regression" and self.targets is None
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

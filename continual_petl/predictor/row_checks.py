@@ -176,7 +176,7 @@ def in_words(
     if encoded.option_texts is not None:
         texts_of_rows = [encoded.option_texts[position] for position in positions]
         return choices(texts_of_rows, outputs.cpu(), precision=precision)
-    return answers(manifest.kind, manifest.labels, outputs.cpu(), precision=precision)
+    return answers(manifest.kind, manifest.labels, outputs.cpu(), manifest.targets, precision=precision)
 
 
 def _beside_options(row: Row, number: int, manifest: Manifest) -> tuple[Row, Sequence[str]]:

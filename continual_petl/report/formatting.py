@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from continual_petl.heads.kinds import ERROR_NAMES, ERRORS
+
+IN_BRACKETS = "errors in the unit of the targets; in brackets: of always predicting the mean"
+_MAX_ERRORS, _WIDEST = 12, 80
 ON_VALIDATION = "* on validation rows: the task has no test rows"
 
 
@@ -19,6 +24,47 @@ def number(value: float | None) -> str:
     if value == 0:
         return "0"
     return f"{value:.4f}" if abs(value) >= 0.00005 else f"{value:.1e}"
+
+
+def amount(value: float) -> str:
+    """Format a number that has a unit, such as an error, with at least four digits.
+
+    Example:
+        >>> [amount(value) for value in (12.3456, 1234567.8, 1e-7)]
+        ['12.35', '1,234,568', '1e-07']
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def measure(name: str, value: float) -> str:
+    """Format a score or, if this is the name of an error, an error."""
+    return amount(value) if name in ERROR_NAMES else number(value)
+
+
+def errors_in_words(errors: Mapping[str, float]) -> str:
+    """Describe the errors of a regression, each with that of always predicting the mean in brackets.
+
+    Example:
+        >>> errors_in_words({"rmse": 6.25, "rmse_of_mean": 20.5})
+        'rmse 6.25 (20.5)'
+    """
+    return ", ".join(
+        f"{name} {amount(errors[name])}" + (f" ({amount(errors[of_mean])})" if of_mean in errors else "")
+        for name, of_mean in ERRORS.items()
+        if name in errors
+    )
+
+
+def error_lines(tasks: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return a line for each regression task, and their meaning; of many tasks, only the last ones are listed."""
+    shown = [*tasks][-_MAX_ERRORS:]
+    lines = []
+    for task in shown:
+        errors = errors_in_words(tasks[task])
+        lines += [f"{task}: {errors}"] if len(task) + len(errors) + 2 <= _WIDEST else [f"{task}:", f"  {errors}"]
+    if len(tasks) > len(shown):
+        lines.append(f"and the errors of {len(tasks) - len(shown):,} earlier tasks: --json lists all")
+    return [*lines, IN_BRACKETS] if lines else []
 
 
 def megabytes(num_bytes: int) -> str:

@@ -12,6 +12,12 @@ def listed(store: Store) -> list[dict[str, Any]]:
     return [entry_of(store, task) for task in store.tasks]
 
 
+def errors_of(store: Store) -> dict[str, dict[str, float]]:
+    """Return the errors of the regression tasks, by task; see `Manifest.errors`."""
+    found = {task: store.summary(task).errors for task in store.tasks}
+    return {task: errors for task, errors in found.items() if errors}
+
+
 def entry_of(store: Store, task: str) -> dict[str, Any]:
     """Return the list entry of one learned task."""
     summary = store.summary(task)
@@ -25,6 +31,7 @@ def entry_of(store: Store, task: str) -> dict[str, Any]:
         "metric": summary.metric,
         "score": summary.score,
         "split": summary.split,
+        **({"errors": summary.errors} if summary.errors else {}),
         "parameters": sum(summary.parameters.values()),
         "bytes": store.num_bytes(task),
         "digest": summary.digest,

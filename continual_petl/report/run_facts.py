@@ -45,6 +45,8 @@ class TaskFacts:
     """The reported split: test if there is one."""
     score: float | None
     """The score just after it was learned; None if undefined."""
+    errors: Mapping[str, float]
+    """Errors of a regression on this split; see `Manifest.errors`."""
     bank: str
     """Description of the changes that its bank makes."""
     training: str
@@ -105,6 +107,7 @@ class TaskFacts:
             metric=manifest.metric,
             split=manifest.counted_split,
             score=manifest.score,
+            errors=manifest.errors,
             # Interned, since many tasks share these texts.
             bank=sys.intern(in_words(manifest.bank)),
             training=sys.intern(training_in_words(manifest.training)),

@@ -15,7 +15,8 @@ from rich.text import Text
 from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.export.words import in_words as formats_in_words
-from continual_petl.report.formatting import ON_VALIDATION, mark_of
+from continual_petl.heads.kinds import ERROR_NAMES
+from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.position import Position
@@ -92,7 +93,7 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {size(kept)} on disk"]
     if any(mark_of(task["split"]) for task in tasks):
         lines.append(ON_VALIDATION)
-    return lines
+    return lines + [printable(line) for line in error_lines({t["task"]: t["errors"] for t in tasks if "errors" in t})]
 
 
 def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
@@ -165,6 +166,9 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
         "parameters": f"{sum(manifest.parameters.values()):,}: "
         + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in manifest.parameters.items()),
     }
+    if manifest.targets is not None:
+        mean, deviation = manifest.targets.mean, manifest.targets.deviation
+        lines["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
     if manifest.max_length:
         lines["tokens"] = f"at most {manifest.max_length} per row"
     if manifest.reads:
@@ -176,12 +180,17 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
 def _scores(manifest: Manifest, history: History) -> dict[str, str]:
     lines = {} if manifest.is_measured else {"scores": "not measured: imported without rows"}
     for split, scores in manifest.scores.items():
-        values = ", ".join(f"{name} {value:.4f}" for name, value in scores.scores.items())
-        lines[split] = f"{values or 'no score is defined'} on {counted(scores.num_examples, 'row')}"
+        values = ", ".join(f"{name} {v:.4f}" for name, v in scores.scores.items() if name not in ERROR_NAMES)
+        errors = errors_in_words(scores.scores) if manifest.kind == "regression" else ""
+        errors += " (in brackets: of always predicting the mean)" if errors else ""
+        both = "; ".join(filter(None, (values or "no score is defined", errors)))
+        lines[split] = f"{both} on {counted(scores.num_examples, 'row')}"
     if history.curve.losses:
         first, last = history.curve.losses[0], history.curve.losses[-1]
         ends = " to ".join("not finite" if point.loss is None else f"{point.loss:.4f}" for point in (first, last))
         lines["loss"] = f"{ends} in {counted(last.step, 'step')}"
+        if manifest.targets is not None:
+            lines["loss"] += ", in squared deviations of the targets"
     if history.curve.scores:
         known = [point.scores.get(manifest.metric) for point in history.curve.scores]
         shown = ", ".join("not defined" if value is None else f"{value:.4f}" for value in known[-10:])
@@ -270,5 +279,5 @@ def _score(value: float | None) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = f"{value:.4f}" if isinstance(value, float) and abs(value) >= 0.001 else str(value)
+    text = f"{value:.4f}" if isinstance(value, float) and 0.001 <= abs(value) < 1e15 else str(value)
     return "none" if value is None else text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

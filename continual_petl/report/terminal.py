@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from continual_petl.errors import counted, printable
+from continual_petl.report.formatting import error_lines
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.certificate.finding import TaskCheck
@@ -191,8 +192,18 @@ def print_report(
     rows: Sequence[GrowthRow],
     checks: Sequence[TaskCheck] | None = None,
     half: Mapping[str, Position | None] | None = None,
+    errors: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Print the report; ``half`` contains the half-learned tasks, which are listed if no task has been learned yet."""
+    """Print the report.
+
+    Args:
+        console: where.
+        results: scores and times.
+        rows: what each task added.
+        checks: the checks of the certificates, if there were any.
+        half: the half-learned tasks, which are listed if no task has been learned yet.
+        errors: the errors of the regression tasks; see `continual_petl.report.inventory.errors_of`.
+    """
     if not results.tasks:
         problems = problems_in(checks or ())
         for line in problems or [nothing_yet_line(half or {})]:
@@ -203,6 +214,7 @@ def print_report(
             _title(results),
             result_table(results),
             summary(results, checks),
+            *(Text(printable(line)) for line in error_lines(errors or {})),
             Text(),
             *routing_tables(results),
             cost_table(rows, results),

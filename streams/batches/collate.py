@@ -42,7 +42,7 @@ def collate(
     Shape:
         ``index`` ``(B,)`` int64; for texts ``input_ids``, ``attention_mask`` and, if the tokenizer returns them,
         ``token_type_ids`` ``(B, W)`` int64; for images ``pixel_values`` ``(B, 3, H, W)`` float32. ``labels``, omitted
-        if the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
+        if the rows have none: ``(B,)`` int64 (classification, image-classification) or float64 (regression),
         ``(B, C)`` float32 (multilabel), ``(B, W)`` int64 (token-classification; causal-lm in training, where
         ``input_ids`` are source and target and the source has labels of -100, except earlier answers of a conversation;
         nothing is shifted), ``(B, V)`` int64 (targets of seq2seq, and of causal-lm in evaluation).

@@ -59,8 +59,8 @@ class TokenisedRows:
     """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
     token_types: NDArray[np.int8] | None
     """Which of the two texts a token belongs to; ``None`` if the tokenizer returns no token types."""
-    labels: NDArray[np.int64] | NDArray[np.float32] | None
-    """Class indices (int64, ``(N,)``), numbers (float32, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
+    labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64] | None
+    """Class indices (int64, ``(N,)``), numbers (float64, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
     (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). For targets among options, the index of
     the option (int64, ``(N,)``). ``None`` for rows without labels and for generated texts."""
     num_truncated: int = 0

@@ -215,9 +215,23 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
 
 
 def check_split(
-    spec: StreamSpec, task: TaskSpec, rows: SplitRows, labels: tuple[str, ...] | None, positions: bool
+    spec: StreamSpec,
+    task: TaskSpec,
+    rows: SplitRows,
+    labels: tuple[str, ...] | None,
+    positions: bool,
+    *,
+    single_precision: bool = False,
 ) -> Checked:
     """Check the rows of one split.
+
+    Args:
+        spec: the stream.
+        task: one of its tasks.
+        rows: the rows as they were read.
+        labels: from `labels_of`.
+        positions: whether integers may be positions in ``labels``.
+        single_precision: see `regression_targets`.
 
     Raises:
         InputError: naming the rows that cannot be used and the reasons.
@@ -254,7 +268,7 @@ def check_split(
             options = option_lists(where, str(task.columns.options), rows.options)
         _check_among(task.options, options, where, column, names)
     else:
-        answers, names = _encoded(task, rows, inputs, labels, positions)
+        answers, names = _encoded(task, rows, inputs, labels, positions, single_precision)
     if task.kind != "image-classification":
         keys = [json.dumps(row) for row in zip(inputs, rows.pairs or options or [None] * len(rows), strict=True)]
     return Checked(
@@ -271,12 +285,17 @@ def check_split(
 
 
 def _encoded(
-    task: TaskSpec, rows: SplitRows, inputs: list[Any], labels: tuple[str, ...] | None, positions: bool
+    task: TaskSpec,
+    rows: SplitRows,
+    inputs: list[Any],
+    labels: tuple[str, ...] | None,
+    positions: bool,
+    single_precision: bool,
 ) -> tuple[Any, list[Any]]:
     """Return the answers as numbers and as names; see `check_split`."""
     column, where = _answer_column(task), rows.where
     if labels is None:
-        answers = regression_targets(where, column, rows.answers)
+        answers = regression_targets(where, column, rows.answers, single_precision=single_precision)
         return answers, [repr(value) for value in answers.tolist()]
     if task.kind == "multilabel":
         found = label_names_of(where, column, rows.answers, labels if positions else None)

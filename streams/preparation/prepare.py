@@ -17,6 +17,7 @@ import numpy as np
 from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.heads.tag_scheme import TagReading
+from continual_petl.heads.targets import Targets
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
@@ -26,7 +27,7 @@ from continual_petl.streams.preparation.remarks import remarks_on, rendered
 from continual_petl.streams.preparation.spellings import labels_notice, numbers_notice
 from continual_petl.streams.preparation.tag_reading import tags_of
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import overlap_notice
+from continual_petl.streams.sources.checks import constant_notice, overlap_notice
 from continual_petl.streams.sources.read import read_splits
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -262,6 +263,9 @@ def _read(
         )
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))
+    if task.kind == "regression":
+        Targets.of(task.name, splits["train"].answers.tolist())  # so that a dry run refuses them too
+        notices.append(constant_notice(task.name, splits["train"].answers))
     if labels is not None:
         notices.append(absent_notice(task.name, labels, splits["train"].label_counts(len(labels))))
     what = _WHAT.get(task.kind, "text")
@@ -299,7 +303,12 @@ def _check_same_form(
 
 
 def check_again(
-    spec: StreamSpec, task: TaskSpec, *, split: SplitName = "test", labels: tuple[str, ...] | None
+    spec: StreamSpec,
+    task: TaskSpec,
+    *,
+    split: SplitName = "test",
+    labels: tuple[str, ...] | None,
+    single_precision: bool = False,
 ) -> Checked:
     """Read and check one split of a task that was learned before, in the same way as :func:`prepare_task`.
 
@@ -308,6 +317,8 @@ def check_again(
         task: one of its tasks.
         split: which split; if validation rows were taken from train, the same rows are taken again.
         labels: the labels or options of the task's bank; ``None`` for a task without any.
+        single_precision: whether targets are rounded to float32, as when the task was learned; see
+            `TaskPlan.single_precision`.
 
     Raises:
         InputError: if the split does not exist or cannot be used.
@@ -328,7 +339,7 @@ def check_again(
     raw, _ = own_rows(spec, task, raw, labels)
     rows = raw["train" if carved else split]
     positions = (task.labels is not None or rows.labels_file is not None) and rows.class_names is None
-    checked = check_split(spec, task, rows, labels, positions)
+    checked = check_split(spec, task, rows, labels, positions, single_precision=single_precision)
     if carved:
         checked = carve(spec, task, checked)[split == "validation"]
     return limited(spec, task, split, checked)

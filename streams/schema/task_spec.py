@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind, is_of_entities, metrics_of
+from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, LABELLED, METRICS, Kind, is_of_entities, metrics_of
 from continual_petl.heads.kinds import Options as OptionsFrom
 from continual_petl.heads.metric_code import is_own
 from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
@@ -237,7 +237,8 @@ class TaskSpec(FrozenModel):
             which = "" if options is None else " with options" if options == "task" else " with columns.options"
             allowed = "; ".join(f"allowed for kind {kind}{which}: {', '.join(own)}" for kind, own in known.items())
             own = "" if options == "row" else "; or a function of your own: package.module.name"
-            raise ValueError(f"got {value!r}; {allowed}{own}")
+            shown = f". {value} is shown for every regression, but lower is better" if value in ERROR_NAMES else ""
+            raise ValueError(f"got {value!r}; {allowed}{own}{shown}")
         tags = info.data.get("tags")
         if tags is not None and tags.scheme == "none" and is_of_entities(value):
             raise ValueError(

@@ -10,17 +10,20 @@ import math
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import LONGEST_TYPO, InputError, counted, known_names
+from continual_petl.heads.targets import LARGEST
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _SHOWN = 5
-_LARGEST = (2 - 2**-23) * 2.0**127  # of float32
+_LARGEST_SINGLE = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,32 +129,47 @@ def check_texts(where: Where, column: str, values: Sequence[Any]) -> None:
     raise_faults(where, column, faults, "Every row needs a text; repair or remove these rows, or name another column.")
 
 
-def regression_targets(where: Where, column: str, values: Sequence[Any]) -> NDArray[np.float32]:
-    """Return the targets as float32 ``(N,)``; strings that spell a number are accepted, since CSV has only strings.
+def regression_targets(
+    where: Where, column: str, values: Sequence[Any], *, single_precision: bool = False
+) -> NDArray[np.float64] | NDArray[np.float32]:
+    """Return the targets as float64 ``(N,)``; strings that spell a number are accepted, since CSV has only strings.
+
+    Args:
+        where: the split.
+        column: name of the column.
+        values: the values in it.
+        single_precision: return float32 for a bank whose targets were read in this precision, see
+            `TaskPlan.single_precision`; the digest of the rows is then as it was.
 
     Raises:
-        InputError: if a target is missing, not a number, not finite or beyond float32; the message names the rows.
+        InputError: if a target is missing, not a number, not finite, too large, or an integer that is no float64; the message
+            names the rows.
     """
     import numpy as np  # not imported by the code that reads files for `predict`
 
-    targets = np.empty(len(values), dtype=np.float32)
+    targets: Any = np.empty(len(values), dtype=np.float32 if single_precision else np.float64)
+    largest, how = (_LARGEST_SINGLE, "in single precision") if single_precision else (LARGEST, f"up to {LARGEST:g}")
     faults = []
     for row, value in enumerate(values):
         number = _number(value)
         if number is None:
             faults.append(Fault(row=row, what="missing" if value in (None, "") else f"{show(value)} is not a number"))
-        elif not abs(number) <= _LARGEST:  # also true for NaN
-            faults.append(Fault(row=row, what=f"{show(value)} is not a finite number in single precision"))
+        elif not abs(number) <= largest:  # also true for NaN
+            faults.append(Fault(row=row, what=f"{show(value)} is not a finite number {how}"))
+        elif not single_precision and (whole := _integer(value)) is not None and int(number) != whole:
+            what = f"the integer {show(value)} has too many digits for double precision, where it is {int(number)}"
+            faults.append(Fault(row=row, what=f"{what}; subtract a constant from all targets, or round them"))
         else:
             targets[row] = number
     raise_faults(
         where, column, faults, "A regression task needs a finite number in every row; repair or remove these rows."
     )
-    return targets
+    found: NDArray[np.float64] | NDArray[np.float32] = targets
+    return found
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal | str):
         return None
     try:
         return float(value)
@@ -159,6 +177,23 @@ def _number(value: Any) -> float | None:
         return None
     except OverflowError:
         return math.inf
+
+
+def _integer(value: Any) -> int | Decimal | None:
+    """Return the value of an integer, also of one that is spelled in a string; None for other numbers."""
+    if isinstance(value, str):
+        return Decimal(value) if value.strip().lstrip("+-").isdecimal() else None
+    return int(value) if isinstance(value, Integral) else None
+
+
+def constant_notice(task: str, train: NDArray[np.float64]) -> str | None:
+    """Return a notice if all training targets of a regression are equal."""
+    if (train != train[0]).any():
+        return None
+    return (
+        f"task {task!r}: its training targets all equal {float(train[0])!r}, so there is nothing to learn but this number, "
+        "and correlations with the predictions are not defined."
+    )
 
 
 def overlap_notice(

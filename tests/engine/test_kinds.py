@@ -14,7 +14,7 @@ import torch
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
-from continual_petl.heads.kinds import GENERATIVE, METRICS
+from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, METRICS
 from continual_petl.heads.words import Answer, answers
 from continual_petl.learner.generate import decode
 from continual_petl.predictor.predictor import Predictor
@@ -60,7 +60,7 @@ def test_kind_is_learned_and_certified(learned: dict[str, Path], family: str) ->
         assert check.how == "digests and probe, bit for bit, test rows"
     for kind in FAMILIES[family]:
         manifest = run.store.manifest(kind)
-        assert set(manifest.scores["test"].scores) <= set(METRICS[manifest.kind])
+        assert set(manifest.scores["test"].scores) <= {*METRICS[manifest.kind], *ERROR_NAMES}
         assert (manifest.generation is not None) == (manifest.max_target_length is not None) == (kind in GENERATIVE)
         assert (manifest.parameters["head"] == 0) == (kind in GENERATIVE)
 
@@ -93,7 +93,7 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
     else:
         size = manifest.training.batch_size
         same = Predictor(session.models).predict(inputs_of(tasks, kind), kind, batch_size=size)
-        assert same == answers(manifest.kind, manifest.labels, torch.stack(said))
+        assert same == answers(manifest.kind, manifest.labels, torch.stack(said), manifest.targets)
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder)
     assert scores == manifest.scores["test"]
 

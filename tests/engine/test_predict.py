@@ -45,6 +45,6 @@ def test_predictions_match_the_scores(
     # Equal bit for bit, since the batches are the same as in the evaluation.
     size = manifest.training.batch_size
     assert Predictor(models).predict(rows, "one", batch_size=size) == answers(
-        manifest.kind, manifest.labels, torch.stack(outputs)
+        manifest.kind, manifest.labels, torch.stack(outputs), manifest.targets
     )
     assert run.predict([], "one") == []

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
+from continual_petl.learner.learner import without_float64
 from continual_petl.learner.plan import allowed_kinds, build_bank, plan_task
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 from tests.streams_in_code import stream, task_of_kind
@@ -123,3 +126,18 @@ def test_class_weights_are_resolved_only_for_kinds_that_use_them(backbone_folder
     head: Any = build_bank(plan, backbone).head
     assert (head.class_weights.tolist(), head.label_smoothing) == (pytest.approx([4 / 6, 2.0]), 0.1)
     assert plan_task(tasks.spec, tasks["b"], None, backbone, train=np.array([0.5])).class_weights is None
+
+
+def test_targets_in_float64_stay_on_the_cpu_if_the_device_has_none() -> None:
+    def move(module: Any, batch: Any, device: torch.device, number: int) -> Any:
+        return dict.fromkeys(batch, "moved")
+
+    settings = SimpleNamespace(
+        batch_size=1, max_tokens=None, eval_max_tokens=None, eval_batch_size=None, gradient_checkpointing=False
+    )
+    plan = SimpleNamespace(name="one", kind="regression", training=settings)
+    module: Any = SimpleNamespace(plan=plan, training=True, last_batch={})
+    batch = {"input_ids": torch.tensor([1]), "labels": torch.tensor([1.6e9], dtype=torch.float64)}
+    found = without_float64(move)(module, batch, torch.device("mps"), 0)
+    assert found == {"input_ids": "moved", "labels": batch["labels"]}
+    assert without_float64(move)(module, batch, torch.device("cpu"), 0) == dict.fromkeys(batch, "moved")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,42 @@ def test_invalid_texts_are_refused(value: object, what: str) -> None:
         check_texts(WHERE, "body", ["a", value])
 
 
-def test_regression_targets_are_float32() -> None:
-    targets = regression_targets(WHERE, "score", [1, 2.5, "3.25", "-1e2", 0])
+def test_regression_targets_are_float64() -> None:
+    given: list[Any] = [
+        1,
+        2.5,
+        "3.25",
+        "-1e2",
+        0,
+        0.1,
+        1_600_000_001,
+        "1600000001.5",
+        -(2**53),
+        Decimal("0.1"),
+        np.int64(7),
+        1e300,
+    ]
+    targets = regression_targets(WHERE, "score", given)
+    assert targets.dtype == np.float64
+    assert targets.tolist() == [float(value) for value in given]
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, "9007199254740993", -(2**60) - 1, " +09007199254740993"])
+def test_integers_that_double_precision_rounds_are_refused(value: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"row 2: the integer .* has too many digits for double precision, where it is"
+    ):
+        regression_targets(WHERE, "score", [0.0, value])
+    assert regression_targets(WHERE, "score", [2**60, 2**53 + 2]).tolist() == [2**60, 2**53 + 2]
+
+
+@pytest.mark.parametrize(("value", "single"), [(0.1, 0.10000000149011612), (1_600_000_001, 1_600_000_000.0)])
+def test_targets_of_old_banks_are_rounded_as_before(value: Any, single: float) -> None:
+    targets = regression_targets(WHERE, "score", [value], single_precision=True)
     assert targets.dtype == np.float32
-    assert targets.tolist() == [1, 2.5, 3.25, -100, 0]
+    assert targets.tolist() == [single]
+    with pytest.raises(InputError, match="1e\\+39 is not a finite number in single precision"):
+        regression_targets(WHERE, "score", [1e39], single_precision=True)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +78,7 @@ def test_regression_targets_are_float32() -> None:
         (float("nan"), "nan is not a finite"),
         ("nan", "'nan' is not a finite"),
         (float("inf"), "inf is not a finite"),
-        (1e39, "1e+39 is not a finite"),
+        (1.1e300, "1.1e+300 is not a finite number up to 1e+300"),
         (10**400, "is not a finite"),
     ],
 )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from sklearn.preprocessing import MultiLabelBinarizer  # type: ignore[import-untyped]
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.checked import Checked

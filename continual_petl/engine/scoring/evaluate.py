@@ -5,6 +5,7 @@ Shape suffixes: N rows, W words of the longest row, C outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -121,7 +122,8 @@ def evaluate(
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, own_metric: bool = True) -> SplitScores:
     """Score the active bank's outputs for the rows of a split; see `outputs_of` and `evaluate`."""
     bank, plan = learner.active_bank, learner.plan
-    scores = make_scores(plan.kind, plan.labels, plan.metric, plan.metric_code if own_metric else None, plan.tags)
+    code = plan.metric_code if own_metric else None
+    scores = make_scores(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
     if plan.generation is not None:
         count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})
@@ -135,8 +137,8 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
     values = {name: float(value) for name, value in scores.compute().items()}
     return SplitScores(
         num_examples=len(rows),
-        # A correlation of constant predictions is undefined; JSON and the schema have no NaN.
-        scores={name: value for name, value in values.items() if value == value},
+        # A correlation of constant predictions is undefined; JSON and the schema have no NaN and no infinity.
+        scores={name: value for name, value in values.items() if math.isfinite(value)},
         predictions=digest,
     )
 

@@ -18,9 +18,10 @@ from continual_petl.engine.scoring.certified_rows import certified_rows
 from continual_petl.engine.scoring.evaluate import labels_of_words, outputs_of, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
-from continual_petl.heads.words import Answer, answers, choices
+from continual_petl.heads.words import Answer, answers, choices, number_in_words
 from continual_petl.learner.answer import head_of
 from continual_petl.report.misread import MisreadRow, MisreadRows
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.preparation.prepare import encode_split
@@ -61,10 +62,10 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
         errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
         if rows.option_texts is None:
-            predicted = answers(manifest.kind, manifest.labels, outputs_NC[order[:limit]])
+            predicted = answers(manifest.kind, manifest.labels, outputs_NC[order[:limit]], manifest.targets)
         else:
             predicted = choices([rows.option_texts[n] for n in order[:limit]], outputs_NC[order[:limit]])
-        places = {n: _row(checked, n, answer) for n, answer in zip(order, predicted, strict=False)}
+        places = {n: _row(checked, n, answer, manifest) for n, answer in zip(order, predicted, strict=False)}
         all_wrong = len(order)
     columns = [*checked.task.columns.read_by(manifest.kind).values()][:-1]
     return MisreadRows(
@@ -86,7 +87,7 @@ def _errors(predicted: Tensor, labels: Tensor) -> Tensor:
     return (wrong.any(-1) if wrong.ndim > 1 else wrong).float()
 
 
-def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
+def _row(checked: Checked, number: int, answer: Answer, manifest: Manifest) -> MisreadRow:
     probability = None
     if isinstance(answer.value, str) and answer.probabilities is not None:
         probability = answer.probabilities[answer.value]
@@ -94,8 +95,8 @@ def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
     return MisreadRow(
         row=number + 1,
         given=_given(checked, number),
-        correct=clipped(_in_words(correct)),
-        predicted=clipped(_in_words(answer.value)),
+        correct=clipped(_in_words(correct, manifest)),
+        predicted=clipped(_in_words(answer.value, manifest)),
         probability=probability,
     )
 
@@ -139,10 +140,10 @@ def _shown(value: Any) -> str:
     return os.fspath(path) if isinstance(path, str | os.PathLike) else "an image without a path"
 
 
-def _in_words(value: str | float | list[str]) -> str:
+def _in_words(value: str | float | list[str], manifest: Manifest) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "(none)"
-    return f"{value:.6g}" if isinstance(value, float) else value
+    return number_in_words(value, manifest.targets) if isinstance(value, float) else value
 
 
 def _without(known: MisreadRows, why: str) -> MisreadRows:

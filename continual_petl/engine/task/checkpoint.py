@@ -48,16 +48,23 @@ class BankCheckpoint(Checkpoint):
         self._saved_at = -1
         self._ended = False
         self.best_score = -math.inf
+        self.best_error = math.inf
         self.stop_signal: int | None = None
         """Number of the signal that requested a stop; the fit ends at the next safe point."""
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "ended": self._ended, "has_best": (self._folder / BEST).exists()}
+        return {
+            "best_score": self.best_score,
+            "best_error": self.best_error,
+            "ended": self._ended,
+            "has_best": (self._folder / BEST).exists(),
+        }
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
+        self.best_error = state_dict.get("best_error", math.inf)
         if state_dict["has_best"] and not (self._folder / BEST).exists():
             missing(self._folder / BEST)  # otherwise the next bank would count as the best, even with a lower score
 
@@ -93,8 +100,10 @@ class BankCheckpoint(Checkpoint):
         score = float(trainer.callback_metrics[f"val/{self._metric}"])
         # An undefined score (of constant predictions) counts as the worst, but the first bank is always kept.
         score = -math.inf if math.isnan(score) else score
-        if score > self.best_score or not (self._folder / BEST).exists():
-            self.best_score = score
+        # A correlation may be perfect long before the numbers are, so the smaller error decides between equal scores.
+        error = float(trainer.callback_metrics.get("val/rmse", math.inf))
+        if (score, -error) > (self.best_score, -self.best_error) or not (self._folder / BEST).exists():
+            self.best_score, self.best_error = score, error
             if not trainer.is_global_zero:
                 return  # the first process writes the bank, which is the same in all of them
             tensors = {name: t.cpu().contiguous().clone() for name, t in pl_module.active_bank.tensors().items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from continual_petl.errors import StoreError
 from continual_petl.learner import TaskPlan
-from continual_petl.store.certificate.history import Answered, Curve, History, read_curve
+from continual_petl.store.certificate.history import Answered, Curve, History, ScorePoint, read_curve
 
 
 def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -> History:
@@ -36,6 +36,11 @@ def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -
 def _kept(curve: Curve, plan: TaskPlan) -> int | None:
     """Return the step of the kept bank: the first of the best ones, as `BankCheckpoint` chooses it."""
     if plan.training.select == "best" and curve.scores:
-        return max(curve.scores, key=lambda point: point.scores.get(plan.metric, -math.inf)).step
+        return max(curve.scores, key=lambda point: _rank(point, plan.metric)).step
     steps = [*(point.step for point in curve.losses[-1:]), *(point.step for point in curve.scores[-1:])]
     return max(steps, default=None)
+
+
+def _rank(point: ScorePoint, metric: str) -> tuple[float, float]:
+    """Return how good a validation was: its score and, between equal scores, its error; as in `BankCheckpoint`."""
+    return point.scores.get(metric, -math.inf), -point.scores.get("rmse", math.inf)

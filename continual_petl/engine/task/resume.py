@@ -86,6 +86,7 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "pooling": plan.pooling,
         "metric": plan.metric,
         **({} if plan.metric_code is None else {"the code of the metric": plan.metric_code}),
+        **({} if plan.targets is None else {"the scale of the targets": plan.targets.model_dump(mode="json")}),
         "seed": plan.seed,
         "data": dict(run.data.digests),
         "max_length": backbone.max_length,

@@ -134,7 +134,8 @@ def _points(found: Points) -> Drawing:
         mode="markers",
         name="rows",
         marker={"color": colour(0), "opacity": 0.6},
-        hovertemplate="true %{x:.4g}<br>predicted %{y:.4g}<extra></extra>",
+        customdata=[[f"{true:.15g}", "" if answered is None else f"{answered:.15g}"] for true, answered in found.pairs],
+        hovertemplate="true %{customdata[0]}<br>predicted %{customdata[1]}<extra></extra>",
     )
     return drawing([right, rows], x="true value", y="predicted value")
 

@@ -26,16 +26,20 @@ def _curve_in_words(task: TaskFacts) -> str:
 def drawn(task: TaskFacts) -> Drawing | None:
     """Return loss and score over the steps of the fit, with a line at the kept bank's step; None without a history."""
     history = task.history
-    return None if history is None else drawn_curve(history.curve, task.metric, history.kept)
+    if history is None:
+        return None
+    unit = "" if task.manifest.targets is None else ", in squared deviations of the targets"
+    return drawn_curve(history.curve, task.metric, history.kept, f"training loss{unit}")
 
 
-def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> Drawing | None:
+def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None, loss: str = "training loss") -> Drawing | None:
     """Return the curve of a fit, finished or not, as plotly JSON; None before its first point.
 
     Args:
         curve: its losses and scores.
         metric: the score to draw.
         kept_at: the optimizer step of the kept bank, if known.
+        loss: the title of the axis of losses.
     """
     losses, scores = curve.losses, [point for point in curve.scores if metric in point.scores]
     if not (losses or scores):
@@ -69,7 +73,7 @@ def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> Drawin
             "annotations": [{"text": "kept", "showarrow": False, **at}],
         }
     margin = {"l": 64, "r": 64, "t": 24, "b": 56}
-    return drawing(traces, x="optimizer steps", y="training loss", height=320, yaxis2=second, margin=margin, **kept)
+    return drawing(traces, x="optimizer steps", y=loss, height=320, yaxis2=second, margin=margin, **kept)
 
 
 def in_words(facts: RunFacts) -> str:

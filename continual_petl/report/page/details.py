@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from continual_petl.errors import counted
+from continual_petl.heads.kinds import ERRORS
 from continual_petl.report.figures.registry import task_figures
-from continual_petl.report.formatting import number
+from continual_petl.report.formatting import amount, measure, number
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script
 from continual_petl.report.run_facts import TaskFacts
@@ -80,10 +81,21 @@ def _cards(task: TaskFacts, place: int) -> list[Card]:
         note = "not measured: imported without rows"
     return [
         Card(name="score", value=number(task.score), note=note),
+        *_error_cards(task),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
         Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.bank}"),
         Card(name="position", value=str(place + 1), note="in the order tasks were learned"),
         Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
+    ]
+
+
+def _error_cards(task: TaskFacts) -> list[Card]:
+    return [
+        Card(
+            name=name, value=amount(task.errors[name]), note=f"{amount(task.errors[of])} for always predicting the mean"
+        )
+        for name, of in ERRORS.items()
+        if name in task.errors and of in task.errors
     ]
 
 
@@ -101,7 +113,7 @@ def _tables(task: TaskFacts) -> list[Table]:
         [
             Cell(text=split),
             Cell(text=name),
-            Cell(text=number(value), sort=value, kind="number"),
+            Cell(text=measure(name, value), sort=value, kind="number"),
             Cell(text=f"{s.num_examples:,}", sort=s.num_examples, kind="number"),
         ]
         for split, s in manifest.scores.items()

@@ -80,7 +80,8 @@ const choices = (place, figure) => {
   return group;
 };
 
-const written = (value) => typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value ?? "");
+const digits = (value) => Math.abs(value) < 10000 ? 6 : 15; // a large number may differ from others in its last digits only
+const written = (value) => typeof value === "number" ? String(Number(value.toPrecision(digits(value)))) : String(value ?? "");
 const plain = (html) => new DOMParser().parseFromString(String(html ?? ""), "text/html").body.textContent;
 const ticks = (axis, value, number) => {
   const at = axis?.tickvals?.indexOf(value ?? number) ?? -1;

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from itertools import accumulate, islice
 
 from continual_petl.errors import counted
+from continual_petl.heads.kinds import ERROR_NAMES
 from continual_petl.report.figures import curves, growth
 from continual_petl.report.figures.registry import run_figures
-from continual_petl.report.formatting import mark_of, megabytes, number
+from continual_petl.report.formatting import amount, mark_of, megabytes, number
 from continual_petl.report.misread import MisreadRows
 from continual_petl.report.page.parts import Cell, Section, Shown, Table
 from continual_petl.report.page.verdict import half_learned_in_words, verdict
@@ -58,7 +59,24 @@ def _figures(facts: RunFacts, section: str) -> list[Shown]:
 
 def scores(facts: RunFacts) -> Section:
     """Return the result matrix, and the scores over time."""
-    return Section(id="scores", title="Scores", template="figures.html.j2", figures=_figures(facts, "scores"))
+    figures, tables = _figures(facts, "scores"), _errors(facts)
+    return Section(id="scores", title="Scores", template="figures.html.j2", figures=figures, tables=tables)
+
+
+def _errors(facts: RunFacts) -> list[Table]:
+    """Return the table of the errors of regression tasks; empty if there are none."""
+    rows = [
+        [
+            Cell(text=task.name + mark_of(task.split), sort=place, opens=place),
+            *(Cell(text=amount(v), sort=v, kind="number") if v is not None else Cell(text="") for v in errors),
+        ]
+        for place, task in enumerate(facts.tasks)
+        if task.errors
+        for errors in [[task.errors.get(name) for name in ERROR_NAMES]]
+    ]
+    caption = "Errors in the units of the targets, and those of always predicting the mean of the rows' targets"
+    heads = ("task", *(name.replace("_", " ") for name in ERROR_NAMES))
+    return [Table(caption=caption, heads=heads, rows=rows)] if rows else []
 
 
 def forgotten(facts: RunFacts) -> Section:

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, is_of_entities, metrics_of
+from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, LABELLED, is_of_entities, metrics_of
 from continual_petl.heads.metric_code import is_own
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
@@ -26,7 +26,7 @@ from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags")
+_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags", "targets")
 """Keys that are left out if they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts of a bank; their parameters are counted separately."""
@@ -93,6 +93,8 @@ class Manifest(PlanFields):
             raise ValueError(f"labels: a task of kind {self.kind} {'needs' if labelled else 'has no'} labels")
         if has_options and self.kind not in GENERATIVE:
             raise ValueError(f"normalise: only generative kinds have options; kind is {self.kind}")
+        if self.targets is not None and self.kind != "regression":
+            raise ValueError(f"targets: only allowed for tasks of kind regression; kind is {self.kind}")
         if self.class_weights is not None and len(self.class_weights) != len(self.labels or ()):
             raise ValueError(f"class_weights: got {len(self.class_weights)} for {len(self.labels or ())} labels")
         if (self.kind in GENERATIVE and not has_options) != (self.generation is not None):
@@ -149,6 +151,12 @@ class Manifest(PlanFields):
     def score(self) -> float | None:
         """The task's metric on the reported split, just after it was learned; None if undefined or not measured."""
         return self.scores[self.counted_split].scores.get(self.metric) if self.is_measured else None
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The errors of a regression on the reported split; see `continual_petl.heads.kinds.ERRORS`."""
+        known = self.scores[self.counted_split].scores if self.is_measured and self.kind == "regression" else {}
+        return {name: known[name] for name in ERROR_NAMES if name in known}
 
     @property
     def is_measured(self) -> bool:

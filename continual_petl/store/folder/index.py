@@ -35,7 +35,7 @@ from continual_petl.store.files.sealed import SEAL, seal_of
 MAX_BYTES = 128 * 2**20
 """Maximum size of the index; with 100,000 banks, it takes 90 MiB."""
 _LONGEST = 4096
-_VERSION = 2
+_VERSION = 3
 _DIGEST = re.compile("[0-9a-f]{64}")
 _KEYS = {"version", "release", "task", "index", "certificate", "predecessor", "shared", "file", "summary"}
 
@@ -49,6 +49,8 @@ class Summary(FrozenModel, strict=True):
     """Score on the reported split, just after the task was learned; None if undefined."""
     split: Literal["validation", "test"]
     """The reported split."""
+    errors: dict[str, float]
+    """Errors of a regression on this split; see `Manifest.errors`."""
     parameters: dict[str, int]
     """Number of parameters by part."""
     digest: str
@@ -69,6 +71,7 @@ def summary_of(manifest: Manifest) -> Summary:
         metric=manifest.metric,
         score=manifest.score,
         split=manifest.counted_split,
+        errors=manifest.errors,
         parameters=dict(manifest.parameters),
         digest=manifest.digest,
         preset=preset_of(bank),
