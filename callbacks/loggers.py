@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from continual_petl.callbacks.continued_csv import ContinuedCSV
 from continual_petl.errors import InputError
 
 Kind = Literal["wandb", "tensorboard", "csv"]
@@ -54,8 +55,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "csv":
-        # Lightning's logger empties an existing file, so each start of a run gets the next version_N folder.
-        return CSVLogger(folder, name="csv")
+        return ContinuedCSV(folder, name="csv", version="")
     if kind == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
     return _wandb(folder, run_folder.resolve().name, run_id or new_id())

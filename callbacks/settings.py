@@ -7,6 +7,7 @@ from typing import Any
 
 from continual_petl.banks.config.presets import preset_of
 from continual_petl.banks.config.words import in_words
+from continual_petl.report.task_settings import changed
 from continual_petl.store.certificate.manifest import Manifest
 
 MAX_TASKS = 50
@@ -27,6 +28,8 @@ def settings_of(manifest: Manifest) -> dict[str, Any]:
         "learning_rate": training.learning_rate,
         "epochs": training.epochs,
         "batch_size": training.batch_size,
+        # Whatever else was set; class weights are named by labels, which are text of the rows.
+        "training": changed(training, ("learning_rate", "epochs", "batch_size", "class_weights")),
         "seed": manifest.seed,
         "max_length": manifest.max_length,
         "num_labels": None if manifest.labels is None else len(manifest.labels),

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
@@ -15,6 +16,8 @@ from continual_petl.callbacks.settings import flat
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
 
 _log = logging.getLogger(__name__)
+_SETTINGS = ".settings"
+"""Ending of the event file with a run's settings."""
 
 
 class Sink:
@@ -150,9 +153,7 @@ class Sink:
 
         def close() -> None:
             if isinstance(logger, TensorBoardLogger) and self._settings and math.isfinite(self._acc):
-                # TensorBoard's hyperparameter table takes one set per event folder, together with a score.
-                name = f"settings_{len(self._settings)}_tasks"
-                logger.experiment.add_hparams(flat(self._settings), {"hparams/acc": self._acc}, run_name=name)
+                _write_settings(logger, flat(self._settings), self._acc)
             logger.save()
             logger.finalize("success" if well and self.problem is None else "failed")
 
@@ -164,6 +165,21 @@ class Sink:
     def _reach(self, step: int, update: Mapping[str, int]) -> None:
         self.axis = self.axis.model_copy(update={"logged": max(step, self.axis.logged), **update})
         self._axes.put(self.name, self.axis)
+
+
+def _write_settings(logger: TensorBoardLogger, settings: dict[str, str | int | float | bool], acc: float) -> None:
+    """Write the row of a run in TensorBoard's table of hyperparameters, in place of the one that was written before.
+
+    TensorBoard reads every folder as a run, and the first row of a folder counts.
+    """
+    folder = Path(logger.log_dir)
+    before = set(folder.glob("*tfevents*"))
+    logger.experiment.add_hparams(settings, {"hparams/acc": acc}, run_name=".")
+    for old in before:
+        if old.name.endswith(_SETTINGS):
+            old.unlink()
+    for new in set(folder.glob("*tfevents*")) - before:
+        new.rename(new.with_name(new.name + _SETTINGS))
 
 
 def send(logger: Logger, values: Mapping[str, object], step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 MAX_NAMES = 8
@@ -20,6 +21,20 @@ def names(read: Callable[[], Sequence[str]]) -> str:
     return f"{', '.join(found[: MAX_NAMES - 1])}, ..., {found[-1]} ({len(found):,} in all)"
 
 
+def written(value: object) -> str:
+    """Format a cell: at most four decimals, thousands separators, and words for what is unknown.
+
+    Example:
+        >>> written(0.9312000274658203), written(0.0), written(1234567), written(math.nan), written(3.2e-7), written("text")
+        ('0.9312', '0', '1,234,567', 'not known', '3.2e-07', 'text')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "not known"
+    if isinstance(value, float):
+        return "0" if value == 0 else f"{value:,.4f}" if abs(value) >= 0.00005 else f"{value:.1e}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], count: int) -> str:
     """Return a table as HTML, with all text escaped.
 
@@ -30,7 +45,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], 
         count: total number of rows.
     """
     shown = [list(row) for row, _ in zip(rows, range(MAX_ROWS), strict=False)]
-    lines = ["".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in shown]
+    lines = ["".join(f"<td>{html.escape(written(cell))}</td>" for cell in row) for row in shown]
     more = f", the first {len(shown)} of {count:,}" if len(shown) < count else ""
     head = "".join(f"<th>{html.escape(each)}</th>" for each in heads)
     body = "".join(f"<tr>{line}</tr>" for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import shutil
 import sys
@@ -9,10 +10,12 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from continual_petl import ContinualLearner, InputError, Run, TaskStream, begin_task, learn, load_backbone
+from continual_petl.report.results import ResultRow
 from continual_petl.store.store import Store
 from tests.streams_in_code import stream, task
 
@@ -32,7 +35,31 @@ def test_run_and_store_repr_list_their_tasks(learned: Path) -> None:
     shown = Run(learned)._repr_html_()
     score = Run(learned).store.manifest("one").scores["test"].scores["accuracy"]
     assert "<td>one</td><td>classification</td>" in shown
-    assert f"<td>accuracy</td><td>{score}</td>" in shown
+    assert f"<td>accuracy</td><td>{score:.4f}</td>" in shown
+
+
+def test_results_show_their_matrix_with_short_numbers(learned: Path, tmp_path: Path) -> None:
+    results = Run(learned).results
+    value = 0.9312000274658203
+    row = dataclasses.replace(results.rows[0], values=np.array([value]))
+    shown = dataclasses.replace(results, tasks=("<b>one",), rows=(row,))._repr_html_()
+    assert "<tr><td>&lt;b&gt;one</td><td>0.9312</td></tr>" in shown
+    assert "<th>&lt;b&gt;one (accuracy)</th>" in shown
+    assert "ACC 0.9312, BWT not known" in shown
+    assert str(value) not in shown
+    assert "<table>" in dataclasses.replace(results, tasks=(), metrics=(), splits=(), rows=())._repr_html_()
+    count = 25
+    many = dataclasses.replace(
+        results,
+        tasks=tuple(f"t{n}" for n in range(count)),
+        metrics=("accuracy",) * count,
+        splits=("test",) * count,
+        rows=tuple(
+            ResultRow(columns=np.array([n]), values=np.array([0.5]), status=("measured",)) for n in range(count)
+        ),
+    )
+    assert "the first 20 of 25" in many._repr_html_()
+    assert many._repr_html_().count("<tr>") == 1 + 20
 
 
 def test_damaged_run_is_shown_as_damaged(learned: Path, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.cli.shared_options import check_given
 from continual_petl.engine.run import Run
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    check_given(arguments.task, "export")
     run = Run(arguments.run, remote_code=arguments.remote_code)
     folder = run.export(arguments.task, arguments.format, arguments.to)
     if arguments.json:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from continual_petl._process import heavy_imports
 from continual_petl.cli._console import out, print_json
+from continual_petl.cli.shared_options import check_given
 from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    check_given(arguments.task, "import")
     open_store(arguments.run)  # before torch is imported
     if not Path(arguments.folder).is_dir():
         raise InputError(f"{arguments.folder}: there is no such folder; give the folder that save_pretrained wrote")

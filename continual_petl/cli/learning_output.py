@@ -8,7 +8,6 @@ from pathlib import Path
 
 import lightning as L
 from rich.markup import escape
-from rich.table import Table
 
 from continual_petl.callbacks import Dashboard, EventLines, LiveProgress, NoForgetting, ParameterGrowth, RoutingWatch
 from continual_petl.cli._console import out, print_json
@@ -21,6 +20,7 @@ from continual_petl.errors import printable
 from continual_petl.export.words import in_words
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
+from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 
@@ -84,7 +84,7 @@ def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
     if as_json:
         print_json([task.to_json() for task in facts])
         return 0
-    table = Table(title="Dry run: nothing was learned", title_justify="left")
+    table = WholeTable(title="Dry run: nothing was learned", title_justify="left")
     for header in ("task", "kind, metric", "labels", "rows", "tokens mean / longest", "cut", "parameters", "steps"):
         table.add_column(header)
     for task in facts:

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from continual_petl.cli.parser import build_parser
+from continual_petl.cli.parser import TASK_BY_PLACE, build_parser, take_task
 from continual_petl.cli.unknown import check_command, check_option, unrecognised
 from continual_petl.errors import (
     ExportError,
@@ -41,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     check_command(parser, words)
     arguments, rest = parser.parse_known_args(words)
+    # argparse reads TASK and TEXT ... only once, so those that follow an option are left over.
+    if arguments.command in TASK_BY_PLACE:
+        rest = take_task(arguments, rest)
     if arguments.command == "predict":
-        # argparse reads TEXT ... only once, so texts that follow --task T are left over.
         end = rest.index("--") if "--" in rest else len(rest)  # everything after it is a text
         arguments.texts += [word for word in rest[:end] if not word.startswith("--")] + rest[end + 1 :]
         rest = [word for word in rest[:end] if word.startswith("--")]

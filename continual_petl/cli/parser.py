@@ -17,15 +17,30 @@ COMMANDS = (
 )
 """In the order of ``--help``."""
 
+TASK_BY_PLACE = ("forget", "verify", "ablate", "export", "import", "push", "show", "similar")
+"""Commands that take TASK by its place, and as --task."""
 _EXAMPLES = """examples:
   continual-petl run quickstart
   continual-petl run stream.yaml --run-dir runs/mine --training.learning_rate 3e-4
   continual-petl verify runs/mine
 
+TASK can be given by its place or, anywhere, as --task TASK. After predict RUN come texts, so predict takes only --task.
+
 exit codes: 0 all is well; 1 a check failed or a problem was found (something was forgotten or is damaged, two runs differ,
 rows need to be corrected); 2 the input cannot be used; 3 an internal error of continual-petl; 4 another
 process is writing to the run; 128 + n ended by signal n.
 """
+
+
+def take_task(arguments: argparse.Namespace, rest: list[str]) -> list[str]:
+    """Take a task, or several, from the words that argparse left over; return the others."""
+    words = [word for word in rest if not word.startswith("-")]
+    several = arguments.command == "ablate"
+    if words and (several or arguments.task is None) and len(words) == len(rest):
+        taken = words if several else words[:1]
+        arguments.task = [*(arguments.task or ()), *taken] if several else taken[0]
+        return words[len(taken) :]
+    return rest
 
 
 def build_parser() -> argparse.ArgumentParser:

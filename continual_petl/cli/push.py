@@ -12,7 +12,7 @@ from continual_petl.errors import InputError
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     if arguments.format is not None and arguments.task is None:
-        raise InputError("--format: needs --task, which was not given; a whole run is pushed as it is")
+        raise InputError("--format: needs TASK, which was not given; a whole run is pushed as it is")
     run = Run(arguments.run, remote_code=arguments.remote_code)
     options = {"private": arguments.private, "revision": arguments.revision}
     done = run.push(arguments.repo, task=arguments.task, format=arguments.format or "peft", **options)

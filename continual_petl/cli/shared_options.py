@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
+
+from continual_petl.errors import InputError
 
 OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --seed 7.
 """
@@ -29,9 +32,59 @@ def add_dry_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dry-run", action="store_true", help="resolve and show everything without training")
 
 
-def add_task(command: argparse.ArgumentParser) -> None:
-    """Add --task."""
-    command.add_argument("--task", metavar="T", help="name of a learned task")
+class _Task(argparse.Action):
+    """Stores a task that is given by its place or as --task; several are collected."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the value; refuse another one if the command takes only one task."""
+        before = getattr(namespace, "task", None)
+        if isinstance(values, list):
+            namespace.task = [*(before or ()), *values]
+        elif before in (None, values):
+            namespace.task = values
+        else:
+            parser.error(f"TASK: got {before!r} and {values!r}; give one task")
+
+
+def add_task(
+    command: argparse.ArgumentParser,
+    text: str = "name of a learned task",
+    *,
+    metavar: str = "TASK",
+    several: bool = False,
+) -> None:
+    """Add a task, which every command takes in the same two ways: after the words before it, or anywhere as --task.
+
+    Args:
+        command: the command.
+        text: its help.
+        metavar: its name in the help.
+        several: whether several tasks may be given; ``arguments.task`` is then a list, or None.
+    """
+    place = "*" if several else "?"
+    # Without SUPPRESS, argparse would overwrite --task with the default of a task that is not given by its place.
+    command.add_argument("task", metavar=metavar, nargs=place, action=_Task, default=argparse.SUPPRESS, help=text)
+    add_task_option(command, f"another way to give {metavar}", several=several)
+
+
+def add_task_option(
+    command: argparse.ArgumentParser, text: str = "name of a learned task", *, several: bool = False
+) -> None:
+    """Add --task alone, for a command whose other words leave no place for a task."""
+    command.add_argument("--task", metavar="TASK", nargs="+" if several else None, action=_Task, help=text)
+
+
+def check_given(task: str | None, command: str) -> str:
+    """Return the task, or raise `InputError` if it was left out."""
+    if task is None:
+        raise InputError(f"{command}: TASK is missing; name the task after the words before it, or with --task TASK")
+    return task
 
 
 def add_remote_code(command: argparse.ArgumentParser) -> None:

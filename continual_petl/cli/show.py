@@ -36,7 +36,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0
     out().print(task_facts(manifest, history, num_bytes, seconds, exports))
-    _suggest("check it", "verify", arguments.run, "--task", task)
+    _suggest("check it", "verify", arguments.run, task)
     return 0
 
 

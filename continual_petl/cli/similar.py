@@ -8,6 +8,7 @@ from pathlib import Path
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.rows_in import read_unnamed_rows
+from continual_petl.cli.shared_options import check_given
 from continual_petl.errors import InputError, did_you_mean
 from continual_petl.store.open_run import check_can_route
 
@@ -19,9 +20,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     from continual_petl.engine.run import Run
 
+    target = check_given(arguments.task, "similar")
     run = Run(arguments.run, remote_code=arguments.remote_code)
     check_can_route(run.store)  # before anything heavy is imported
-    known, target = run.store.tasks, arguments.target
+    known = run.store.tasks
     if target not in known and not Path(target).is_file():
         raise InputError(
             f"{target}: it is neither a learned task{did_you_mean(target, known)} nor a file with rows; give one of the two"
@@ -34,9 +36,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(ranked)
         return 0
-    from rich.table import Table
+    from continual_petl.report.whole_table import WholeTable
 
-    table = Table("task", "distance", "kind")
+    table = WholeTable("task", "distance", "kind")
     for each in ranked[: arguments.top]:
         table.add_row(str(each["task"]), f"{each['distance']:.2f}", str(each["kind"]))
     out().print(table if ranked else "there is no other task to compare with")

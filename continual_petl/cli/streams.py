@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from rich.markup import escape
-from rich.table import Table
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.report.whole_table import WholeTable
 from continual_petl.streams.stream_file.catalog import catalog, description
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.json:
         print_json(found)
         return 0
-    table = Table(title="Run one with: continual-petl run NAME", title_justify="left")
+    table = WholeTable(title="Run one with: continual-petl run NAME", title_justify="left")
     for header in ("name", "tasks", "backbone", "what it is"):
         table.add_column(header, no_wrap=header == "name")
     for entry in found:

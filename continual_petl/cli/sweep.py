@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from continual_petl._process import heavy_imports
 from continual_petl.cli._console import out, plain, print_json
 from continual_petl.errors import counted, known_names, printable
+from continual_petl.report.whole_table import WholeTable
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.overrides import unreached
@@ -75,7 +75,7 @@ def _as_text(record: Record) -> None:
 
 def show(result: SweepResult) -> None:
     """Print the result of a sweep."""
-    table = Table(title="Chosen on validation; no test row was read", title_justify="left")
+    table = WholeTable(title="Chosen on validation; no test row was read", title_justify="left")
     for header in ("task", "settings", "metric", "validation", "over seeds", "parameters", "trials"):
         table.add_column(header, justify="right" if header in ("validation", "parameters") else "left")
     for choice in result.tasks.values():

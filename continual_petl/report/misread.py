@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from continual_petl import _notebook
 from continual_petl.errors import counted
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
 
 MAX_MISREAD = 20
 """Default number of rows shown per task."""
@@ -52,15 +56,51 @@ class MisreadRows:
         """Describe the rows in a sentence."""
         if self.why_none is not None:
             return self.why_none
-        of = f"of {counted(self.num_rows, f'{self.split} row')}"
-        if self.by_error:
-            return f"Task {self.task!r}: {counted(len(self.rows), 'largest error')} {of}."
-        if not self.rows:
-            return f"Task {self.task!r}: none {of} is predicted wrongly."
-        shown = "" if len(self.rows) == self.num_misread else f"; the first {len(self.rows):,} are shown"
+        rows, all_rows = len(self.rows), counted(self.num_rows, f"{self.split} row")
+        if self.by_error and rows:
+            largest = "the row with the largest error" if rows == 1 else f"the {rows:,} rows with the largest errors"
+            return f"Task {self.task!r}: {largest}, of {all_rows}."
+        if not rows and not self.num_misread:
+            verb = "is" if self.num_rows == 1 else "are"
+            return f"Task {self.task!r}: {'the only' if self.num_rows == 1 else 'all'} {all_rows} {verb} predicted correctly."
+        first = (
+            ""
+            if rows == self.num_misread
+            else f"; the first {rows:,} are shown"
+            if rows > 1
+            else "; the first is shown"
+        )
         verb = "is" if self.num_misread == 1 else "are"
-        return f"Task {self.task!r}: {self.num_misread:,} {of} {verb} predicted wrongly{shown}."
+        return f"Task {self.task!r}: {self.num_misread:,} of {all_rows} {verb} predicted wrongly{first}."
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each misread row: its number, the value in each input column, ``correct``, ``predicted`` and
+        ``probability`` (missing for several labels, numbers and tags).
+
+        Example::
+
+            run.misread("agnews", limit=1000).to_pandas().groupby(["correct", "predicted"]).size()
+        """
+        import pandas as pd  # installed with datasets; takes a moment to import
+
+        cells = [(each.row, *each.given, each.correct, each.predicted, each.probability) for each in self.rows]
+        frame = pd.DataFrame(cells, columns=self._heads)
+        return frame.astype({"probability": float})
+
+    @property
+    def _heads(self) -> list[str]:
+        own = ("row", "correct", "predicted", "probability")
+        given = [f"input {name}" if name in own else name for name in self.columns]
+        return [own[0], *given, *own[1:]]
+
+    def _repr_html_(self) -> str:
+        rows = ((each.row, *each.given, each.correct, each.predicted, _shown(each.probability)) for each in self.rows)
+        return _notebook.table(self.in_words, self._heads, rows, len(self.rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows as JSON values."""
         return asdict(self)
+
+
+def _shown(probability: float | None) -> float | str:
+    return "" if probability is None else probability

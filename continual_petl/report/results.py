@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from continual_petl import _notebook
 from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
 from continual_petl.metrics.arrays import mean
@@ -255,6 +256,15 @@ class Results:
         return pd.DataFrame(
             self.scores, index=pd.Index(self.tasks, name="after"), columns=pd.Index(self.tasks, name="task")
         )
+
+    def _repr_html_(self) -> str:
+        count = min(len(self.tasks), _notebook.MAX_ROWS)
+        values = {"ACC": self.acc, "BWT": self.bwt, "forgetting": self.forgetting}
+        means = ", ".join(f"{name} {_notebook.written(value)}" for name, value in values.items())
+        caption = f"Result matrix R: score on each task (column) after learning each task (row); {means}"
+        heads = ["after", *(f"{task}{self.mark(j)} ({self.metrics[j]})" for j, task in enumerate(self.tasks[:count]))]
+        rows = ([self.tasks[i], *self.row(i).tolist(), *[""] * (count - i - 1)] for i in range(count))
+        return _notebook.table(caption, heads, rows, len(self.tasks))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values, null for NaN."""

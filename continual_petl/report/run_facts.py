@@ -11,18 +11,17 @@ from functools import cached_property
 from pathlib import Path
 
 from continual_petl.banks.config.words import in_words
-from continual_petl.errors import counted
 from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.misread import MisreadRows
 from continual_petl.report.results import Results
+from continual_petl.report.task_settings import training_in_words
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Curve, History
 from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
 from continual_petl.store.certificate.pin import Pin
 from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.position import Position
-from continual_petl.streams.schema.training_spec import ResolvedTraining
 
 MAX_TASKS = 500
 """Maximum number of tasks that a report shows one by one everywhere. In a longer run, bars are means of several tasks, table
@@ -50,7 +49,7 @@ class TaskFacts:
     bank: str
     """Description of the changes that its bank makes."""
     training: str
-    """Learning rate, epochs and batch size, in words."""
+    """Learning rate, epochs, batch size and all settings that are not the defaults, in words."""
     scope: str
     """Scope of its bank: task or shared."""
     parameters: Mapping[str, int]
@@ -153,12 +152,6 @@ class TaskFacts:
     def num_parameters(self) -> int:
         """Number of parameters added."""
         return sum(self.parameters.values())
-
-
-def training_in_words(training: ResolvedTraining) -> str:
-    """Describe how a bank was trained: learning rate, epochs and batch size."""
-    epochs = counted(training.epochs, "epoch")
-    return f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size}"
 
 
 def _bytes_by_part(manifest: Manifest, num_bytes: int, routing: int) -> dict[str, int]:

@@ -9,7 +9,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from continual_petl.banks.config.words import in_words
@@ -17,6 +16,8 @@ from continual_petl.errors import counted, known_names, printable
 from continual_petl.export.words import in_words as formats_in_words
 from continual_petl.heads.kinds import ERROR_NAMES
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
+from continual_petl.report.task_settings import training_in_words
+from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.position import Position
@@ -25,7 +26,7 @@ NOTHING_YET = (
     "no task has been learned yet; start or resume the run with continual-petl run. If this folder only holds your stream "
     "file, its run is in another folder: runs/NAME, or the one given as --run-dir"
 )
-_HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
+_HEADS = ("task", "kind", "bank", "score", "parameters")
 _LAID_OUT = 500
 """Maximum number of list rows that rich lays out."""
 _MAX_LABELS = 30
@@ -39,7 +40,7 @@ _MAX_TASKS, _MAX_LINES, _LONGEST = 40, 12, 160
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return one row per task, from the result of `continual_petl.report.inventory.listed`; fits in 80 columns."""
+    """Return one row per task, from the result of `continual_petl.report.inventory.listed`."""
     rows = [_cells(task) for task in tasks]
     return _Rows(rows) if len(rows) > _LAID_OUT else _laid_out(rows)
 
@@ -50,15 +51,10 @@ def _cells(task: Mapping[str, Any]) -> list[str]:
     return [printable(task["task"]), task["kind"], task["short"], marked, f"{task['parameters']:,}"]
 
 
-def _laid_out(rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, limit in zip(_HEADS, _WIDEST, strict=True):
-        table.add_column(
-            name,
-            overflow="ellipsis" if limit is None else "fold",
-            max_width=limit,
-            justify="right" if name == _HEADS[-1] else "left",
-        )
+def _laid_out(rows: Iterable[Sequence[str]]) -> WholeTable:
+    table = WholeTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in _HEADS:
+        table.add_column(name, justify="right" if name == _HEADS[-1] else "left")
     for row in rows:
         table.add_row(*map(escape, row))
     return table
@@ -67,7 +63,7 @@ def _laid_out(rows: Iterable[Sequence[str]]) -> Table:
 class _Rows:
     """The same table for very many rows, as lines of text: laying it out with rich takes longer than reading the tasks.
 
-    If a cell has to be wrapped, or the console is too narrow, rich lays it out after all.
+    If the console is too narrow for it, rich lays it out after all.
     """
 
     def __init__(self, rows: Sequence[Sequence[str]]) -> None:
@@ -76,8 +72,7 @@ class _Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines."""
         widths = [max(map(cell_len, column)) for column in zip(_HEADS, *self._rows, strict=True)]
-        fit = all(limit is None or width <= limit for width, limit in zip(widths, _WIDEST, strict=True))
-        if not fit or sum(widths) + 2 * (len(widths) - 1) > options.max_width:
+        if sum(widths) + 2 * (len(widths) - 1) > options.max_width:
             yield _laid_out(self._rows)
             return
         for number, row in enumerate((_HEADS, *self._rows)):
@@ -139,11 +134,11 @@ def task_facts(
         seconds: seconds by phase.
         exports: for each format, why it cannot be exported in it; None if not recorded.
     """
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
     for name, text in {
-        **_task_settings(manifest),
+        **_task_settings(manifest, history),
         **_scores(manifest, history),
         **_kept(manifest, num_bytes, seconds),
         "exports": "not recorded" if exports is None else formats_in_words(exports),
@@ -152,8 +147,8 @@ def task_facts(
     return table
 
 
-def _task_settings(manifest: Manifest) -> dict[str, str]:
-    training, spec = manifest.training, manifest.bank
+def _task_settings(manifest: Manifest, history: History) -> dict[str, str]:
+    spec = manifest.bank
     labels = manifest.labels or ()
     lines = {
         "task": manifest.task,
@@ -161,8 +156,7 @@ def _task_settings(manifest: Manifest) -> dict[str, str]:
         "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
         "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
         + ("; shared with earlier tasks" if spec.scope == "shared" else ""),
-        "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
-        f"{training.learning_rate:g}",
+        "training": training_in_words(manifest.training, history) if manifest.origin is None else "in another library",
         "parameters": f"{sum(manifest.parameters.values()):,}: "
         + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in manifest.parameters.items()),
     }

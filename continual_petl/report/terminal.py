@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from continual_petl.errors import counted, printable
 from continual_petl.report.formatting import error_lines
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.task_lines import nothing_yet_line
+from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.folder.position import Position
 
@@ -33,11 +33,11 @@ def _shown(text: str) -> str:
     return escape(printable(text))
 
 
-def result_table(results: Results) -> Table:
+def result_table(results: Results) -> WholeTable:
     """Return R: one row after each task, one column per task; for many tasks, the newest and a mean of earlier ones."""
     count = len(results.tasks)
     first = 0 if count <= WHOLE_UP_TO else count - NEWEST
-    table = Table()
+    table = WholeTable()
     table.add_column("after")
     if first:
         table.add_column("mean of\nthe others", justify="right")
@@ -138,7 +138,7 @@ def routing_tables(results: Results) -> list[RenderableType]:
     if routed is None or not 2 <= len(routed.tasks) <= WHOLE_UP_TO:
         return []
     title = Text("Without a task's name: share of each task's rows (row) routed to each task (column)", style="italic")
-    table = Table()
+    table = WholeTable()
     table.add_column("rows of")
     for task in routed.tasks:
         table.add_column(_shown(task), justify="right")
@@ -163,9 +163,9 @@ def _number(value: float) -> str:
     return "   n/a" if math.isnan(value) else f"{value:6.4f}"
 
 
-def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
+def cost_table(rows: Sequence[GrowthRow], results: Results) -> WholeTable:
     """Return parameters, bytes and time per task."""
-    table = Table(title="What each task cost", title_justify="left")
+    table = WholeTable(title="What each task cost", title_justify="left")
     for header in ("task", "parameters added", "of backbone", "bytes of bank", "time"):
         table.add_column(header, justify="left" if header == "task" else "right")
     first = 0 if len(rows) <= WHOLE_UP_TO else len(rows) - NEWEST
@@ -222,9 +222,9 @@ def print_report(
     )
 
 
-def check_table(checks: Sequence[TaskCheck]) -> Table:
+def check_table(checks: Sequence[TaskCheck]) -> WholeTable:
     """Return one row per verified task."""
-    table = Table(title="Certificates", title_justify="left")
+    table = WholeTable(title="Certificates", title_justify="left")
     for header in ("task", "verdict", "checked by", "largest difference", "time"):
         table.add_column(header)
     for check in checks:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from lightning.pytorch.loggers import WandbLogger
 
-from continual_petl import InputError, learn
+from continual_petl import InputError, StoreError, learn
 from continual_petl.callbacks import Dashboard, loggers
 from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.sink import Sink
@@ -40,10 +40,10 @@ def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path:
         (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), *names).spec))
         words = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(run), "--log", "csv", "--log", "tensorboard"]
         assert main([*words, "--quiet"]) == 0
-    rows = []
-    for number in range(2):
-        with open(run / "logs" / "csv" / f"version_{number}" / "metrics.csv", newline="") as file:
-            rows += list(csv.DictReader(file))
+    assert {path.name for path in (run / "logs" / "csv").iterdir()} == {"metrics.csv", "hparams.yaml"}
+    assert not any(path.is_dir() for path in (run / "logs" / "tensorboard").iterdir()), "TensorBoard shows one run"
+    with open(run / "logs" / "csv" / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
     steps = [int(row["step"]) for row in rows]
     assert steps == sorted(steps)
     found = {
@@ -59,7 +59,7 @@ def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path:
         "tasks/two/seed",
         "tasks/two/data/test",
     }
-    written = yaml.safe_load((run / "logs" / "csv" / "version_1" / "hparams.yaml").read_text())
+    written = yaml.safe_load((run / "logs" / "csv" / "hparams.yaml").read_text())
     assert set(written) == {"tasks/one", "tasks/two"}
     assert written["tasks/one"]["data"] == Store(run).manifest("one").data
 
@@ -70,11 +70,33 @@ def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path:
         read = events.Scalars(name)
         assert [point.step for point in read] == [step for step, _ in points]
         assert [point.value for point in read] == pytest.approx([value for _, value in points])
-    events = reader.EventAccumulator(str(run / "logs" / "tensorboard" / "settings_2_tasks"))
-    events.Reload()
+    assert [point.value for point in events.Scalars("hparams/acc")] == pytest.approx([found["run/acc"][-1][1]])
     content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     plugin_data = import_module("tensorboard.plugins.hparams.plugin_data_pb2").HParamsPluginData.FromString(content)
     assert settings <= set(plugin_data.session_start_info.hparams)
+
+
+def test_csv_of_a_resumed_run_continues_after_half_a_line_and_gets_new_columns(tmp_path: Path) -> None:
+    for name, step in (("loss", 1), ("loss", 2), ("acc", 3)):
+        logger = loggers.made("csv", tmp_path, None)
+        logger.log_metrics({name: step / 2}, step=step)
+        logger.save()
+        with open(tmp_path / "logs/csv/metrics.csv", "a") as file:
+            file.write("0.25,1")  # killed
+    loggers.made("csv", tmp_path, None).log_hyperparams({"lr": 1})
+    with open(tmp_path / "logs/csv/metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [
+        {"acc": "", "loss": "0.5", "step": "1"},
+        {"acc": "", "loss": "1.0", "step": "2"},
+        {"acc": "1.5", "loss": "", "step": "3"},
+    ]
+    (tmp_path / "elsewhere").write_text("a,b\n1,2\n")
+    (tmp_path / "logs/csv/metrics.csv").unlink()
+    (tmp_path / "logs/csv/metrics.csv").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="link"):
+        loggers.made("csv", tmp_path, None).log_metrics({"loss": 1.0}, step=1)
+    assert (tmp_path / "elsewhere").read_text() == "a,b\n1,2\n"
 
 
 def test_logger_with_missing_package_is_refused_before_training(

@@ -174,7 +174,7 @@ def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:
         manifest["digest"],
     ):
         assert fragment in shown
-    for fragment in ("by epoch", "accuracy", "mistakes in test", "train ", "entry 0 of the chain", "--task both"):
+    for fragment in ("by epoch", "accuracy", "mistakes in test", "train ", "entry 0 of the chain", "one both"):
         assert fragment in shown
     assert main(["show", str(runs / "one"), "both", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -227,7 +227,7 @@ def test_suggested_commands_can_be_pasted(runs: Path, tmp_path: Path, capsys: An
     assert main(["show", str(folder)]) == 0
     assert f"continual-petl show '{folder}' number\n" in capsys.readouterr().out
     assert main(["show", str(folder), "both"]) == 0
-    assert f"continual-petl verify '{folder}' --task both\n" in capsys.readouterr().out
+    assert f"continual-petl verify '{folder}' both\n" in capsys.readouterr().out
 
 
 def test_non_finite_losses_are_shown(runs: Path) -> None:

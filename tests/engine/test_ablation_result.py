@@ -171,7 +171,7 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
 def test_notes_are_shown() -> None:
     told = " ".join(remarks(made(4, stacks=[2, 2], modified=[2, 3], stays=["a prompt"], notices=["Something."])))
     for fragment in (
-        "16 rows re-evaluated for each span of the 4 layers",
+        "16 rows were predicted again for each span of the 4 layers",
         "Layers 0 to 1 are the encoder's, 2 to 3 the decoder's",
         "modifications only in layers 2, 3",
         "Whichever layers are removed, the bank keeps a prompt.",

@@ -64,7 +64,7 @@ def test_task_learned_without_old_data_has_certified_scores(
     results = Run(folder).results.to_json()
     assert results["status"][1] == ["certified", "measured"]
     assert (results["certified"], results["bwt"], results["forgetting"]) == (1, 0.0, 0.0)
-    assert "1 earlier score was certified instead of re-measured." in flatness(read_facts(folder))
+    assert "1 earlier score was certified instead of measured again." in flatness(read_facts(folder))
 
 
 @pytest.mark.slow

@@ -108,4 +108,4 @@ def test_changed_run_ends_with_exit_code_1(hub: LocalHub, pushed: Path, capsys: 
 
 def test_format_needs_a_task(pushed: Path, capsys: Any) -> None:
     assert main(["push", str(pushed), "user/run", "--format", "merged"]) == 2
-    assert "--format: needs --task, which was not given; a whole run is pushed as it is" in capsys.readouterr().err
+    assert "--format: needs TASK, which was not given; a whole run is pushed as it is" in capsys.readouterr().err

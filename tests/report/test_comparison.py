@@ -47,7 +47,7 @@ def test_each_run_has_its_own_numbers(facts: RunFacts, learned: Path, shared: Pa
     assert settings["banks"]["backbone"] == f"{facts.pin.name} ({facts.pin.digest[:16]})"
     assert (settings["banks"]["seed"], settings["banks"]["training"]) == (
         "3",
-        "learning rate 0.02, 2 epochs, batch size 8",
+        "learning rate 0.02, 2 epochs, batch size 8, precision fp32",
     )
     by_task = rows_of(tables([facts, other])["Newest known score of every task"])
     assert by_task["two"]["shared"] == "not learned"

@@ -219,13 +219,13 @@ def test_remeasured_scores_are_counted(facts: RunFacts) -> None:
         )
         return flatness(dataclasses.replace(facts, results=results, tasks=facts.tasks[:1] * (count + 1)))
 
-    assert words(1) == "The one re-measured score is identical."
-    assert words(2) == "Both re-measured scores are identical."
-    assert words(7) == "All 7 re-measured scores are identical."
+    assert words(1) == "The one score that was measured again is identical."
+    assert words(2) == "Both scores that were measured again are identical."
+    assert words(7) == "All 7 scores that were measured again are identical."
     assert words(2, certified=1) == (
-        "The one re-measured score is identical. 1 earlier score was certified instead of re-measured."
+        "The one score that was measured again is identical. 1 earlier score was certified instead of measured again."
     )
-    assert words(2, certified=2) == "2 earlier scores were certified instead of re-measured."
+    assert words(2, certified=2) == "2 earlier scores were certified instead of measured again."
     assert words(7, moved=True) == "1 of 7 later scores changed, by -0.2500."
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from continual_petl import Run
 from continual_petl.report.figures import (
@@ -20,11 +21,12 @@ from continual_petl.report.figures import (
     growth,
     registry,
     result_matrix,
+    routing,
     scores_over_time,
     seconds,
 )
 from continual_petl.report.figures.registry import figures_of_run, figures_of_task
-from continual_petl.report.figures.style import Drawing, as_figure, drawing, scatter, task_axis, tick
+from continual_petl.report.figures.style import Drawing, as_figure, drawing, heatmap, scatter, task_axis, tick
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.certificate.history import Confusion, PerLabel, Points
@@ -135,13 +137,55 @@ def test_axis_with_at_most_one_value_has_a_range_and_no_dates() -> None:
         return layout.xaxis.range, layout.yaxis.range
 
     assert axes([], []) == ((0, 1), (0, 1))
-    assert axes([1], [0.5]) == (None, (0.45, 0.55))
-    assert axes([1, 2], [0.5, 0.5 + 1e-12])[1] == pytest.approx((0.45, 0.55))
+    assert axes([1], [0.5]) == (None, (-0.05, 1.05))
+    assert axes([1, 2], [0.5, 0.5 + 1e-12])[1] == (-0.05, 1.05)
+    assert axes([1, 2], [20, 20])[1] == (-1, 21)
+    assert axes([1, 2], [-0.2, -0.2])[1] == (-1.05, 1.05)
     assert axes([1, 2], [0.5, 0.501]) == (None, None)
     near = drawn(drawing([scatter(x=[10**9, 10**9 + 1], y=[0.1, 0.9])], y="score", xaxis={"type": "log"})).layout
     assert near.xaxis.range is None, "must not be set, since plotly reads the range of a logarithmic axis as exponents"
     layout = drawn(drawing([scatter(x=["2024-01-01"], y=[1])], y="score")).layout
     assert (layout.xaxis.type, layout.yaxis.type) == ("linear", "linear")
+
+
+def test_second_axis_bars_and_areas_of_constant_values_have_a_range() -> None:
+    def axes(**trace: Any) -> Any:
+        layout = drawn(drawing([{"x": [1, 2], **trace}], y="score", yaxis2={"side": "right"})).layout
+        return layout.yaxis.range, layout.yaxis2.range
+
+    assert axes(type="scatter", yaxis="y2", y=[0.5, 0.5]) == ((0, 1), (-0.05, 1.05))
+    assert axes(type="bar", y=[0, 0])[0] == (0, 1)
+    assert axes(type="scatter", stackgroup="all", y=[0, 0])[0] == (0, 1)
+    assert axes(type="bar", y=[3, 3])[0] is None, "bars begin at zero"
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([[0.9, None], [0.9, 0.9]], (0, 1)),
+        ([[0.0]], (0, 1)),
+        ([[1.0, 1.0]], (0, 1)),
+        ([[None]], (0, 1)),
+        ([[0.5, 0.5 + 1e-9]], (0, 1)),
+        ([[-0.2]], (-1, 1)),
+        ([[21.5, 21.5]], (0, 21.5)),
+        ([[-12.5, -12.5]], (-12.5, 0)),
+        ([[0.5, 0.6]], (None, None)),
+    ],
+)
+def test_constant_heat_map_has_a_scale_that_includes_zero(values: list[list[float | None]], ends: Any) -> None:
+    trace = drawn(drawing([heatmap(values)], y="score")).data[0]
+    assert (trace.zmin, trace.zmax) == ends
+
+
+def test_constant_result_matrix_has_a_scale_from_zero_to_one(facts: RunFacts) -> None:
+    R = torch.full_like(facts.results.R, 0.9).tril() + torch.full_like(facts.results.R, torch.nan).triu(1)
+    results = dataclasses.replace(facts.results, rows=rows_of(R))
+    trace = drawn(result_matrix.figure(dataclasses.replace(facts, results=results))).data[0]
+    assert (trace.zmin, trace.zmax) == (0, 1)
+    for drawing_of in (routing.routing, routing.confusion):
+        share = drawn(drawing_of(facts)).data[0]
+        assert (share.zmin, share.zmax) == (0, 1)
 
 
 def test_time_includes_all_phases(facts: RunFacts) -> None:

@@ -30,7 +30,26 @@ def test_data_texts_are_escaped(facts: RunFacts, tmp_path: Path) -> None:
     assert f"Why: {EVIL}" in page.texts
     assert "0.7500" in page.texts
     assert "<script>alert" not in page.source
-    assert "Rows of the newest 2 of 4 tasks." in page.texts
+    assert "These are rows of the newest 2 of the 4 tasks." in page.texts
+
+
+def test_misread_rows_are_a_pandas_table() -> None:
+    table = found(columns=("text", "row"), rows=(*found().rows, dataclasses.replace(found().rows[0], probability=None)))
+    frame = table.to_pandas()
+    assert list(frame.columns) == ["row", "text", "input row", "correct", "predicted", "probability"]
+    assert frame.iloc[0].tolist() == [3, EVIL, f"pair {EVIL}", "yes", f"no{EVIL}", 0.75]
+    assert frame["probability"].isna().tolist() == [False, True]
+    empty = found(rows=()).to_pandas()
+    assert (len(empty), empty["probability"].dtype) == (0, float)
+
+
+def test_notebook_shows_misread_rows_escaped_with_short_numbers() -> None:
+    row = dataclasses.replace(found().rows[0], probability=0.9312000274658203)
+    shown = found(rows=(row, dataclasses.replace(row, probability=None)))._repr_html_()
+    assert "<td>0.9312</td>" in shown
+    assert shown.count("<td></td>") == 1
+    assert "<script>" not in shown
+    assert "4 of 16 test rows are predicted wrongly" in shown
 
 
 def test_misread_rows_are_not_shown_by_default(facts: RunFacts, tmp_path: Path) -> None:
@@ -50,10 +69,10 @@ def test_next_report_removes_misread_rows(facts: RunFacts, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "Task 'one': 4 of 16 test rows are predicted wrongly; the first 1 are shown."),
+        ({}, "Task 'one': 4 of 16 test rows are predicted wrongly; the first is shown."),
         ({"num_misread": 1}, "Task 'one': 1 of 16 test rows is predicted wrongly."),
-        ({"num_misread": 0, "rows": ()}, "Task 'one': none of 16 test rows is predicted wrongly."),
-        ({"by_error": True}, "Task 'one': 1 largest error of 16 test rows."),
+        ({"num_misread": 0, "rows": ()}, "Task 'one': all 16 test rows are predicted correctly."),
+        ({"by_error": True}, "Task 'one': the row with the largest error, of 16 test rows."),
         ({"why_none": "Why."}, "Why."),
     ],
 )

@@ -34,7 +34,7 @@ class Page(HTMLParser):
         self.figures: dict[str, dict[str, Any]] = {}
         self._in: list[tuple[str, dict[str, str | None]]] = []
         self.source = file.read_text("utf-8")
-        self.feed(self.source)
+        self.feed(self.source.replace("<wbr>", ""))  # where a long name may break
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -106,7 +106,7 @@ def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Pat
     rows = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td></tr>', html.split("Settings</caption>")[1]))
     task_facts = facts.tasks[1]
     assert rows["bank"] == task_facts.bank
-    assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2", "8")
+    assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2 epochs", "8")
     assert rows["seed of the task"] == str(task_facts.manifest.seed)
     assert rows["backbone (digest)"] == facts.pin.digest[:16]
     assert facts.tasks[0].training is facts.tasks[1].training, (

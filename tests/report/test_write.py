@@ -141,7 +141,7 @@ def test_texts_of_a_run_are_escaped(facts: RunFacts, tmp_path: Path, evil: str) 
     escaped = (
         evil.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;").replace("'", "&#39;")
     )
-    assert html.count(escaped) >= 2, "must appear as a label and in a notice"
+    assert html.replace("<wbr>", "").count(escaped) >= 2, "must appear as a label and in a notice"
     ticks = figures[1]["layout"]["xaxis"]["ticktext"]
     assert ticks[0] == evil.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     assert ticks[1].count("&") == ticks[1].count(";"), "a long name is truncated, but never inside an HTML entity"
@@ -192,7 +192,7 @@ def test_a_thousand_findings_do_not_hide_the_verdict(facts: RunFacts) -> None:
 
 def test_page_of_many_tasks_is_small(facts: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = many(facts, 300)
-    assert len(script_of(long.tasks[:1], 0, "")) < 15_000
+    assert len(script_of(long.tasks[:1], 0, "")) < 17_000
     monkeypatch.setattr(write, "_begins_with", lambda path, line: True)  # writes no details
     assert write_report(tmp_path, long).stat().st_size < 2 * 2**20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "remove a bank's modifications from spans of layers, and measure how much its score drops"
 EPILOG = """A task's modifications are removed from one span of layers (FIRST to LAST) at a time, and the bank is evaluated
@@ -16,9 +16,9 @@ The run is only read. The rows of the task must be available.
 --json and --output: {"run": ..., "ablations": [...], "left_out": {task: why}}; from Python, Run(folder).ablate(task).
 
 examples:
-  continual-petl ablate runs/mine --task agnews
-  continual-petl ablate runs/mine --task agnews trec --spans single --html ablation.html
-  continual-petl ablate runs/mine --task agnews --spans 0-5 6-11 --split test --output ablation.json
+  continual-petl ablate runs/mine agnews
+  continual-petl ablate runs/mine agnews trec --spans single --html ablation.html
+  continual-petl ablate runs/mine agnews --spans 0-5 6-11 --split test --output ablation.json
 """
 
 
@@ -27,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_run(command, hub=True)
     add_remote_code(command)
     text = "names of learned tasks (default: all whose banks have modifications in layers)"
-    command.add_argument("--task", metavar="T", nargs="+", action="extend", help=text)
+    add_task(command, text, several=True)
     text = "split to evaluate (default: validation)"
     command.add_argument("--split", choices=("validation", "test"), default="validation", help=text)
     text = "which layers: all (every span, default), single (one at a time), or spans such as 0-3 5 8-11"

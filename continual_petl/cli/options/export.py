@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "write one bank as a transformers checkpoint, or as an adapter for peft or adapters"
 EPILOG = """The written files are read back and compared with the bank on the rows of its certificate; they appear in the
@@ -20,7 +20,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
-    command.add_argument("task", metavar="TASK", help="name of a learned task")
+    add_task(command)
     text = "merged: bank and backbone as one transformers checkpoint; peft, adapters: an adapter of that library"
     command.add_argument("--format", required=True, choices=("merged", "peft", "adapters"), help=text)
     command.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write; must not exist")

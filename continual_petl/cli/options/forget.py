@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run
+from continual_petl.cli.shared_options import add_json, add_run, add_task
 
 HELP = "deliberately drop one task from a run; this is recorded, and no other task is touched"
 EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
@@ -21,7 +21,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command)
     text = "name of a learned task, or of a task whose bank is missing"
-    command.add_argument("task", metavar="TASK", nargs="?", help=text)
+    add_task(command, text)
     text = "instead of TASK: drop a missing entry of the chain, by the number that verify reports"
     command.add_argument("--entry", metavar="N", type=int, help=text)
     add_json(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task
+from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task_option
 
 HELP = "predict rows, each with the bank of its task"
 EPILOG = """Without --task and --task-column, the run finds the task of each row, among the tasks that were not learned with
@@ -58,7 +58,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
-    add_task(command)
+    add_task_option(command)
     text = "rows (default: one per line of standard input)"
     command.add_argument("texts", metavar="TEXT", nargs="*", help=text)
     text = "rows from a .jsonl, .csv, .tsv, .parquet or .txt file"

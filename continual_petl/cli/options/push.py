@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "upload a run, or the export of one task, to the Hugging Face Hub"
 EPILOG = """Every digest of the run is checked first. Only what changed is uploaded, as one commit; the same command
@@ -16,7 +16,7 @@ ablate and export. To learn more tasks, download it: hf download USER/REPO --loc
 
 examples:
   continual-petl push runs/mine user/mine --private
-  continual-petl push runs/mine user/mine-agnews --task agnews
+  continual-petl push runs/mine user/mine-agnews agnews
   continual-petl verify hf://user/mine
 """
 
@@ -26,8 +26,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_run(command)
     command.add_argument("repo", metavar="REPO", help="the repository, USER/NAME; created if it does not exist")
     text = "upload only this task, as an export that others can load without this package, to a repository of its own"
-    command.add_argument("--task", metavar="T", help=text)
-    text = "format of --task: a peft adapter (default), or bank and backbone merged into a transformers checkpoint"
+    add_task(command, text)
+    text = "format of TASK: a peft adapter (default), or bank and backbone merged into a transformers checkpoint"
     command.add_argument("--format", choices=("peft", "merged"), help=text)
     command.add_argument(
         "--private", action="store_true", help="create the repository as private; refuse one that is public"

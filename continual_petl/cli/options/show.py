@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_run
+from continual_petl.cli.shared_options import add_json, add_run, add_task
 
 HELP = "show everything about one task"
 EPILOG = """examples:
@@ -17,5 +17,5 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
     text = "name of a learned task; without it, all learned tasks are listed"
-    command.add_argument("task", metavar="TASK", nargs="?", help=text)
+    add_task(command, text)
     add_json(command)

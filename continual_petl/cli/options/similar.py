@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "rank learned tasks by how similar their rows are to those of a task or a file"
 EPILOG = """Compares mean features of rows, which were stored when each task was learned; no old data is read.
@@ -19,7 +19,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
-    command.add_argument("target", metavar="TASK|FILE", help="a learned task, or a file with rows as for predict")
+    add_task(command, "a learned task, or a file with rows as for predict", metavar="TASK|FILE")
     command.add_argument(
         "--top", metavar="N", type=int, default=10, help="show the N nearest (default: 10; --json: all)"
     )

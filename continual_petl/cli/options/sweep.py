@@ -34,7 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "where trials and results are written (default: sweeps/NAME)"
     command.add_argument("--run-dir", metavar="DIR", help=text)
     text = "sweep this task; may be repeated (default: all)"
-    command.add_argument("--task", metavar="T", action="append", default=[], help=text)
+    command.add_argument("--task", metavar="TASK", action="append", default=[], help=text)
     text = "number of settings to try for each task, instead of the file's value"
     command.add_argument("--trials", metavar="N", type=int, help=text)
     text = "start no new trial after this many minutes; the number of trials left is reported, and the same command resumes"

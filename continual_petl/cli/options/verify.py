@@ -11,7 +11,7 @@ EPILOG = """Exit code 1 if anything differs from its certificate.
 
 examples:
   continual-petl verify runs/mine
-  continual-petl verify runs/mine --task agnews --data --json
+  continual-petl verify runs/mine agnews --data --json
   continual-petl verify runs/mine --digests
   continual-petl verify runs/mine --public-key public.pem
 """
@@ -20,7 +20,7 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_run(command, hub=True)
-    add_task(command)
+    add_task(command, "name of a learned task (default: all)")
     how = command.add_mutually_exclusive_group()
     how.add_argument("--data", action="store_true", help="also evaluate on the test rows again")
     text = "compare only the chain, files and digests: fast, without loading the backbone; no bank is run"

@@ -52,7 +52,7 @@ def _section(number: int, ablation: Ablation) -> Section:
         name=f"ablation-{number}",
         caption=headline(ablation),
         words="Modifications are removed from the first layer (row) to the last layer (column), without retraining "
-        "(Houlsby et al. 2019, figure 6). Framed cells: a single layer. Top right: all layers.",
+        "(Houlsby et al. 2019, figure 6). In a framed cell a single layer is removed, at the top right all layers are.",
         figure=figure(ablation),
     )
     return Section(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from continual_petl.engine.ablation.cells import AblatedSpan
 from continual_petl.engine.ablation.result import Ablation
 from continual_petl.errors import counted, printable
+from continual_petl.report.whole_table import WholeTable
 
 WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""
@@ -26,7 +26,9 @@ def headline(ablation: Ablation) -> str:
 
 def remarks(ablation: Ablation) -> list[str]:
     """Return the notes for the reader, one or two sentences each."""
-    lines = [f"{counted(ablation.num_examples, 'row')} re-evaluated for each span of the {ablation.layers} layers."]
+    verb = "was" if ablation.num_examples == 1 else "were"
+    rows = f"{counted(ablation.num_examples, 'row')} {verb} predicted again"
+    lines = [f"{rows} for each span of the {counted(ablation.layers, 'layer')}."]
     if len(ablation.stacks) == 2:
         encoder = ablation.stacks[0]
         lines.append(f"Layers 0 to {encoder - 1} are the encoder's, {encoder} to {ablation.layers - 1} the decoder's.")
@@ -41,7 +43,7 @@ def remarks(ablation: Ablation) -> list[str]:
     return [*lines, *ablation.notices]
 
 
-def table(ablation: Ablation) -> Table:
+def table(ablation: Ablation) -> WholeTable:
     """Return the heat map or, if there are many layers or only selected spans, a list of the largest changes."""
     count = ablation.layers
     complete = len(ablation.cells) == count * (count + 1) // 2
@@ -58,8 +60,8 @@ def left_off(ablation: Ablation) -> list[str]:
     ]
 
 
-def _heat_map(ablation: Ablation) -> Table:
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+def _heat_map(ablation: Ablation) -> WholeTable:
+    made = WholeTable(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     made.add_column(Text("from\\to"))
     for last in range(ablation.layers):
         made.add_column(str(last), justify="right")
@@ -69,8 +71,8 @@ def _heat_map(ablation: Ablation) -> Table:
     return made
 
 
-def _listing(ablation: Ablation) -> Table:
-    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+def _listing(ablation: Ablation) -> WholeTable:
+    made = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for header in ("FIRST to LAST", printable(ablation.metric), "change in %"):
         made.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
     shown = ablation.cells

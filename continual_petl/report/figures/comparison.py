@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from continual_petl.report.figures.style import Drawing, colour, drawing, scatter, shown, task_axis
+from continual_petl.report.figures.style import Drawing, around_zero, colour, drawing, scatter, shown, task_axis
 from continual_petl.report.run_facts import RunFacts
 
 
@@ -32,7 +32,8 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> Drawing:
                 hovertemplate=f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}<extra></extra>",
             )
         )
-    return drawing(traces, x="tasks learned", y=what, showlegend=True)
+    axis = {} if what == "ACC" else around_zero([value for trace in traces for value in trace["y"]])
+    return drawing(traces, x="tasks learned", y=what, showlegend=True, yaxis=axis)
 
 
 def cost(runs: Sequence[tuple[str, RunFacts]]) -> Drawing:

@@ -67,7 +67,7 @@ def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None, loss: str
     second = {"title": {"text": f"validation {metric}"}, "overlaying": "y", "side": "right", "showgrid": False}
     kept: dict[str, Any] = {}
     if kept_at is not None:
-        at = {"x": kept_at, "xref": "x", "xanchor": "left", "y": 1, "yref": "y domain", "yanchor": "bottom"}
+        at = {"x": kept_at, "xref": "x", "xanchor": "left", "y": 1, "yref": "y domain", "yanchor": "top"}
         kept = {
             "shapes": [line_at("x", kept_at, {"color": colour(2), "dash": "dot"})],
             "annotations": [{"text": "kept", "showarrow": False, **at}],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import Drawing, colour, drawing, scatter
+from continual_petl.report.figures.style import Drawing, around_zero, colour, drawing, scatter
 from continual_petl.report.formatting import number as score
 from continual_petl.report.run_facts import RunFacts
 
@@ -13,8 +13,12 @@ SHOWN = ("forgetting", "BWT")
 
 
 def _words(facts: RunFacts) -> str:
-    at_end = f"At the end forgetting is {score(facts.results.forgetting)} and BWT {score(facts.results.bwt)}."
-    return at_end + facts.spaced
+    ends = {"forgetting": facts.results.forgetting, "BWT": facts.results.bwt}
+    known = [f"{name} is {score(value)}" for name, value in ends.items() if not math.isnan(value)]
+    if known:
+        return f"At the end, {' and '.join(known)}.{facts.spaced}"
+    why = "there is no earlier task yet" if len(facts.tasks) == 1 else "some scores were not measured"
+    return f"Forgetting and BWT cannot be computed: {why}.{facts.spaced}"
 
 
 @run_figure(
@@ -36,7 +40,5 @@ def figure(facts: RunFacts) -> Drawing:
         )
         for number, name in enumerate(SHOWN)
     ]
-    known = [abs(point) for value in values for name in SHOWN if not math.isnan(point := value[name])]
-    # Zero is drawn as zero, not as noise magnified to the height of the page.
-    edge = max(0.05, 1.2 * max(known, default=0.0))
-    return drawing(traces, x="tasks learned", y="difference in score", yaxis={"range": [-edge, edge]})
+    axis = around_zero([value for trace in traces for value in trace["y"]])
+    return drawing(traces, x="tasks learned", y="difference in score", yaxis=axis)

@@ -68,7 +68,9 @@ def _each_in_words(what: str) -> Callable[[RunFacts], str]:
     "each",
     section="growth",
     caption="Parameters of each task",
-    words=_each_in_words("By modifications, copies of LayerNorms and weights, and head."),
+    words=_each_in_words(
+        "The parameters of its modifications, of its copies of LayerNorms and weights, and of its head."
+    ),
 )
 def each_task(facts: RunFacts) -> Drawing:
     """Return the parameters that each task added, by part."""
@@ -79,7 +81,9 @@ def each_task(facts: RunFacts) -> Drawing:
     "each-bytes",
     section="growth",
     caption="Bytes of each task",
-    words=_each_in_words("Its bank by part, its routing statistics, and its certificate with probe and history."),
+    words=_each_in_words(
+        "Its bank by part, its routing statistics, and its certificate with probe and history, in bytes."
+    ),
 )
 def each_bytes(facts: RunFacts) -> Drawing:
     """Return the bytes that each task added on disk, by part."""

@@ -31,16 +31,43 @@ def _of_newest(routed: RoutedResults) -> str:
 def _routing_words(facts: RunFacts) -> str:
     routed = _newest(facts)
     assert routed is not None
-    found = routed.after(len(routed.tasks))
-    shares = {name: number(value) for name, value in found.items()}
-    return (
+    words = (
         "Share of each task's rows (column) that are recognised as its own after learning each task (row), when no task is "
-        f"named. Means over all tasks at the end: {shares['routing_accuracy']} of the rows are routed to their task, "
-        f"{shares['accuracy']} are predicted correctly, and {shares['unknown']} do not resemble the rows of any task. Of the "
-        f"rows routed to their task, {shares['within_task_accuracy']} are predicted correctly. Average incremental accuracy "
-        f"is {shares['average_incremental_accuracy']}. Routing loss is {shares['routing_loss']}; it is not forgetting, since "
-        f"predictions with a named task are unchanged.{_of_newest(routed)}"
+        "named."
     )
+    return " ".join([words, *_at_end(routed)]) + _of_newest(routed)
+
+
+def _at_end(routed: RoutedResults) -> list[str]:
+    """Return sentences about the scores after the last task; what is unknown is left out, or explained."""
+    found = routed.after(len(routed.tasks))
+    known = {name: f"{100 * value:.3g} %" for name, value in found.items() if not np.isnan(value)}
+    meanings = {
+        "routing_accuracy": "are routed to their task",
+        "accuracy": "get a correct prediction",
+        "unknown": "do not resemble the rows of any task",
+    }
+    said = [f"{known[name]} {meaning}" for name, meaning in meanings.items() if name in known]
+    listed = " and ".join([", ".join(said[:-1]), *said[-1:]] if len(said) > 1 else said)
+    sentences = [f"Of the rows of a task, on average over all tasks at the end, {listed}."] if said else []
+    if "within_task_accuracy" in known:
+        sentences.append(
+            f"Of the rows that are routed to their task, {known['within_task_accuracy']} get a correct prediction."
+        )
+    if "average_incremental_accuracy" in known:
+        value = number(found["average_incremental_accuracy"])
+        sentences.append(f"The average incremental accuracy is {value}.")
+    if "accuracy" not in known and any(cell.correct is None for row in routed.rows for cell in row.values()):
+        sentences.append(
+            "There is no overall share of correct predictions, because those of some tasks are not simply right or wrong."
+        )
+    if "routing_loss" in known:
+        value = number(found["routing_loss"])
+        sentences.append(
+            f"The routing loss is {value}: the mean drop of the share of rows that are routed to their task from its best. "
+            "It is not forgetting, since predictions with a named task are unchanged."
+        )
+    return sentences
 
 
 @run_figure("routing", section="routing", caption="Rows routed to their task when none is named", words=_routing_words)
@@ -94,6 +121,8 @@ def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str
         hovertemplate="%{text}<br>%{z:.4f}<extra></extra>",
         hoverongaps=False,
         colorscale=SCALE,
+        zmin=0,
+        zmax=1,
         colorbar={"title": {"text": "share"}},
         xgap=1,
         ygap=1,

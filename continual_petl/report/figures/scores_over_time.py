@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import MUTED, Drawing, colour, drawing, line_at, scatter, shown
+from continual_petl.report.figures.style import MUTED, Drawing, around_zero, colour, drawing, line_at, scatter, shown
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
@@ -25,12 +25,12 @@ def flatness(facts: RunFacts) -> str:
     changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
     unknown = earlier - len(changes)
     if not changes:
-        return "No earlier task has been re-measured or certified again yet."
+        return "No earlier task has been measured or certified again yet."
     left = f" {counted(unknown, 'earlier task')} {'has' if unknown == 1 else 'have'} no later score." if unknown else ""
     certified = facts.results.later_certified
     if certified:
         verb = "was" if certified == 1 else "were"
-        left = f" {counted(certified, 'earlier score')} {verb} certified instead of re-measured.{left}"
+        left = f" {counted(certified, 'earlier score')} {verb} certified instead of measured again.{left}"
     moved = [change for change in changes.values() if change != 0]
     if not moved:
         return f"{_identical(len(changes) - certified)}{left}".strip()
@@ -40,8 +40,12 @@ def flatness(facts: RunFacts) -> str:
 
 def _identical(count: int) -> str:
     """Describe how many re-measured scores are unchanged; empty for none."""
-    few = ("", "The one re-measured score is identical.", "Both re-measured scores are identical.")
-    return few[count] if count < len(few) else f"All {count:,} re-measured scores are identical."
+    few = (
+        "",
+        "The one score that was measured again is identical.",
+        "Both scores that were measured again are identical.",
+    )
+    return few[count] if count < len(few) else f"All {count:,} scores that were measured again are identical."
 
 
 def _words(facts: RunFacts) -> str:
@@ -116,7 +120,8 @@ def _spread(facts: RunFacts) -> Drawing:
         for number, (name, of, dash) in enumerate(drawn)
     ]
     zero = line_at("y", 0, {"color": MUTED, "width": 1})
-    return drawing(traces, x="tasks learned", y="change since the task was learned", shapes=[zero])
+    axis = around_zero([value for trace in traces for value in trace["y"]])
+    return drawing(traces, x="tasks learned", y="change since the task was learned", yaxis=axis, shapes=[zero])
 
 
 def _changes(results: Results, step: int) -> NDArray[np.float64]:

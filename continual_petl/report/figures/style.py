@@ -25,7 +25,8 @@ SCALE = [
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05
-"""The largest difference that counts as rounding, and the margin around the only value on an axis, as shares of the value."""
+"""The largest difference that counts as rounding, as a share of the value, and the margin beyond the ends of an axis, as a
+share of its length."""
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
@@ -62,9 +63,9 @@ def drawing(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height:
     """
     # Without a type, plotly guesses one from the values, including dates.
     axis = {"gridcolor": MUTED, "zerolinecolor": MUTED, "automargin": True, "type": "linear"}
-    if {trace["type"] for trace in traces} <= {"scatter"} and not any("stackgroup" in trace for trace in traces):
-        linear = [name for name in ("xaxis", "yaxis") if layout.get(name, {}).get("type") != "log"]
-        layout |= {name: {**_range_of(traces, name[0]), **layout.get(name, {})} for name in linear}
+    for name in ("xaxis", *(name for name in ("yaxis", "yaxis2") if name == "yaxis" or name in layout)):
+        if layout.get(name, {}).get("type") != "log":
+            layout[name] = {**_range_of(traces, name.replace("axis", "")), **layout.get(name, {})}
     base = {
         # plotly's default template is longer than most figures, and has a background.
         "template": {},
@@ -82,17 +83,48 @@ def drawing(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height:
 
 
 def _range_of(traces: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """Return a range for an axis without values, or whose values are equal up to rounding; otherwise an empty dict."""
-    own = [trace for trace in traces if trace.get(f"{name}axis", name) == name]
-    values = [value for trace in own for value in trace[name] if isinstance(value, int | float)]
+    """Return a range for an axis without values, or whose values are equal up to rounding; otherwise an empty dict.
+
+    Args:
+        traces: the traces of the figure.
+        name: plotly's short name of the axis: x, y or y2.
+    """
+    own = [trace for trace in traces if trace.get(f"{name[0]}axis", name[0]) == name]
+    plain = {trace["type"] for trace in own} <= {"scatter"} and not any("stackgroup" in trace for trace in own)
+    values = [value for trace in own for value in trace.get(name[0], ()) if isinstance(value, int | float)]
+    if not plain:  # bars and areas begin at zero, so only their length can be undefined
+        return {"range": [0, 1]} if name != "x" and values and not any(values) else {}
     if not values:
         return {"range": [0, 1]}
     low, high = min(values), max(values)
-    size = max(abs(low), abs(high))
-    if high - low > _ROUNDING * size or (high == low and name == "x"):
+    if not _is_constant(low, high) or (high == low and name == "x"):
         return {}
-    around = _AROUND * max(1.0, size)
+    if name != "x":
+        low, high = scale_of_constant(low)
+    around = _AROUND * max(1.0, abs(low), abs(high))
     return {"range": [low - around, high + around]}
+
+
+def _is_constant(low: float, high: float) -> bool:
+    return high - low <= _ROUNDING * max(abs(low), abs(high))
+
+
+def scale_of_constant(value: float) -> tuple[float, float]:
+    """Return the ends of a scale for values that are all the same: 0 and 1 if that includes them, as it does most scores.
+
+    Example:
+        >>> scale_of_constant(0.9), scale_of_constant(-0.3), scale_of_constant(21.5), scale_of_constant(-4.0)
+        ((0.0, 1.0), (-1.0, 1.0), (0.0, 21.5), (-4.0, 0.0))
+    """
+    if -1 <= value <= 1:
+        return (0.0, 1.0) if value >= 0 else (-1.0, 1.0)
+    return min(0.0, value), max(0.0, value)
+
+
+def around_zero(values: Sequence[float | None]) -> dict[str, Any]:
+    """Return an axis for differences, so that zero is drawn as zero, not as noise magnified to the height of the page."""
+    edge = max(0.05, 1.2 * max((abs(value) for value in values if value is not None), default=0.0))
+    return {"range": [-edge, edge]}
 
 
 def scatter(**parts: Any) -> dict[str, Any]:
@@ -105,9 +137,12 @@ def bar(**parts: Any) -> dict[str, Any]:
     return {"type": "bar", **parts}
 
 
-def heatmap(**parts: Any) -> dict[str, Any]:
-    """Return a heat map."""
-    return {"type": "heatmap", **parts}
+def heatmap(z: Sequence[Sequence[float | None]], **parts: Any) -> dict[str, Any]:
+    """Return a heat map; if all its values are the same, its colour scale is that of `scale_of_constant`."""
+    values = [value for row in z for value in row if value is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    ends = dict(zip(("zmin", "zmax"), scale_of_constant(low), strict=True)) if _is_constant(low, high) else {}
+    return {"type": "heatmap", "z": z, **ends, **parts}
 
 
 def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     cost = Shown(
         name="cost",
         caption="What the scores cost",
-        words="Mean score at the end, plotted against the parameters added: up and to the left is better.",
+        words="Mean score at the end, plotted against the parameters added: the further up and to the left, the better.",
         figure=comparison.cost(runs),
     )
     lines = [*(f"{name}: {verdict_and_mood(facts)[0]}" for name, facts in runs), *differences(runs)]
@@ -170,7 +170,7 @@ def differences(runs: Sequence[Named]) -> list[str]:
     """Return what makes the runs hard to compare, and how many banks are the same in all of them, bit for bit."""
     lines = []
     if len({facts.pin.digest for _, facts in runs if facts.pin is not None}) > 1:
-        lines.append("These runs have different backbones.")
+        lines.append("The runs have different backbones.")
     shared = _shared(runs)
     if any(len(facts.tasks) != len(shared) for _, facts in runs):
         lines.append(

@@ -20,6 +20,7 @@ from continual_petl.report.formatting import amount, measure, number
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script
 from continual_petl.report.run_facts import TaskFacts
+from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
 
 MAX_LABELS = 1_000
@@ -126,22 +127,10 @@ def _tables(task: TaskFacts) -> list[Table]:
 
 
 def _settings(task: TaskFacts) -> Table:
-    """Return the settings that the task was learned with."""
-    manifest, training = task.manifest, task.manifest.training
-    settings = {
-        "bank": task.bank,
-        "learning rate": f"{training.learning_rate:g}",
-        "epochs": f"{training.epochs:,}",
-        "batch size": f"{training.batch_size:,}",
-        "seed of the task": str(task.seed),
-        "precision": task.precision,
-        "started from": manifest.started_from,
-        **({"reads": ", ".join(repr(parent.task) for parent in manifest.reads)} if manifest.reads else {}),
-        "backbone (digest)": manifest.backbone[:16],
-    }
-    return Table(
-        caption="Settings", heads=("setting", "value"), rows=[[Cell(text=k), Cell(text=v)] for k, v in settings.items()]
-    )
+    """Return what the task was learned with; see `continual_petl.report.task_settings`."""
+    settings = settings_in_words(task.manifest, task.history)
+    rows = [[Cell(text=name), Cell(text=value)] for name, value in settings.items()]
+    return Table(caption="Settings", heads=("setting", "value"), rows=rows)
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
@@ -152,7 +141,9 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     for place, label in enumerate(labels[:MAX_LABELS]):
         numbers = [place, *(() if counts is None else counts[place])]
         row = [Cell(text=label), *(Cell(text=f"{each:,}", sort=each, kind="number") for each in numbers)]
-        rows.append(row if weights is None else [*row, Cell(text=f"{weights[place]:.4g}", sort=weights[place])])
+        if weights is not None:
+            row.append(Cell(text=f"{weights[place]:.4g}", sort=weights[place], kind="number"))
+        rows.append(row)
     more = "" if len(labels) <= MAX_LABELS else f", the first {MAX_LABELS:,} of {len(labels):,}"
     weight = [] if weights is None else ["weight in the loss"]
     return Table(caption=f"Labels{more}", heads=[*heads, *weight], rows=rows)

@@ -11,12 +11,18 @@ const resolved = (name) => {
   return getComputedStyle(probe).color;
 };
 
+const isNarrow = (place) => !printing && place.clientWidth < 480;
+const short = (html) => {
+  const text = plain(html);
+  return text.length > 12 ? new Option(text.slice(0, 11)).innerHTML + "…" : html;
+};
+
 // Returns a figure's layout in the colours of the page and at the width of its place.
 const fitted = (place, { data, layout }) => {
   const text = printing ? "#000000" : resolved("text");
   const line = printing ? "#cccccc" : resolved("line");
   const width = printing ? 680 : place.clientWidth;
-  const narrow = width < 480;
+  const narrow = isNarrow(place);
   const heat = place.dataset.heat === "";
   // With few tasks, plotly would also label fractions of a task.
   const most = Math.max(0, ...data.map((trace) => trace.x?.length ? Number(trace.x.at(-1)) : 0));
@@ -24,10 +30,11 @@ const fitted = (place, { data, layout }) => {
   const axis = (own) => ({
     ...own, gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, ...(heat && { showgrid: false, zeroline: false }),
     title: { ...own.title, standoff: 10 }, automargin: true, ...(own.overlaying && { tickmode: "auto" }),
+    ...(narrow && own.ticktext && { ticktext: own.ticktext.map(short) }),
   });
   const changed = {
     ...layout, width, autosize: false, updatemenus: undefined, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-    legend: { ...layout.legend, yanchor: "bottom", y: 1.02 },
+    showlegend: false, // the page has its own; see `legend`
     font: { ...layout.font, color: text, size: narrow ? 11 : 12 },
     hoverlabel: { ...layout.hoverlabel, bgcolor: resolved("field"), bordercolor: line, font: { color: resolved("text") } },
   };
@@ -37,23 +44,75 @@ const fitted = (place, { data, layout }) => {
   return changed;
 };
 
-// A heat map shows numbers in its cells if they are legible, and a slim colour bar if space is short.
+// A heat map shows numbers in its cells if they are legible, and its colour bar above the cells if space is short.
+const hasRoom = (place, trace) => {
+  const width = (printing ? 680 : place.clientWidth) - (isNarrow(place) ? 130 : 230);
+  return width / trace.z[0].length >= (isCounts(trace) ? 24 : 38);
+};
+const isCounts = (trace) => typeof trace.text?.[0]?.[0] === "number";
 const traces = (place, { data }) => data.map((trace) => {
   if (trace.type !== "heatmap") return trace;
   place.dataset.heat = "";
-  const width = (printing ? 680 : place.clientWidth) - 230;
-  const roomy = width / trace.z[0].length >= 40;
-  return { ...trace, texttemplate: roomy ? trace.texttemplate : undefined, colorbar: { ...trace.colorbar, thickness: width > 250 ? 18 : 10 } };
+  const above = { orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", thickness: 10, ypad: 6 };
+  const bar = isNarrow(place) ? { ...above, title: { ...trace.colorbar?.title, side: "top" } } : { thickness: 18 };
+  return { ...trace, texttemplate: hasRoom(place, trace) ? trace.texttemplate : undefined, colorbar: { ...trace.colorbar, ...bar } };
 });
 
 const draw = (place, figure) => {
   drawn.set(place, figure);
+  if (!printing && figure.data.some((trace) => trace.type === "heatmap" && trace.texttemplate && !hasRoom(place, trace))) openNumbers(place);
   return Plotly.react(place, traces(place, figure), fitted(place, figure), { displayModeBar: false, doubleClick: "reset" });
 };
 const redraw = () => {
   for (const [place, figure] of drawn) {
     if (place.isConnected) draw(place, figure); else drawn.delete(place);
   }
+};
+
+// Numbers that do not fit into the cells of a heat map are listed below it, until the reader closes them.
+const openNumbers = (place) => {
+  if ("listed" in place.dataset) return;
+  place.dataset.listed = "";
+  const count = place.closest("figure").querySelector(".count");
+  if (count.getAttribute("aria-expanded") === "false") count.click();
+};
+
+// The legend is part of the page, so it cannot overlap the figure however many lines it takes. Its buttons hide and show lines.
+const SYMBOLS = {
+  circle: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", square: "M-4-4h8v8h-8z", diamond: "M0-5l5 5l-5 5l-5-5z",
+  cross: "M-5-2h3v-3h4v3h3v4h-3v3h-4v-3h-3z", x: "M-5-3l2-2l3 3l3-3l2 2l-3 3l3 3l-2 2l-3-3l-3 3l-2-2l3-3z",
+  "triangle-up": "M-5 4h10l-5-8z", "triangle-down": "M-5-4h10l-5 8z", "triangle-left": "M4-5v10l-8-5z",
+};
+const swatch = (trace) => {
+  const colour = trace.line?.color ?? trace.marker?.color;
+  const dashes = { dash: "6 3", dot: "2 3" }[trace.line?.dash] ?? "none";
+  const symbol = [trace.marker?.symbol ?? 0].flat()[0];
+  const shape = SYMBOLS[symbol] ?? Object.values(SYMBOLS)[symbol] ?? SYMBOLS[String(symbol).replace("-open", "")];
+  const parts = trace.type === "bar" || trace.stackgroup ? [`<rect x="8" width="12" height="12" fill="${colour}"/>`] : [
+    /lines/.test(trace.mode) ? `<path d="M0 6h28" stroke="${colour}" stroke-width="2" stroke-dasharray="${dashes}"/>` : "",
+    /markers/.test(trace.mode) ? `<path d="${shape}" transform="translate(14 6)" fill="${colour}"/>` : "",
+  ];
+  return `<svg viewBox="0 0 28 12" aria-hidden="true">${parts.join("")}</svg>`;
+};
+const legend = (place, figure) => {
+  const { data, layout } = figure;
+  const named = data.filter((trace) => trace.name && trace.showlegend !== false);
+  if (!(layout.showlegend ?? named.length > 1)) return;
+  place.closest("figure").querySelector(".legend").replaceChildren(...named.map((trace) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.innerHTML = swatch(trace);
+    const name = document.createElement("span");
+    write(name, plain(trace.name));
+    button.append(name);
+    button.setAttribute("aria-pressed", "true");
+    button.addEventListener("click", () => {
+      trace.visible = trace.visible === "legendonly" ? true : "legendonly";
+      button.setAttribute("aria-pressed", String(trace.visible === true));
+      if (!waiting.has(place)) draw(place, figure);
+    });
+    return button;
+  }));
 };
 
 // Turns plotly's menu into buttons next to the figure, which can be reached with the keyboard.
@@ -95,7 +154,8 @@ const numbers = ({ data, layout }) => {
   if (first?.type === "heatmap") {
     const columns = first.z[0].map((_, number) => ticks(xaxis, first.x?.[number], number));
     const corner = `${plain(yaxis?.title?.text)} \u2193, ${plain(xaxis?.title?.text)} \u2192`;
-    return [[corner, ...columns], first.z.map((row, number) => [ticks(yaxis, first.y?.[number], number), ...row.map(written)])];
+    const cells = isCounts(first) ? first.text.map((row) => row.map((count) => count || "")) : first.z;
+    return [[corner, ...columns], cells.map((row, number) => [ticks(yaxis, first.y?.[number], number), ...row.map(written)])];
   }
   const named = (trace) => plain(trace.name ?? yaxis?.title?.text);
   const points = data.filter((trace) => trace.mode === "markers" && new Set(trace.x).size < trace.x.length)[0];
@@ -126,7 +186,7 @@ const numbersTable = (figure, caption) => {
     cell.scope = "col";
     cell.className = column ? "number" : "";
     cell.setAttribute("aria-sort", "none");
-    cell.textContent = name;
+    write(cell, name);
     head.append(cell);
   });
   const body = table.createTBody();
@@ -135,7 +195,7 @@ const numbersTable = (figure, caption) => {
     values.forEach((value, column) => {
       const cell = document.createElement(column ? "td" : "th");
       if (column) cell.className = "number"; else cell.scope = "row";
-      cell.textContent = value;
+      write(cell, value);
       row.append(cell);
     });
   }
@@ -147,6 +207,7 @@ const numbersTable = (figure, caption) => {
 const place = (element, figure) => {
   const frame = element.closest("figure");
   const caption = frame.querySelector("figcaption").textContent;
+  legend(element, figure);
   if (figure.layout.updatemenus?.length) frame.querySelector(".tools").prepend(choices(element, figure));
   const count = frame.querySelector(".count");
   count.addEventListener("click", () => {
@@ -166,7 +227,11 @@ const place = (element, figure) => {
   frame.querySelector(".save").addEventListener("click", async () => {
     await loaded;
     const name = caption.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-");
-    Plotly.downloadImage(element, { format: "svg", filename: name, width: element.clientWidth, height: element.clientHeight });
+    // The saved image has plotly's legend, on the right.
+    const shown = figure.layout.showlegend ?? figure.data.filter((trace) => trace.name).length > 1;
+    const layout = { ...fitted(element, figure), showlegend: shown, legend: { x: 1.12, y: 1 }, width: undefined };
+    const size = { width: element.clientWidth + (shown ? 260 : 0), height: element.clientHeight };
+    Plotly.downloadImage({ data: traces(element, figure), layout }, { format: "svg", filename: name, ...size });
   });
   near.observe(element);
   waiting.set(element, figure);

@@ -158,7 +158,7 @@ def misread(facts: RunFacts) -> list[Section]:
         return []
     lines = [each.in_words for each in facts.misread]
     if len(facts.misread) < len(facts.tasks):
-        lines.insert(0, f"Rows of the newest {len(facts.misread):,} of {counted(len(facts.tasks), 'task')}.")
+        lines.insert(0, f"These are rows of the newest {len(facts.misread):,} of the {len(facts.tasks):,} tasks.")
     tables = [_misread_table(each) for each in facts.misread if each.rows]
     return [Section(id="misread", title="Wrong predictions", template="figures.html.j2", lines=lines, tables=tables)]
 

@@ -2,6 +2,10 @@
 // and only those of the visible page are created. A cell in the data is its text, or a list: text, sort key, kind, the task
 // that it opens.
 const long = new WeakMap();
+// Appends a text that can break after its underscores and slashes.
+const write = (element, text) => {
+  String(text).split(/(?<=[_/])/).forEach((part, number) => element.append(...(number ? [document.createElement("wbr"), part] : [part])));
+};
 const rowsOf = (table) => long.get(table)?.rows ?? [...table.tBodies[0].rows];
 const made = (cells, kinds) => {
   const row = document.createElement("tr");
@@ -11,10 +15,11 @@ const made = (cells, kinds) => {
     if (!column) element.scope = "row";
     if (kind ?? kinds[column]) element.className = kind ?? kinds[column];
     if (task === undefined) {
-      element.textContent = text;
+      write(element, text);
     } else {
       const button = document.createElement("button");
-      Object.assign(button, { type: "button", className: "opens", textContent: text });
+      Object.assign(button, { type: "button", className: "opens" });
+      write(button, text);
       button.dataset.task = task;
       element.append(button);
     }
@@ -58,10 +63,21 @@ const turn = (table, asked) => {
   } else {
     rows.forEach((row, number) => { row.hidden = Math.floor(number / size) !== page; });
   }
+  fit(table);
   const pager = table.parentElement.nextElementSibling;
   if (!pager?.classList.contains("pager")) return;
   pager.querySelector("span").textContent = `rows ${page * size + 1} to ${Math.min(rows.length, (page + 1) * size)} of ${rows.length}`;
   pager.querySelectorAll("button").forEach((one) => { one.disabled = one.value === "first" || one.value === "-1" ? page === 0 : page === last; });
+};
+
+// A table that is wider than its place is shown as a list, so that no column is hidden and no word is broken.
+const fit = (table) => {
+  const box = table.parentElement;
+  table.classList.remove("listed");
+  if (box.scrollWidth <= box.clientWidth) return;
+  table.classList.add("listed");
+  const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, column) => { cell.dataset.head = heads[column]; });
 };
 
 const pagerOf = (table) => {
@@ -107,8 +123,9 @@ const tables = (inside) => {
   reach();
 };
 
-// Makes tables that are wider than the page focusable, so that the keyboard can scroll them, and no other tables.
+// Fits all tables, and makes those that scroll focusable, so that the keyboard can scroll them.
 const reach = () => {
+  document.querySelectorAll("table.sortable").forEach(fit);
   for (const box of document.querySelectorAll(".wide")) {
     if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0; else box.removeAttribute("tabindex");
   }

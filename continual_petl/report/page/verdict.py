@@ -36,7 +36,7 @@ def verdict_and_mood(facts: RunFacts) -> tuple[str, str]:
         return "No task has been learned yet.", "warn"
     checked = f"{counted(count, 'task')} learned, {counted(facts.num_unchanged, 'certificate')} checked"
     if unchecked:
-        return f"{checked}, none of these changed; {counted(len(unchecked), 'task')} could not be checked.", "warn"
+        return f"{checked}, and none of these changed; {counted(len(unchecked), 'task')} could not be checked.", "warn"
     moved = sum(change != 0 for change in facts.changes.values())
     if facts.num_moved_on:
         return (
@@ -46,7 +46,7 @@ def verdict_and_mood(facts: RunFacts) -> tuple[str, str]:
             "warn",
         )
     if moved:
-        return f"{checked}, no bank changed, but {counted(moved, 'earlier score')} changed when re-measured.", "warn"
+        return f"{checked}; no bank changed, but {counted(moved, 'earlier score')} did when measured again.", "warn"
     return f"{checked}, nothing changed.", "good"
 
 

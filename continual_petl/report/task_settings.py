@@ -1,0 +1,135 @@
+"""What a task was learned with: every setting that is not the default, read from the schema, so that none is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from continual_petl.banks.config.spec import Modification, default_of
+from continual_petl.banks.config.words import in_words
+from continual_petl.errors import counted
+from continual_petl.store.certificate.history import History
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.schema.training_spec import ResolvedTraining
+
+MAX_VALUES = 20
+"""Maximum number of entries of a mapping or list that are written out."""
+_ALWAYS = ("epochs", "batch_size", "learning_rate")
+"""Training settings that are shown even if they have their default value."""
+_IN_THE_NAME = ("form", "modifies", "bottleneck")
+"""Fields of a modification that its name and size show."""
+_BANK_ROWS = ("modifications", "start_from", "fuse")
+"""Fields of a bank that have rows of their own."""
+
+
+def changed(spec: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a specification that do not have their default value.
+
+    Args:
+        spec: a specification.
+        without: names of fields to leave out.
+    """
+    fields = type(spec).model_fields
+    form = spec.form if isinstance(spec, Modification) else None
+    return {
+        name: getattr(spec, name)
+        for name, field in fields.items()
+        if name not in without
+        and getattr(spec, name)
+        != (field.get_default(call_default_factory=True) if form is None else default_of(name, form))
+    }
+
+
+def named(key: str) -> str:
+    """Return the name of a setting, from its key."""
+    return key.replace("_", " ")
+
+
+def value_in_words(value: Any) -> str:
+    """Format the value of a setting.
+
+    Example:
+        >>> value_in_words({"yes": 2.0, "no": 0.5}), value_in_words((0.9, 0.999)), value_in_words(True), value_in_words(None)
+        ('yes 2, no 0.5', '0.9, 0.999', 'on', 'none')
+    """
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else "on" if value else "off"
+    if isinstance(value, BaseModel):
+        value = {named(name): each for name, each in changed(value).items()}
+    if isinstance(value, Mapping):
+        value = [f"{key} {value_in_words(each)}" for key, each in value.items()]
+    if isinstance(value, list | tuple):
+        more = ", ..." if len(value) > MAX_VALUES else ""
+        return (", ".join(map(value_in_words, value[:MAX_VALUES])) or "none") + more
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def epochs_in_words(training: ResolvedTraining, history: History | None) -> str:
+    """Describe the epochs that were run, those that were planned, and the epoch whose bank was kept."""
+    scores = () if history is None else history.curve.scores
+    planned = counted(training.epochs, "epoch")
+    if not scores or history is None:
+        return planned
+    run = scores[-1].epoch
+    words = planned if run == training.epochs else f"{run:,} of {planned}"
+    if run < training.epochs and training.patience is not None:
+        words += f" (no better score in {counted(training.patience, 'validation')})"
+    kept = next((point.epoch for point in scores if point.step == history.kept), None)
+    return words if kept in (None, run) else f"{words}; the bank of epoch {kept:,} was kept"
+
+
+def training_in_words(training: ResolvedTraining, history: History | None = None) -> str:
+    """Describe how a bank was trained: learning rate, epochs and batch size, and all settings that are not the defaults."""
+    epochs = epochs_in_words(training, history)
+    first = f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size:,}"
+    others = (f"{named(name)} {value_in_words(value)}" for name, value in changed(training, _ALWAYS).items())
+    return ", ".join([first, *others])
+
+
+def settings_in_words(manifest: Manifest, history: History | None) -> dict[str, str]:
+    """Return the settings of a task by name: the most important ones, and all that do not have their default value.
+
+    Args:
+        manifest: the task's manifest.
+        history: the task's history; None if it is missing or damaged.
+    """
+    training, bank = manifest.training, manifest.bank
+    lines = {"bank": in_words(bank), **_modifications(manifest)}
+    lines |= {named(name): value_in_words(value) for name, value in changed(bank, _BANK_ROWS).items()}
+    lines["started from"] = manifest.started_from
+    if manifest.reads:
+        lines["reads"] = ", ".join(repr(parent.task) for parent in manifest.reads)
+    if manifest.origin is None:  # otherwise it was not trained here
+        lines["learning rate"] = f"{training.learning_rate:g}"
+        lines["epochs"] = epochs_in_words(training, history)
+        lines["batch size"] = f"{training.batch_size:,}"
+        lines |= {named(name): value_in_words(value) for name, value in changed(training, _ALWAYS).items()}
+    lines["precision"] = manifest.environment.precision
+    if manifest.max_length:
+        lines["tokens per row"] = f"at most {manifest.max_length:,}"
+    if manifest.max_target_length:
+        lines["tokens per target"] = f"at most {manifest.max_target_length:,}"
+    lines["pooling"] = manifest.pooling
+    if manifest.normalise is not None:
+        lines["scores of options"] = f"divided by the number of {manifest.normalise}"
+    elif manifest.generation is not None:
+        own = {named(name): value for name, value in changed(manifest.generation, ["max_new_tokens"]).items()}
+        lines["generation"] = value_in_words({"max new tokens": manifest.generation.max_new_tokens, **own})
+    if manifest.chat is not None:
+        lines["chat"] = f"loss on {manifest.chat.loss_on}, template {manifest.chat.digest[:16]}"
+        lines |= {} if manifest.chat.system is None else {"system prompt": manifest.chat.system}
+    return lines | {"seed of the task": str(manifest.seed), "backbone (digest)": manifest.backbone[:16]}
+
+
+def _modifications(manifest: Manifest) -> dict[str, str]:
+    """Return the options of each modification that are not the defaults of its form."""
+    found: dict[str, list[str]] = {}
+    for each in manifest.bank.modifications:
+        options = [f"{named(name)} {value_in_words(value)}" for name, value in changed(each, _IN_THE_NAME).items()]
+        if options:
+            found.setdefault(f"{each.form} on {each.modifies}", []).append(", ".join(options))
+    return {name: "; ".join(texts) for name, texts in found.items()}
