@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 MAX_NAMES = 8
 MAX_ROWS = 20
@@ -33,6 +35,33 @@ def written(value: object) -> str:
     if isinstance(value, float):
         return "0" if value == 0 else f"{value:,.4f}" if abs(value) >= 0.00005 else f"{value:.1e}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def pretty(value: object) -> str:
+    """Return the ``repr`` of a dataclass with the numbers in it shortened, for display only.
+
+    Example:
+        >>> pretty({"yes": 0.9312000274658203, "no": [0.5, "a", 3]})
+        "{'yes': 0.9312, 'no': [0.5000, 'a', 3]}"
+    """
+    if isinstance(value, float):
+        return f"{value:.4f}" if value == 0 or abs(value) >= 0.00005 else f"{value:.1e}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {pretty(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        listed = ", ".join(map(pretty, value))
+        return f"[{listed}]" if isinstance(value, list) else f"({listed})"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = ", ".join(f"{field.name}={pretty(getattr(value, field.name))}" for field in fields(value))
+        return f"{type(value).__name__}({parts})"
+    return repr(value)
+
+
+class Pretty:
+    """Makes IPython display a dataclass with `pretty`; ``repr`` and the attributes keep all digits."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(pretty(self))
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], count: int) -> str:

@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from continual_petl import ContinualLearner, InputError, Run, TaskStream, begin_task, learn, load_backbone
+from continual_petl.heads.words import Answer
+from continual_petl.predictor.routed import RoutedAnswer
 from continual_petl.report.results import ResultRow
 from continual_petl.store.store import Store
 from tests.streams_in_code import stream, task
@@ -60,6 +62,22 @@ def test_results_show_their_matrix_with_short_numbers(learned: Path, tmp_path: P
     )
     assert "the first 20 of 25" in many._repr_html_()
     assert many._repr_html_().count("<tr>") == 1 + 20
+
+
+def test_predictions_are_displayed_with_short_numbers_and_keep_all_digits() -> None:
+    value = 0.9312000274658203
+    answer = Answer(value="yes", probabilities={"yes": value, "no": 1 - value})
+    routed = RoutedAnswer(task="one", task_probability=value, runners_up={}, answer=answer)
+    text: list[str] = []
+    for one in (answer, routed, Answer(value=120.123456, probabilities=None)):
+        one._repr_pretty_(types.SimpleNamespace(text=text.append), False)
+    shown = "Answer(value='yes', probabilities={'yes': 0.9312, 'no': 0.0688})"
+    assert text == [
+        shown,
+        f"RoutedAnswer(task='one', task_probability=0.9312, runners_up={{}}, answer={shown})",
+        "Answer(value=120.1235, probabilities=None)",
+    ]
+    assert str(value) in repr(answer)
 
 
 def test_damaged_run_is_shown_as_damaged(learned: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from continual_petl import _notebook
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.heads.targets import Targets
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(_notebook.Pretty):
     """A task's prediction for one row."""
 
     value: str | float | list[str]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from continual_petl import _notebook
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row, as_rows
@@ -20,7 +21,7 @@ probable task."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoutedAnswer:
+class RoutedAnswer(_notebook.Pretty):
     """The prediction for a row whose task was not named."""
 
     task: str | None
