@@ -25,8 +25,8 @@ class ContinuedCSV(CSVLogger):
         """The writer, created when something is first logged."""
         if self._experiment is None:
             self._experiment = _Continued(self.log_dir)
-        writer: ExperimentWriter = self._experiment
-        return writer
+        assert isinstance(self._experiment, ExperimentWriter)
+        return self._experiment
 
 
 class _Continued(ExperimentWriter):

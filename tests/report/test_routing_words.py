@@ -30,7 +30,8 @@ def words(facts: RunFacts, correct: int | None, last: int = 2) -> str:
 
     assert facts.results.tasks[:2] == ("one", "two")
     end = {"one": cell("one", 6), "two": cell("two", 4)}
-    rows = ({"one": cell("one", 8)}, {name: end[name] for name in ("one", "two")[2 - last :]}, {}, {})
+    last_row = {name: end[name] for name in ("one", "two")[2 - last :]}
+    rows: tuple[dict[str, RoutedCell], ...] = ({"one": cell("one", 8)}, last_row, {}, {})
     results = dataclasses.replace(facts.results, routed_rows=rows)
     (figure,) = (each for each in run_figures() if each.name == "routing")
     return figure.words(dataclasses.replace(facts, results=results))
