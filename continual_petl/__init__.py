@@ -6,9 +6,9 @@ The names below are imported on first use, so that importing the package is fast
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from continual_petl._lazy import lazy_names
+from continual_petl._lazy import FROM_ABOVE, lazy_names
 from continual_petl._version import VERSION
 
 if TYPE_CHECKING:
@@ -45,6 +45,15 @@ __version__ = VERSION
 # torchao, which transformers imports if it is installed, warns about kernels for devices that this machine may not have.
 for _name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(_name).setLevel(logging.ERROR)
+
+
+def _mistakes(*found: Any) -> Any:
+    from continual_petl.streams.stream_file.in_python import mistakes  # after a mistake only, since it takes time
+
+    return mistakes(*found)
+
+
+FROM_ABOVE["mistakes"] = _mistakes
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

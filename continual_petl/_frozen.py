@@ -5,15 +5,24 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from continual_petl._lazy import FROM_ABOVE
+from continual_petl.errors import raise_problems
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
+
+TAG = "\ue000"
+"""First character of union tags, which pydantic puts among the keys of a validation error; no real key starts with it."""
+AS_TEXT, AS_LIST = f"{TAG}text", f"{TAG}list"
 
 
 class FrozenModel(BaseModel):
@@ -32,10 +41,58 @@ class FrozenModel(BaseModel):
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema).get("properties", {})
         for owner in reversed(cls.__mro__):
-            if issubclass(owner, FrozenModel) and owner is not FrozenModel:
+            if issubclass(owner, FrozenModel) and owner not in (FrozenModel, UserSpec):
                 for key, text in _key_docstrings(owner).items():
                     properties[key]["description"] = text
         return schema
+
+
+class UserSpec(FrozenModel):
+    """A specification that users write, in a file or in Python: in Python, mistakes are reported as for a file.
+
+    Raises:
+        InputError: naming the key, what was found and what is allowed; several mistakes are reported together
+            (`StreamFileError`).
+    """
+
+    if not TYPE_CHECKING:  # type checkers derive the arguments of each class from its keys
+
+        def __init__(self, /, **given: Any) -> None:
+            with _reported(type(self), given):
+                super().__init__(**given)
+
+        # Otherwise pydantic would call it for every mapping inside another specification, and would not see its mistakes.
+        __init__.__pydantic_base_init__ = True
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Return the specification for plain data; see pydantic.
+
+        Raises:
+            InputError: as the constructor.
+        """
+        with _reported(cls, obj):
+            return super().model_validate(obj, **options)
+
+    @classmethod
+    def checked(cls, tree: Any) -> Self:
+        """Return the specification for plain data, for code that words the mistakes itself.
+
+        Raises:
+            pydantic.ValidationError: with all mistakes.
+        """
+        return super().model_validate(tree)
+
+
+@contextmanager
+def _reported(spec: type[UserSpec], given: Any) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        found = FROM_ABOVE["mistakes"](spec, given, error)
+    else:
+        return
+    raise_problems([text for _, text in found], [key for key, _ in found])
 
 
 def _key_docstrings(owner: type) -> dict[str, str]:

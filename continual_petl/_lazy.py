@@ -16,6 +16,10 @@ from typing import Any
 
 from continual_petl._process import heavy_imports
 
+FROM_ABOVE: dict[str, Callable[..., Any]] = {}
+"""Functions that a lower package calls although they are defined in a higher one; the facade, which may import every package
+and is always imported first, adds them here."""
+
 
 def lazy_names(
     package: str, homes: Mapping[str, str]

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from continual_petl import _notebook
 from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.places import Places, dotted
+from continual_petl.streams.stream_file.places import Places, at_key
 from continual_petl.streams.stream_file.split_entries import expand_splits
+from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_file import load_placed
 
 
@@ -34,8 +35,14 @@ class TaskStream:
     """
 
     def __init__(self, spec: StreamSpec) -> None:
+        if not isinstance(spec, StreamSpec):
+            path = spec if isinstance(spec, str | os.PathLike) else "stream.yaml"
+            raise InputError(
+                f"TaskStream: got {show(spec)}; give a StreamSpec, such as StreamSpec(name=..., backbone=..., tasks=[...]), "
+                f"or read a file with TaskStream.from_yaml({os.fspath(path)!r})"
+            )
         expanded = expand_splits(spec)
-        raise_problems([f"key {dotted(key)}: {text}" for key, text in expanded.problems])
+        raise_problems([f"{at_key(key, {'tasks': spec.tasks})}: {text}" for key, text in expanded.problems])
         self.spec = expanded.spec
         self.places: Places | None = None
         """Where each key is written, if the stream was read from a file."""

@@ -31,7 +31,8 @@ FLOORS = (
     {"banks"},
     {"backbones"},
     {"_hub_cache"},
-    {"digests", "errors", "seeding", "spelling", "_frozen", "_lazy", "_notebook", "_version"},
+    {"_frozen"},
+    {"digests", "errors", "seeding", "spelling", "_lazy", "_notebook", "_version"},
     {"_process"},
 )
 """Top floor first. A package may import itself and packages on lower floors, nothing else, even under TYPE_CHECKING."""

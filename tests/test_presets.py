@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.banks.config.legal import LEGAL, nearest
 from continual_petl.banks.config.presets import PRESETS, preset_of
 from continual_petl.banks.config.spec import Modification
+from continual_petl.errors import InputError
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -49,9 +49,9 @@ def test_size_aliases_are_equivalent(key: str, value: int) -> None:
         ({"preset": "probe", "modifications": []}, ["exactly one of the two"]),
         ({}, ["exactly one of the two"]),
         ({"preset": "houlsby", "layers": "5-3"}, ["layers '5-3'", "'6-11'"]),
-        ({"preset": "houlsby", "bottleneck": 0}, ["greater than or equal to 1"]),
+        ({"preset": "houlsby", "bottleneck": 0}, ["a whole number of at least 1"]),
         ({"preset": "scaled_parallel", "scale": float("nan")}, ["finite"]),
-        ({"preset": "houlsby", "botleneck": 3}, ["botleneck", "not permitted"]),
+        ({"preset": "houlsby", "botleneck": 3}, ["unknown key 'botleneck' (did you mean 'bottleneck'?)"]),
         ({"modifications": [{"form": "additive", "modifies": "bias", "bottleneck": 3}]}, ["takes no bottleneck"]),
         (
             {"modifications": [{"form": "lowrank", "modifies": "query", "insertion": "parallel"}]},
@@ -60,14 +60,14 @@ def test_size_aliases_are_equivalent(key: str, value: int) -> None:
     ],
 )
 def test_invalid_bank_error_lists_what_is_allowed(choice: object, fragments: list[str]) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(InputError) as caught:
         BankChoice.model_validate(choice)
     for fragment in fragments:
         assert fragment in str(caught.value)
 
 
 def test_an_illegal_combination_lists_the_nearest_legal_ones() -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(InputError) as caught:
         Modification.model_validate(
             {"form": "bottleneck", "modifies": "query", "insertion": "parallel", "bottleneck": 4}
         )

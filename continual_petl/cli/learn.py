@@ -76,7 +76,7 @@ def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) ->
     bank = task.bank or (spec.bank if start_from == AUTO else None)
     known = {} if bank is None else bank.model_dump(exclude_none=True)
     try:
-        return BankChoice.model_validate(known | {"start_from": start_from})
+        return BankChoice.checked(known | {"start_from": start_from})
     except ValidationError as error:
         raise InputError(f"--start-from: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 

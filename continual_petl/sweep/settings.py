@@ -70,7 +70,7 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
     for key, value in settings.items():
         _put(tree, key, value)
     try:
-        found = TaskSpec.model_validate(tree)
+        found = TaskSpec.checked(tree)
     except ValidationError as error:
         errors = word_errors(error, cached_schema()["$defs"]["TaskSpec"])
         raise Unfit([text for _, text in errors]) from None

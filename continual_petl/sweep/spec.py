@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, Text
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
@@ -20,7 +20,7 @@ _Number = Int | Float
 _LEAST = "it must be above 0 with log: true"
 
 
-class Range(FrozenModel):
+class Range(UserSpec):
     """Numbers between two bounds; whole numbers if both bounds are whole."""
 
     low: Annotated[_Number, Field(examples=[1e-5])]
@@ -50,11 +50,11 @@ Values: TypeAlias = Annotated[
 ]
 
 
-class SweepSpec(FrozenModel):
+class SweepSpec(UserSpec):
     """Which settings are tried for every task, and how.
 
     Raises:
-        pydantic.ValidationError: if it contradicts itself; `load_sweep` reports it with line numbers.
+        InputError: if it contradicts itself; `load_sweep` reports it with line numbers.
 
     Example:
         >>> SweepSpec(space={"bank.bottleneck": [8, 64], "training.epochs": [3, 20]}).num_settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_PROBLEMS
-from continual_petl.streams.stream_file.json_schema import Schema
+from continual_petl.streams.stream_file.json_schema import schema_of
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
@@ -65,9 +64,9 @@ def _checked(
         for path, text in misfits(tree["space"], stream, tasks or stream.tasks):
             places.report(path, text)
     try:
-        spec = SweepSpec.model_validate(tree)
+        spec = SweepSpec.checked(tree)
     except ValidationError as error:
-        for path, text in islice(word_errors(error, _schema()), MAX_PROBLEMS + 1):
+        for path, text in islice(word_errors(error, schema_of(SweepSpec)), MAX_PROBLEMS + 1):
             places.report(path, text)
         raise StreamFileError(places.problems) from None
     if stream is not None and not places.problems:
@@ -76,24 +75,6 @@ def _checked(
     if places.problems:
         raise StreamFileError(places.problems)
     return spec
-
-
-@cache
-def _schema() -> Schema:
-    """Return the JSON Schema of a sweep, with its references resolved."""
-    schema = SweepSpec.model_json_schema()
-    found: Schema = _inlined(schema, schema.get("$defs", {}))
-    return found
-
-
-def _inlined(node: Any, definitions: Schema) -> Any:
-    if isinstance(node, list):
-        return [_inlined(each, definitions) for each in node]
-    if not isinstance(node, dict):
-        return node
-    if "$ref" in node:
-        return _inlined(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
-    return {key: _inlined(below, definitions) for key, below in node.items() if key != "$defs"}
 
 
 def _text(file: str) -> str:

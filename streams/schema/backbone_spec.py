@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.streams.schema.data_spec import Revision, Text
 from continual_petl.streams.schema.training_spec import Bool, Int
 
 
-class BackboneSpec(FrozenModel):
+class BackboneSpec(UserSpec):
     """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
 
     name: Annotated[Text, Field(examples=["minilm"])]

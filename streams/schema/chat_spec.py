@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import FrozenModel, UserSpec
 from continual_petl.streams.schema.data_spec import Text
 
 MAX_TEMPLATE = 100_000
@@ -25,7 +25,7 @@ def is_template(text: str) -> bool:
     return "{%" in text or "{{" in text
 
 
-class ChatSpec(FrozenModel):
+class ChatSpec(UserSpec):
     """How conversations become text (causal-lm), and which of their tokens are learned."""
 
     template: Text | None = None

@@ -13,7 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import AS_LIST as AS_LIST
+from continual_petl._frozen import AS_TEXT as AS_TEXT
+from continual_petl._frozen import TAG as TAG
+from continual_petl._frozen import UserSpec
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -35,9 +38,7 @@ def _revision(text: str) -> str:
 Revision = Annotated[Text, AfterValidator(_revision)]
 """Commit, tag or branch."""
 
-TAG = "\ue000"
-"""First character of union tags, which pydantic puts among the keys of a validation error; no real key starts with it."""
-AS_TEXT, AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{n}" for n in ("text", "list", "mapping", "rows", "source"))
+AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{name}" for name in ("mapping", "rows", "source"))
 
 
 def is_url(text: str) -> bool:
@@ -107,7 +108,7 @@ def _template(text: str) -> str:
 Templates: TypeAlias = Annotated[dict[Text, Annotated[Text, AfterValidator(_template)]], Field(min_length=1)]
 
 
-class DataSpec(FrozenModel):
+class DataSpec(UserSpec):
     """Arguments of `datasets.load_dataset`, and transformations of the result."""
 
     path: Annotated[Text, Field(examples=["nyu-mll/glue"])]

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
 
 StopText = Annotated[str, Field(strict=True, min_length=1, max_length=100)]
 
 
-class GenerationSpec(FrozenModel):
+class GenerationSpec(UserSpec):
     """How text is generated (seq2seq, causal-lm): by greedy or beam search, or by sampling with ``do_sample``."""
 
     num_beams: Annotated[Int, Field(ge=1, le=1000)] = 1

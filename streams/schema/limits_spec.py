@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.streams.schema.training_spec import Count, Rate
 
 SIZES = ("cell_mb", "unpacked_gb", "ratio")
 """The limits on files, as opposed to row counts; `init` and `predict` accept them as options."""
 
 
-class LimitsSpec(FrozenModel):
+class LimitsSpec(UserSpec):
     """How many rows of each split to use, chosen by the seed rather than by their order, and how large files may be."""
 
     train: Count | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
 from continual_petl.streams.schema.data_spec import Text
 from continual_petl.streams.schema.training_spec import TrainingSpec
@@ -38,7 +38,7 @@ TRAINING: Mapping[str, frozenset[Kind]] = {
 """The kinds that use these keys of ``training``; all kinds use the other keys."""
 
 
-class ColumnsSpec(FrozenModel):
+class ColumnsSpec(UserSpec):
     """The names of the columns in the data. Only keys that the task's kind reads are allowed."""
 
     text: Text = "text"

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.streams.schema.training_spec import Int
 
 
-class SplitSpec(FrozenModel):
+class SplitSpec(UserSpec):
     """Split a data set by label into several tasks; each label belongs to one of them."""
 
     classes_per_task: Annotated[Int, Field(ge=2, examples=[10])]

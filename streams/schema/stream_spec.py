@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.inherit import Learned, none_is_learned, resolve_bank
@@ -52,7 +52,7 @@ from continual_petl.streams.schema.training_spec import TrainingSpec as Training
 _TASKS = [{"name": "topics", "kind": "classification", "data": "data/topics.csv"}]
 
 
-class StreamSpec(FrozenModel):
+class StreamSpec(UserSpec):
     """An ordered list of tasks on one frozen backbone.
 
     Paths of data and of label files are relative to `data_dir` (to the working directory if it is null; reading a stream

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, LABELLED, METRICS, Kind, is_of_entities, metrics_of
@@ -44,7 +44,7 @@ def _options(given: dict[str, Any]) -> OptionsFrom | None:
     return "task" if given.get("options") is not None else "row" if columns is not None and columns.options else None
 
 
-class TaskSpec(FrozenModel):
+class TaskSpec(UserSpec):
     """One task of a stream."""
 
     name: Annotated[Name, Field(examples=["topics"])]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.banks.config.presets import Recipe
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec
@@ -57,7 +57,7 @@ _NEW = ("cuda_graphs", "gradient_checkpointing", "packing", "patience")
 """Keys that are left out of a dump when they are off."""
 
 
-class TrainingSpec(FrozenModel):
+class TrainingSpec(UserSpec):
     """Optimizer, schedule, batches and checkpoints."""
 
     epochs: Count | None = None

@@ -61,6 +61,30 @@ def cached_schema() -> Schema:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+@cache
+def schema_of(spec: type[BaseModel]) -> Schema:
+    """Return the JSON Schema of any specification, for `node_at`; it must not be modified."""
+    if spec is StreamSpec:
+        return cached_schema()
+    if spec.__name__ in (known := cached_schema()["$defs"]):
+        found: Schema = known[spec.__name__]
+        return found
+    schema = spec.model_json_schema()
+    inlined: Schema = _inlined(schema, schema.get("$defs", {}))
+    return inlined
+
+
+def _inlined(node: Any, definitions: Schema) -> Any:
+    if isinstance(node, list):
+        return [_inlined(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        name = node["$ref"].rsplit("/", 1)[1]
+        return node if name in cached_schema()["$defs"] else _inlined(definitions[name], definitions)
+    return {key: _inlined(below, definitions) for key, below in node.items() if key != "$defs"}
+
+
 def _add_other_names(model: type[BaseModel], definition: Schema) -> None:
     for name, info in model.model_fields.items():
         if isinstance(info.validation_alias, AliasChoices):

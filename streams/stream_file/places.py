@@ -42,7 +42,7 @@ class Places:
         """Record a problem at ``path``, prefixed with its place (``line`` of the file, if given)."""
         self.wrong.append(path)
         nearest = self._nearest(path)
-        key = f"key {dotted(path)}{_task_name(path, tree)}: " if path else ""
+        key = f"{at_key(path, tree)}: " if path else ""
         if line is None and (option := self.options.get(nearest)) is not None:
             rank, where = (1, list(self.options).index(nearest)), f"{option}: {'' if nearest == path else key}"
         else:
@@ -97,10 +97,16 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(map(str, path))
 
 
+def at_key(path: KeyPath, tree: Any = None) -> str:
+    """Name a key as messages do, with the name of its task."""
+    return f"key {dotted(path)}{_task_name(path, tree)}"
+
+
 def task_names(tree: Any) -> list[str | None]:
     """Return the names of the tasks; None for a task without a usable name."""
     tasks = tree.get("tasks") if isinstance(tree, dict) else None
-    names = [task.get("name") if isinstance(task, dict) else None for task in tasks] if isinstance(tasks, list) else []
+    tasks = tasks if isinstance(tasks, list | tuple) else ()
+    names = [task.get("name") if isinstance(task, dict) else getattr(task, "name", None) for task in tasks]
     return [name if isinstance(name, str) else None for name in names]
 
 

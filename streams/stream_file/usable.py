@@ -66,7 +66,7 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
         numbers = [number for number in range(len(tasks)) if number not in without]
         left["tasks"] = [tasks[number] for number in numbers] or [_NO_TASK] * bool(tasks)
     try:
-        return UsablePart(StreamSpec.model_validate(left), tuple(numbers))
+        return UsablePart(StreamSpec.checked(left), tuple(numbers))
     except ValidationError:
         return None
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from continual_petl.errors import did_you_mean
+from continual_petl.errors import counted, did_you_mean
 from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
-from continual_petl.streams.schema.data_spec import TAG
+from continual_petl.streams.schema.data_spec import AS_ROWS, SPLITS, TAG
 from continual_petl.streams.stream_file.json_schema import Schema, keys_of, node_at, options
 
 _NUMBERS = {"integer": "a whole number", "number": "a number"}
@@ -29,7 +30,21 @@ def word_errors(error: ValidationError, root: Schema) -> Iterator[tuple[KeyPath,
         error: a validation error of a model of the schema.
         root: the JSON Schema of that model.
     """
-    yield from _word(error, root, ())
+    found = list(_word(error, root, ()))
+    alike = Counter(shape for path, _ in found if (shape := _of_any_row(path)))
+    for path, text in found:
+        if (shape := _of_any_row(path)) is None:
+            yield path, text
+        elif others := alike.pop(shape, 0):
+            yield path, text + (f" (the same goes for {counted(others - 1, 'other row')})" if others > 1 else "")
+
+
+def _of_any_row(path: KeyPath) -> KeyPath | None:
+    """Return the path of a key in a row of data without the number of the row; None for any other key."""
+    for number, (key, split, row) in enumerate(zip(path, path[1:], path[2:], strict=False)):
+        if key == "data" and split in SPLITS and isinstance(row, int):
+            return (*path[: number + 2], *path[number + 3 :])
+    return None
 
 
 def _word(error: ValidationError, root: Schema, above: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -61,12 +76,14 @@ def _all_entries_were_wrong(details: ErrorDetails) -> bool:
 
 def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
     given, kind = details["input"], details["type"]
+    if kind == "dict_type" and len(loc) > 2 and loc[-3] == AS_ROWS:
+        return f"got {show(given)}; a row is a mapping from column to value, such as {{text: some text, label: a}}"
     if kind == "extra_forbidden" or _is_about_key(loc):
         above = loc[:-1] if kind == "extra_forbidden" else loc[:-2]
         return _unknown_key(str(loc[len(above)]), given, node_at(root, above) or {}, details)
     node = node_at(root, loc) or {}
     if kind == "missing":
-        description = str(node.get("description", "")).split("\n\n")[0]
+        description = " ".join(str(node.get("description", "")).split("\n\n")[0].split())
         given_as = next((f"`{loc[-1]}: {_flow(value, node)}`" for value in node.get("examples", ())), "")
         example = f", for instance {given_as}" if given_as else ""
         return f"is missing: add it{example}{f'. {description}' if description else f'; allowed: {describe(node)}'}"
@@ -130,7 +147,7 @@ def show(value: Any) -> str:
         return f"a mapping with {', '.join(map(repr, list(value)[:5]))}" if value else "an empty mapping"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.data_spec import join_path, locate
@@ -23,8 +23,8 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES as MAX_BYTES
 from continual_petl.streams.stream_file.bounds import MAX_PROBLEMS
 from continual_petl.streams.stream_file.dump import dump_stream as dump_stream
-from continual_petl.streams.stream_file.json_schema import cached_schema
 from continual_petl.streams.stream_file.json_schema import json_schema as json_schema
+from continual_petl.streams.stream_file.json_schema import schema_of
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
@@ -33,7 +33,7 @@ from continual_petl.streams.stream_file.usable import UsablePart, usable_part, u
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
-_Model = TypeVar("_Model", bound=FrozenModel)
+_Model = TypeVar("_Model", bound=UserSpec)
 _ONE_TASK = (
     "this is the file of one task, and split makes several: write this entry into the file of a stream, whose new tasks "
     "`continual-petl run` adds to an existing run, or give the labels and all_labels of one of the tasks"
@@ -192,11 +192,9 @@ def _required() -> list[str]:
 
 def _validate(model: type[_Model], tree: dict[str, Any], places: Places) -> _Model:
     try:
-        spec = model.model_validate(tree)
+        spec = model.checked(tree)
     except ValidationError as error:
-        schema = cached_schema()
-        root = schema if model is StreamSpec else schema["$defs"][model.__name__]
-        for where, text in islice(word_errors(error, root), MAX_PROBLEMS + 1):
+        for where, text in islice(word_errors(error, schema_of(model)), MAX_PROBLEMS + 1):
             places.report(where, text, tree)
     else:
         if not places.problems:

@@ -6,12 +6,11 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.errors import StreamFileError
+from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 BIASES = {"form": "additive", "modifies": "bias"}
@@ -35,7 +34,7 @@ HEAD = "name: s\nbackbone: minilm\ntasks:\n  - {name: a, kind: regression, data:
     ],
 )
 def test_value_above_the_bound_is_refused_by_name(bank: dict[str, Any], key: str, says: str, tmp_path: Any) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InputError):
         BankChoice.model_validate(bank)
     (tmp_path / "s.yaml").write_text(f"{HEAD}bank: {bank}\n", encoding="utf-8")
     with pytest.raises(StreamFileError) as caught:
@@ -47,11 +46,11 @@ def test_value_above_the_bound_is_refused_by_name(bank: dict[str, Any], key: str
 
 def test_manifest_values_have_the_same_bounds() -> None:
     BankSpec.model_validate({"modifications": [BIASES] * 64})
-    with pytest.raises(ValidationError, match="at most 64"):
+    with pytest.raises(InputError, match="at most 64"):
         BankSpec.model_validate({"modifications": [BIASES] * 65})
     wide = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank": 2**20}
     BankSpec.model_validate({"modifications": [wide]})
-    with pytest.raises(ValidationError, match="less than or equal to 1048576"):
+    with pytest.raises(InputError, match="of at most 1048576"):
         BankSpec.model_validate({"modifications": [wide | {"rank": 2**20 + 1}]})
 
 

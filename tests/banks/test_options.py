@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from continual_petl.banks.config.choice import BankChoice
+from continual_petl.errors import InputError
 
 PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 3}
 LORA = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank": 4}
@@ -41,7 +41,7 @@ LORA = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank":
     ],
 )
 def test_option_without_effect_is_refused(choice: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(InputError) as caught:
         BankChoice.model_validate(choice)
     assert message in str(caught.value)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pydantic import ValidationError
 
 from continual_petl import learn
 from continual_petl.banks.config.choice import BankChoice
@@ -15,6 +14,7 @@ from continual_petl.banks.config.legal import Form
 from continual_petl.banks.config.presets import FUSION, PRESETS, RECIPES, Recipe
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
+from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.streams_in_code import stream, task
 
@@ -88,7 +88,7 @@ def _allowed(preset: str) -> list[dict[str, Any]]:
             choice = {"preset": preset, option: value, **needed}
             try:
                 BankChoice.model_validate(choice)
-            except ValidationError:
+            except InputError:
                 continue
             found.append(choice)
     return found

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pydantic import ValidationError
 
-from continual_petl.errors import StreamFileError
+from continual_petl.errors import InputError, StreamFileError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
 from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingOverride
 from continual_petl.streams.stream_file.yaml_file import dump_stream, json_schema, load_stream
@@ -81,19 +80,19 @@ def test_kinds_roundtrip_through_yaml(kind: Kind, full: bool, tmp_path: Path) ->
         ("image-classification", {"columns": {"text": "text"}}, "which reads image, label: remove it"),
         ("seq2seq", {"columns": {"source": "a", "target": "a"}}, "source and target must be two different columns"),
         ("token-classification", {"columns": {"tokens": "tags"}}, "tokens and tags must be two different columns"),
-        ("classification", {"training": {"label_smoothing": 1.0}}, "less than 1"),
-        ("classification", {"training": {"class_weights": {"a": 0.0}}}, "greater than 0"),
+        ("classification", {"training": {"label_smoothing": 1.0}}, "below 1"),
+        ("classification", {"training": {"class_weights": {"a": 0.0}}}, "a number above 0"),
         ("classification", {"training": {"class_weights": "even"}}, "balanced"),
         ("classification", {"training": {"class_weights": [1, 2]}}, "must be balanced, or a mapping"),
         ("classification", {"training": {"class_weights": {1: 1.0, "1": 2.0}}}, "given twice"),
         ("seq2seq", {"generation": {"min_new_tokens": 65}}, "min_new_tokens is 65 and max_new_tokens 64"),
         ("seq2seq", {"generation": {"early_stopping": True}}, "early_stopping has no effect with num_beams 1"),
         ("seq2seq", {"generation": {"length_penalty": 2.0}}, "length_penalty has no effect with num_beams 1"),
-        ("seq2seq", {"generation": {"num_beams": 0}}, "greater than or equal to 1"),
+        ("seq2seq", {"generation": {"num_beams": 0}}, "a whole number of at least 1"),
     ],
 )
 def test_unused_option_of_a_kind_is_refused(kind: Kind, more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(InputError, match=message):
         _task(kind, **more)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from continual_petl.errors import StreamFileError
+from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -94,7 +93,7 @@ def test_mistakes_of_the_protocol_are_reported_with_others(tmp_path: Path) -> No
 def test_streams_from_python_are_checked() -> None:
     task: dict[str, Any] = {"kind": "classification", "data": "x", "labels": ["x", "y"]}
     tree = {"name": "s", "backbone": "minilm", "protocol": "class", "tasks": [task | {"name": n} for n in "ab"]}
-    with pytest.raises(ValidationError, match="'x', 'y' of task 'a'"):
+    with pytest.raises(InputError, match="'x', 'y' of task 'a'"):
         StreamSpec.model_validate(tree)
     assert StreamSpec.model_validate(tree | {"protocol": "domain"}).protocol == "domain"
 

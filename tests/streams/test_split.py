@@ -172,7 +172,7 @@ def test_streams_from_python_are_split(tmp_path: Path) -> None:
     spec = {"name": "s", "backbone": "minilm", "tasks": [task | {"split": {"classes_per_task": 2}}]}
     assert [task.name for task in TaskStream(StreamSpec.model_validate(spec))] == ["s-01", "s-02"]
     spec["tasks"] = [task | {"labels": str(tmp_path / "none.json"), "split": {"classes_per_task": 2}}]
-    with pytest.raises(InputError, match=r"key tasks\.0\.labels: labels: cannot read"):
+    with pytest.raises(InputError, match=r"key tasks\.0\.labels \(task s\): labels: cannot read"):
         TaskStream(StreamSpec.model_validate(spec))
 
 

@@ -81,7 +81,7 @@ EXPECTED = [
     (17, "tasks.0.kind", "allowed: classification, regression"),
     (18, "tasks.0.data.data_files.trian", "unknown key 'trian' (did you mean 'train'?); allowed here: train,"),
     (21, "tasks.1.metric", "got 'macrof1'; allowed for kind classification: accuracy, macro_f1, matthews"),
-    (22, "tasks.1.data.train.1", "got 3; allowed: a mapping"),
+    (22, "tasks.1.data.train.1", "got 3; a row is a mapping from column to value"),
     (24, "tasks.1.training.epochs", "got 0; allowed: a whole number of at least 1"),
     (25, "tasks.1.training.epochs", "is written twice, first in line 24"),
     (27, "tasks.2.name", "'SST' is already the name of tasks.1 (as 'sst'"),

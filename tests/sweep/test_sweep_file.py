@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.sweep.settings import Unfit, chosen_tasks, described, grid, with_settings
@@ -165,7 +164,7 @@ def test_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_python_values_that_a_file_cannot_hold_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"a \w+Path is not allowed in a sweep"):
+    with pytest.raises(InputError, match=r"a \w+Path is not allowed in a sweep"):
         SweepSpec.model_validate({"space": {"bank": [Path("a")]}})
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import UserSpec
 from continual_petl.banks.config.layers import Layers
 from continual_petl.banks.config.legal import NEEDS
 from continual_petl.banks.config.presets import FUSION, PRESETS
@@ -32,7 +32,7 @@ _SIZES = ("rank", "length")
 several forms, they say which size is meant."""
 
 
-class BankChoice(FrozenModel):
+class BankChoice(UserSpec):
     """The value of ``bank`` in a stream file: a preset with changes, or modifications written out in full.
 
     A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options next to a preset replace those of every
@@ -154,7 +154,7 @@ class BankChoice(FrozenModel):
                 raise ValueError(
                     f"with a list of modifications, give {', '.join(options)} inside each modification, not beside the list"
                 )
-            return BankSpec(modifications=self.modifications, **whole)
+            return BankSpec.checked({"modifications": self.modifications, **whole})
         assert self.preset is not None
         row = PRESETS[_known(self.preset)]
         changes = [_changes(modification, row, options) for modification in row.modifications]
@@ -167,10 +167,10 @@ class BankChoice(FrozenModel):
                     f"{key} has no effect in preset {self.preset!r}{without}: remove it, or choose another preset"
                 )
         rows = [
-            Modification.model_validate(modification.model_dump() | change[0])
+            Modification.checked(modification.model_dump() | change[0])
             for modification, change in zip(row.modifications, changes, strict=True)
         ]
-        return BankSpec.model_validate(row.model_dump() | {"modifications": rows} | whole)
+        return BankSpec.checked(row.model_dump() | {"modifications": rows} | whole)
 
 
 def _changes(modification: Modification, row: BankSpec, options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:

@@ -50,7 +50,7 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
             found = resolve_bank(parent, choices, learned)
         if found is not None:
             own = {"start_from": choices[task].start_from, "scope": "task"}
-            return BankSpec.model_validate(found.model_dump() | own)
+            return BankSpec.checked(found.model_dump() | own)
 
 
 def _fused(task: str, choices: Mapping[str, BankChoice], learned: Learned) -> BankSpec:

@@ -34,7 +34,7 @@ class Preset(NamedTuple):
 def _preset(
     learning_rate: float, *modifications: dict[str, Any], epochs: int = 8, studied: bool = True, **more: str
 ) -> Preset:
-    bank = BankSpec.model_validate({"modifications": modifications, **more} if modifications else more)
+    bank = BankSpec.checked({"modifications": modifications, **more} if modifications else more)
     return Preset(bank, Recipe(learning_rate, epochs), studied)
 
 

@@ -13,13 +13,15 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AliasChoices,
     BeforeValidator,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
+    Tag,
     model_serializer,
     model_validator,
 )
 
-from continual_petl._frozen import FrozenModel
+from continual_petl._frozen import AS_LIST, AS_TEXT, UserSpec
 from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.config.forms.base import Composition, FormConfig, Insertion, Site
 from continual_petl.banks.config.layers import Layers
@@ -54,7 +56,15 @@ def _two_or_more(value: Any) -> Any:
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 AUTO = "auto"
 """The value of ``start_from`` that tries earlier banks and a fresh one."""
-StartFrom = Annotated[TaskName | tuple[TaskName, ...], BeforeValidator(_two_or_more)]
+StartFrom = Annotated[
+    Annotated[TaskName, Tag(AS_TEXT)] | Annotated[tuple[TaskName, ...], Tag(AS_LIST)],
+    Discriminator(
+        lambda value: AS_LIST if isinstance(value, tuple) else AS_TEXT if isinstance(value, str) else None,
+        custom_error_type="shape",
+        custom_error_message="must be the name of a task, a list of names, or auto",
+    ),
+    BeforeValidator(_two_or_more),
+]
 
 
 def named_parents(start_from: str | tuple[str, ...] | None) -> tuple[str, ...]:
@@ -69,7 +79,7 @@ def named_parents(start_from: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return () if start_from in (None, AUTO) else (start_from,)
 
 
-class Modification(FrozenModel):
+class Modification(UserSpec):
     """One change at one kind of site, in every layer of the range."""
 
     form: Annotated[Form, Field(examples=["bottleneck"])]
@@ -190,7 +200,7 @@ def default_of(name: str, form: Any) -> Any:
     return Modification.model_fields[name].default
 
 
-class BankSpec(FrozenModel):
+class BankSpec(UserSpec):
     """Everything that a task adds to the backbone, except its head."""
 
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] = ()
