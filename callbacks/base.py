@@ -26,6 +26,10 @@ class Rechecked(Protocol):
         """Why the rows are not available; None if they were predicted."""
 
 
+class IgnoredSetting(str):
+    """A notice that a setting of the stream has no effect."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskEvent:
     """A moment in a run, passed to callbacks."""
@@ -70,7 +74,7 @@ class StreamCallback(L.Callback):
         """Called when a run begins.
 
         Args:
-            notices: notices for the user that need no action.
+            notices: notices for the user that need no action; an `IgnoredSetting` is worth reading in any case.
         """
 
     def on_task_start(self, event: TaskEvent) -> None:

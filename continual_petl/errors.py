@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -161,6 +162,30 @@ def printable(text: str, *, keep: str = "") -> str:
         \x1b[2Jgood\r
     """
     return _COMMANDS.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def check_choice(argument: str, given: object, allowed: Iterable[str]) -> None:
+    """Raise `InputError` unless an argument is one of the allowed values, of which the most similar one is named."""
+    known = list(allowed)
+    if given not in known:
+        guess = did_you_mean(given, known) if isinstance(given, str) else ""
+        raise InputError(f"{argument}: got {given!r:.80}{guess}; allowed: {', '.join(known)}")
+
+
+def check_names(argument: str, given: object) -> None:
+    """Raise `InputError` if a single name was given where several are expected: its letters would be read as names."""
+    if isinstance(given, str):
+        raise InputError(f"{argument}: got the text {given!r}; give a list of names: [{given!r}]")
+
+
+def quoted(path: object) -> str:
+    """Return a path as one word of a command line, for commands in messages.
+
+    Example:
+        >>> print(quoted("runs/mine"), quoted("my runs/a"))
+        runs/mine 'my runs/a'
+    """
+    return shlex.quote(str(path))
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:

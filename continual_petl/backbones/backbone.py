@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
@@ -26,7 +26,7 @@ from continual_petl.backbones.weights import (
     load_weights,
 )
 from continual_petl.digests import combined_digest, file_digest, module_tensors, tensor_digest, tensor_digests
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, check_choice
 
 Precision = Literal["bf16", "fp32"]
 
@@ -158,8 +158,22 @@ def load_backbone(
 
     Raises:
         InputError: if the backbone cannot be found, no anatomy is registered for its family, its weights are incomplete, or
-            it needs custom code that you have not allowed to run.
+            it needs custom code that you have not allowed to run; if an argument has a value that is not allowed.
     """
+    for argument, given, allowed in (
+        ("precision", precision, Precision),
+        ("attention", attention, Attention),
+        ("pooling", pooling, Pooling),
+        ("quantize", quantize, Quantize),
+    ):
+        if given is not None or argument in ("precision", "attention"):
+            check_choice(argument, given, get_args(allowed))
+    if not isinstance(name, str):
+        raise InputError(
+            f"name: got {name!r:.80} of type {type(name).__name__}; give text, such as 'minilm' or str(path)"
+        )
+    if max_length is not None and (not isinstance(max_length, int) or isinstance(max_length, bool) or max_length < 4):
+        raise InputError(f"max_length: got {max_length!r:.80}; allowed: a whole number of at least 4, or None")
     model, sites, generates, facts, quantised = _load_frozen(name, revision, attention, remote_code, quantize)
     digests = checkpoint_digests(model)
     loaded = {name: tensor.dtype for name, tensor in module_tensors(model).items()}

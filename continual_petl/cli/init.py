@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from continual_petl.backbones.available import check_available
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
-from continual_petl.errors import InputError, printable
+from continual_petl.errors import InputError, printable, quoted
 from continual_petl.store.files.atomic import write_file
 from continual_petl.streams.scaffold.choose import choose
 from continual_petl.streams.schema.data_spec import is_url
@@ -32,6 +32,15 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     file = Path(arguments.output)
     for data in arguments.data:
         suffix = Path(data).suffix
+        if suffix in (".yaml", ".yml") and os.path.isfile(data):
+            raise InputError(
+                f"{data}: this is a YAML file, but init reads data; if the file describes a stream, "
+                f"`continual-petl run {quoted(data)} --dry-run` shows what would be learned"
+            )
+        if os.path.isfile(Path(data) / "stream.yaml") and os.path.isdir(Path(data) / "banks"):
+            raise InputError(
+                f"{data}: this is a run folder, but init reads data; `continual-petl show {quoted(data)}` shows it"
+            )
         known = suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz")
         if known and not is_url(data) and not Path(data).exists():
             raise InputError(
@@ -79,7 +88,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     lines += remarks
     lines += [f"fix before running: {problem}" for problem in problems]
     then = "once its backbone can be loaded" if unavailable else "next"
-    lines.append(f"wrote {file}; {then}: continual-petl run {file} --dry-run")
+    lines.append(f"wrote {file}; {then}: continual-petl run {quoted(file)} --dry-run")
     for line in lines:
         out().print(printable(line), markup=False, soft_wrap=True)
     return 1 if problems else 0

@@ -95,7 +95,7 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
             dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
         )
     done = None if replace or task.name not in run.store.tasks else _nothing_to_learn(run, task)
-    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False, done=done)
+    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False, done=done, only=task.name)
 
 
 def _nothing_to_learn(run: Run, task: TaskSpec) -> str:

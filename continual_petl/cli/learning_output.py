@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import lightning as L
 from rich.markup import escape
+from typing_extensions import override
 
-from continual_petl.callbacks import Dashboard, EventLines, LiveProgress, NoForgetting, ParameterGrowth, RoutingWatch
+from continual_petl.callbacks import (
+    Dashboard,
+    EventLines,
+    LiveProgress,
+    NoForgetting,
+    ParameterGrowth,
+    RoutingWatch,
+    StreamCallback,
+)
+from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.cli._console import out, print_json
 from continual_petl.engine.checks.dry_run import TaskFacts
 from continual_petl.engine.learn import learn
 from continual_petl.engine.parallel.executors import Executor
 from continual_petl.engine.run import Run
 from continual_petl.engine.scoring.result_row import affordable
-from continual_petl.errors import printable
+from continual_petl.errors import printable, quoted
 from continual_petl.export.words import in_words
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
@@ -35,11 +46,12 @@ def learn_and_show(
     jobs: int | None = None,
     executor: Executor = "processes",
     done: str | None = None,
+    only: str | None = None,
 ) -> int:
     """Learn the new tasks of a stream, verify the run, print the report; return 1 if anything was forgotten.
 
     ``done`` is the message if all tasks are already learned; by default it says that the run has every task of the
-    stream.
+    stream. ``only``: the task that the command is about; no notice is about another one.
     """
     known = folder.is_dir() and not arguments.json and not replace
     if known and {task.name for task in stream} <= set(Store(folder).tasks):
@@ -48,7 +60,16 @@ def learn_and_show(
     guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
     callbacks: list[L.Callback] = [*guards, *watching(arguments)]
     run = learn(
-        stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
+        stream,
+        folder,
+        callbacks=callbacks,
+        replace=replace,
+        wait=wait,
+        jobs=jobs,
+        executor=executor,
+        progress=False,
+        discard_progress=arguments.discard_progress,
+        notices_about=None if only is None else [only],
     )
     arguments.all_learned = True  # for the message after Ctrl-C
     return show(run, as_json=arguments.json)
@@ -65,7 +86,19 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
         found.append(Dashboard(arguments.log, log_banks=arguments.log_banks))
     if not arguments.quiet:
         found.append(EventLines() if arguments.json else LiveProgress(verbose=arguments.verbose))
+    else:
+        found.append(_IgnoredSettings())
     return found
+
+
+class _IgnoredSettings(StreamCallback):
+    """Prints which settings have no effect, which --quiet does not hide."""
+
+    @override
+    def on_run_start(self, notices: tuple[str, ...]) -> None:
+        for notice in notices:
+            if isinstance(notice, IgnoredSetting):
+                print(printable(f"continual-petl: {notice}"), file=sys.stderr)
 
 
 def show(run: Run, *, as_json: bool) -> int:
@@ -75,7 +108,9 @@ def show(run: Run, *, as_json: bool) -> int:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:
         print_report(out(), run.results, run.growth, checks, errors=errors_of(run.store))
-        out().print(f"run folder: {run.store.folder}; check it again with: continual-petl verify {run.store.folder}")
+        out().print(
+            f"run folder: {run.store.folder}; check it again with: continual-petl verify {quoted(run.store.folder)}"
+        )
     return 0 if all(check.ok for check in checks) else 1
 
 

@@ -20,12 +20,12 @@ from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns,
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import answer_unnamed
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
-from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, counted, printable
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, record_of
+from continual_petl.predictor.task_columns import TaskColumns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.sources.records import format_of

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.errors import counted, named_tasks, printable
+from continual_petl.errors import counted, named_tasks, printable, quoted
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
 from continual_petl.store.folder.position import half_learned
@@ -62,6 +62,6 @@ def _nothing_missing(run: Run) -> str:
     if not here:
         return f"{said}."
     return (
-        f"{said}. The data of {named_tasks(here)} is available now: continual-petl verify {run.store.folder} --data "
+        f"{said}. The data of {named_tasks(here)} is available now: continual-petl verify {quoted(run.store.folder)} --data "
         "evaluates on it again and compares the scores with the certified ones."
     )

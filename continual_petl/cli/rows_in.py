@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,21 +9,18 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.record_rows import column_names, row_of_record, unnamed_row
 from continual_petl.predictor.records import standard_columns
+from continual_petl.predictor.task_columns import TaskColumns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
-from continual_petl.streams.sources.conversations import conversation, from_cell, messages_of
 from continual_petl.streams.sources.records import format_of, read_records
-from continual_petl.streams.sources.row_options import options_fault, options_of
 from continual_petl.streams.sources.text_file import TextFile, check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
-UNNAMED = ("text", "source", "tokens", "image", "messages")
-"""The columns that rows without a task are read from; a pair also has text_pair."""
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
 """A task, one of its rows, and the row's full record from the file; None for rows without columns."""
@@ -118,7 +114,7 @@ def read_rows(
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
         names = known[name].names_in(record, where, mixed=task_column is not None)
-        row = _row(record, where, known[name], names, in_table=kind in _TABLES)
+        row = row_of_record(record, where, known[name], names, in_table=kind in _TABLES)
         for text in _texts_of(row):
             _check_text(text, where, limits)
         if seen is not None:
@@ -145,25 +141,11 @@ def read_unnamed_rows(
         return
     for number, record in read_records(f"--input {path}", path, limits):
         where = f"--input {path}:{number}"
-        found = [name for name in UNNAMED if record.get(name) not in (None, "")]
-        if len(found) != 1:
-            what = f"fills {' and '.join(map(repr, found))}" if found else f"has {_names(record)}"
-            raise InputError(
-                f"{where}: a row without a task name is read from one of the columns {', '.join(UNNAMED)} (a pair also "
-                f"from text_pair); this one {what}. Rename the column, or name the task: --task NAME, or --task-column NAME."
-            )
-        row = record[found[0]]
-        if found == ["tokens"]:
-            row = _words(row, in_table=path.suffix in _TABLES)
-        elif found == ["messages"]:
-            row = _messages(row, in_table=path.suffix in _TABLES)
-        elif found == ["text"] and record.get("text_pair") not in (None, ""):
-            row = (row, record["text_pair"])
+        in_table = path.suffix in _TABLES
+        row = unnamed_row(record, where, in_table=in_table, advice="--task NAME, or --task-column NAME")
         for text in _texts_of(row):
             if not isinstance(text, str):
-                raise InputError(
-                    f"{where}: column {found[0]!r} holds {text!r:.80}, which is not a text. Write it as text."
-                )
+                raise InputError(f"{where}: the row holds {text!r:.80}, which is not a text. Write it as text.")
             _check_text(text, where, limits)
         if seen is not None:
             seen(record, where)
@@ -174,6 +156,11 @@ def _format(path: Path) -> str:
     """Return the suffix of a file, after checking that it can be read."""
     check_regular(f"--input {path}", str(path))
     kind = format_of(path)
+    if kind in (".yaml", ".yml"):
+        raise InputError(
+            f"--input {path}: this is a YAML file, such as a stream or a task, but a file with rows to predict is expected "
+            f"here ({', '.join(SUFFIXES)})"
+        )
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
         raise InputError(
             f"--input {path}: ends in {path.suffix!r}; allowed: {', '.join(SUFFIXES)}, and text formats with .gz"
@@ -193,63 +180,12 @@ def _check_file(path: Path) -> None:
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:
     name = record.get(column)
     if not isinstance(name, str) or not name:
-        what = f"there is no such column, only {_names(record)}" if column not in record else f"it holds {name!r}"
+        what = f"there is no such column, only {column_names(record)}" if column not in record else f"it holds {name!r}"
         raise InputError(
             f"{where}: --task-column {column}: {what}. Give the column that names a learned task in every row, or --task "
             "for all rows."
         )
     return name
-
-
-def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
-    if task.manifest.options_from == "row":
-        value = record[names[-1]]
-        options = options_of(value) if in_table or not isinstance(value, str) else None
-        if options_fault(value, options) is not None:
-            raise task.unusable(where, names[-1], value)
-        return _source(record, where, task, names[:-1], in_table=in_table), options
-    return _source(record, where, task, names, in_table=in_table)
-
-
-def _source(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
-    if task.manifest.kind == "token-classification":
-        words = _words(record[names[0]], in_table=in_table)
-        if (
-            not isinstance(words, list)
-            or not words
-            or not all(isinstance(word, str) and word.strip() for word in words)
-        ):
-            raise task.unusable(where, names[0], words)
-        return words
-    if task.manifest.chat is not None:
-        row = _messages(record[names[0]], in_table=in_table)
-        try:
-            conversation(messages_of(row), task.manifest.chat.system, ends="user")
-        except ValueError as error:
-            raise InputError(f"{task.unusable(where, names[0], row)} What is wrong: {error}.") from error
-        return row
-    for name in names:
-        if not isinstance(record[name], str) or not record[name].strip():
-            raise task.unusable(where, name, record[name])
-    return (record[names[0]], record[names[1]]) if task.manifest.pair else record[names[0]]
-
-
-def _words(value: Any, *, in_table: bool) -> Any:
-    """Return a list of words; in a table the value may be a JSON list, as in training data."""
-    if not isinstance(value, str):
-        return value
-    if in_table and value.lstrip().startswith("["):
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError):
-            return value.split()
-        return found if isinstance(found, list) else value.split()
-    return value.split()
-
-
-def _messages(value: Any, *, in_table: bool) -> Any:
-    """Return a list of messages, parsed from JSON in a table, or the text of a message."""
-    return from_cell(value) if in_table else value
 
 
 def _texts_of(row: Row) -> Iterator[Any]:
@@ -282,10 +218,6 @@ def _check_filled(where: str, *texts: str) -> None:
         if not text.strip():
             what = "this text" if len(texts) == 1 else f"the {place} text of this pair"
             raise InputError(f"{where}: {what} is empty, and every row needs a text; fill it, or leave the row out.")
-
-
-def _names(record: dict[str, Any]) -> str:
-    return ", ".join(map(repr, record)) or "no column"
 
 
 def _without_end(line: str) -> str:

@@ -104,6 +104,12 @@ def _one_or_several(text: str) -> str | list[str]:
     return names if len(names) > 1 else text
 
 
+def add_discard_progress(command: argparse.ArgumentParser) -> None:
+    """Add --discard-progress, the permission to start a half-learned task over."""
+    text = "start a half-learned task over, losing its saved progress, if its settings, data or backbone have changed since"
+    command.add_argument("--discard-progress", action="store_true", help=text)
+
+
 def add_check(command: argparse.ArgumentParser) -> None:
     """Add --check, which sets how earlier tasks are checked during learning."""
     text = "how earlier tasks are checked after each new one (default: probe; full evaluates on their test rows again)"
@@ -130,7 +136,9 @@ def add_logging(command: argparse.ArgumentParser) -> None:
     command.add_argument("--log", metavar="LOGGER", action="append", choices=loggers, default=[], help=text)
     command.add_argument("--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact")
     amount = command.add_mutually_exclusive_group()
-    amount.add_argument("--quiet", action="store_true", help="print only errors and the final report")
+    amount.add_argument(
+        "--quiet", action="store_true", help="print only errors, settings that have no effect, and the final report"
+    )
     text = "also print losses, the rows of the result matrix R, and where time was spent (not with --json)"
     amount.add_argument("--verbose", action="store_true", help=text)
 

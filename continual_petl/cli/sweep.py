@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from continual_petl._process import heavy_imports
 from continual_petl.cli._console import out, plain, print_json
-from continual_petl.errors import counted, known_names, printable
+from continual_petl.errors import counted, known_names, printable, quoted
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
@@ -89,7 +89,7 @@ def show(result: SweepResult) -> None:
     _show_left(console, result)
     chosen = result.folder / CHOSEN
     if chosen.exists():
-        console.print(f"run the stream with these settings: continual-petl run {chosen}", soft_wrap=True)
+        console.print(f"run the stream with these settings: continual-petl run {quoted(chosen)}", soft_wrap=True)
 
 
 def _show_apart(console: Console, result: SweepResult) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 
 from continual_petl.callbacks import Dashboard, LiveProgress, NoForgetting, Progress, StreamCallback
+from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.engine.checks.preflight import preflight
 from continual_petl.engine.parallel.executors import Executor, Pool, sharing
 from continual_petl.engine.parallel.processes import is_being_started
@@ -21,7 +22,7 @@ from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_task
 from continual_petl.engine.task.learn_task import learn_task
 from continual_petl.engine.task.replacements import begin_replacing, end_replacing
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, check_names, raise_problems
 from continual_petl.report.console import is_watched
 from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.recovery import interrupted_replacement
@@ -29,6 +30,7 @@ from continual_petl.store.folder.results_file import measured_rows, unfinished
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
+from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
@@ -47,6 +49,8 @@ def learn(
     executor: Executor = "processes",
     test: bool = True,
     progress: bool | None = None,
+    discard_progress: bool = False,
+    notices_about: Collection[str] | None = None,
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
 
@@ -70,12 +74,16 @@ def learn(
         test: whether test splits are read; if not, test rows are never used, and R contains validation scores.
         progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if standard
             error is a terminal or a notebook and no callback is a `Progress`.
+        discard_progress: whether a half-learned task may start over, losing its saved progress, if its settings, data or
+            backbone have changed since; otherwise this is an error.
+        notices_about: the tasks that notices about differences from the stored run may be about; None means all.
 
     Returns:
         The run, for results, verification and predictions.
 
     Raises:
-        InputError: if the stream, its data or the callbacks cannot be used; learned tasks are not touched.
+        InputError: if the stream, its data or the callbacks cannot be used, or saved progress would be lost; learned tasks
+            are not touched.
         ForgettingError: if anything learned before has changed.
         StoreError: if the run folder is damaged, or its tasks were learned on another backbone.
         RunInUseError: if another process writes to it.
@@ -83,6 +91,10 @@ def learn(
     """
     check_is_stream(stream)
     check_local(run_dir)
+    check_names("replace", replace)
+    if not isinstance(callbacks, Sequence) or not all(isinstance(each, L.Callback) for each in callbacks):
+        raise InputError(f"callbacks: got {callbacks!r:.80}; give a list of callbacks, such as [NoForgetting()]")
+    raise_problems([f"trainer.{key[-1]}: {text}" for key, text in contradictions({"trainer": trainer or {}})])
     pool = Pool(jobs, executor)
     given = stream.spec
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
@@ -98,8 +110,8 @@ def learn(
         session.store.clean()
         session.check_backbone()
         pending, replaced = begin_replacing(session, replace)
-        session.replacing = frozenset(pending)
-        notices = (*replaced, *_notices(session, given), *pool.notices())
+        session.replacing, session.discards_progress = frozenset(pending), discard_progress
+        notices = (*replaced, *_notices(session, given, notices_about), *pool.notices())
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
         session.store.write_stream(dump_stream(settled(_kept(session, pending, started))))
@@ -109,7 +121,7 @@ def learn(
     return Run(session.store.folder, session=session)
 
 
-def _notices(session: Session, given: StreamSpec) -> list[str]:
+def _notices(session: Session, given: StreamSpec, about: Collection[str] | None) -> list[str]:
     """Return notices about differences between the given stream and the stored run."""
     notices, file = [], session.store.stream_file
     if "defaults" in given.model_fields_set and given.defaults != session.spec.defaults:
@@ -119,7 +131,8 @@ def _notices(session: Session, given: StreamSpec) -> list[str]:
         )
     if file.is_file() and stream_problem(session.store) is not None:
         notices.append(f"{file} was edited or damaged since it was written; the given stream replaces it")
-    return [*notices, *changed_settings(session), *forgotten_tasks(session), *tasks_without_routing(session)]
+    ignored = (*changed_settings(session, about), *tasks_without_routing(session, about))
+    return [*notices, *forgotten_tasks(session), *map(IgnoredSetting, ignored)]
 
 
 def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:

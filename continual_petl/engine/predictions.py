@@ -58,8 +58,9 @@ class Predictions(ABC):
         `predictor.routed`.
 
         Args:
-            rows: a list of texts, pairs of texts, conversations, lists of words or images, or a single row; see
-                `Predictor.predict`.
+            rows: texts, pairs of texts, conversations, lists of words or images in a list or another container, a table with
+                the columns of the task (such as a DataFrame), or a single row; see `Predictor.predict`. The predictions are
+                in the order of the rows.
             task: the learned task whose bank predicts, or a list with one task per row; None lets the run find the task of
                 each row, among the tasks that were learned with ``routing``.
             batch_size: rows per batch.
@@ -113,7 +114,7 @@ class Predictions(ABC):
         """Return the distance of each learned task from the given task or rows, nearest first.
 
         Args:
-            target: a learned task, which is left out of the result, or a list of rows, all of one type.
+            target: a learned task, which is left out of the result, or rows, all of one type, as in `predict`.
 
         Example::
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from continual_petl.backbones.auto_defaults import resolve_precision
@@ -63,6 +63,8 @@ class Session:
         self.reads_test = reads_test
         self.replacing: frozenset[str] = frozenset()
         """Learned tasks that the command learns again."""
+        self.discards_progress = False
+        """Whether saved progress may be discarded if what determines its bank has changed."""
         self.num_new = 0
         """Number of tasks that the command learns, or finishes."""
         self.models = ModelCache(
@@ -248,12 +250,18 @@ def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
     return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
 
 
-def changed_settings(session: Session) -> tuple[str, ...]:
-    """Return one sentence for each learned task whose settings in the stream have changed since it was learned."""
+def changed_settings(session: Session, about: Collection[str] | None = None) -> tuple[str, ...]:
+    """Return one sentence for each learned task whose settings in the stream have changed since it was learned.
+
+    Args:
+        session: the run.
+        about: the tasks to compare; None means all.
+    """
     return tuple(
         f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays unchanged; to learn it with the new "
         f"ones, give it a new name, or replace it (--replace {task})"
         for task, changed in settings_that_differ(session).items()
+        if about is None or task in about
     )
 
 
@@ -298,10 +306,11 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
     return found
 
 
-def tasks_without_routing(session: Session) -> tuple[str, ...]:
-    """Return a notice if the protocol evaluates rows without a task name, but routing is off for some tasks."""
+def tasks_without_routing(session: Session, about: Collection[str] | None = None) -> tuple[str, ...]:
+    """Return a notice if the protocol evaluates rows without a task name, but routing is off for some of the tasks."""
     spec = session.spec
-    off = [task.name for task in spec.tasks if spec.resolved_routing(task) == "off"]
+    named = {task.name for task in spec.tasks} if about is None else about
+    off = [task.name for task in spec.tasks if task.name in named and spec.resolved_routing(task) == "off"]
     if spec.protocol == "task" or not off:
         return ()
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.errors import counted
+from continual_petl.errors import counted, quoted
 from continual_petl.export.model_card import base_model, new_card
 from continual_petl.hub.address import Address
 from continual_petl.report.formatting import mark_of, number
@@ -51,8 +51,8 @@ run.predict("{row}", task="{tasks[-1]}")
 ```
 
 ```bash
-continual-petl verify {address}
-continual-petl predict {address} "{row}" --task {tasks[-1]}
+continual-petl verify {quoted(address)}
+continual-petl predict {quoted(address)} "{row}" --task {tasks[-1]}
 ```
 
 ## Certificate

@@ -18,7 +18,7 @@ from continual_petl.streams.encoding.image_processing import image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream import TaskStream, check_is_stream
 
 
 def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:
@@ -49,6 +49,9 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
             data = begin_task(learner, stream, task)
             L.Trainer(max_epochs=3, callbacks=[NoForgetting()]).fit(learner, datamodule=data)
     """
+    check_is_stream(stream)
+    if not isinstance(learner, ContinualLearner):
+        raise InputError(f"learner: got a {type(learner).__name__}; give a ContinualLearner(load_backbone(NAME))")
     spec, backbone = stream.spec, learner.backbone
     chosen = stream[task] if isinstance(task, str) else task
     _check_backbone(backbone, spec, chosen)

@@ -21,6 +21,7 @@ from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
+from continual_petl.errors import InputError
 from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
@@ -85,6 +86,8 @@ class ContinualLearner(L.LightningModule):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
+        if not isinstance(backbone, Backbone):
+            raise InputError(f"backbone: got {backbone!r:.80}; give a loaded backbone: load_backbone(NAME)")
         self.backbone = backbone
         self.model = backbone.model
         self.banks = nn.ModuleDict()

@@ -15,7 +15,8 @@ from continual_petl.learner.respond import respond
 from continual_petl.learner.to_all import Task, respond_to_all
 from continual_petl.learner.together import Part, respond_together
 from continual_petl.predictor.batching import batches, groups, joined, like
-from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, as_rows
+from continual_petl.predictor.given import Given, tasks_in
+from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow
 from continual_petl.predictor.one_or_many import Row as Row
 from continual_petl.predictor.resumed import resumed
 from continual_petl.predictor.row_checks import Request, check_request, encode_all, in_words
@@ -62,6 +63,9 @@ class Predictor:
                 or messages, and a list); images. Or a single row: a text; a pair; a path, a Pillow image, an array
                 ``(height, width)`` or ``(height, width, 3)``. A list is never a single row: the words of one text are
                 ``[["Its", "words"]]``. A tuple of two texts is one pair for a task on pairs, and two rows for other tasks.
+                Instead of a list: any other container that `streams.schema.containers.rows_in` reads. Mappings, and the rows
+                of tables, are read by the names of their columns, the task's own or the standard ones; ``{"text": [...]}``
+                holds a row per cell, ``{"text": "..."}`` is a single row.
             task: the learned task whose bank predicts, or a list with one task per row.
             batch_size: rows per batch.
 
@@ -73,25 +77,27 @@ class Predictor:
         """
         if isinstance(task, str):
             self._check_learned([task])
-            rows, one = as_rows(rows, lambda: self._manifests([task]))
+            given = Given(self._models.store, rows, lambda: self._manifests([task]), [task])
+            rows = given.rows(task)
             found = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
-            return found[0] if one else found
-        tasks = list(task)
-        rows, one = as_rows(rows, dict)
-        if one:
+            return found[0] if given.one else found
+        tasks = tasks_in(task)
+        self._check_learned([*dict.fromkeys(tasks)])
+        given = Given(self._models.store, rows, dict, tasks)
+        if given.one:
             raise InputError(
                 f"a single row was given together with a list of {counted(len(tasks), 'task')}: give the name of one task as "
                 "a string, or use predict_all for several tasks on the same row"
             )
-        if len(tasks) != len(rows):
+        if len(tasks) != len(given):
             raise InputError(
-                f"got {counted(len(rows), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same "
+                f"got {counted(len(given), 'row')}, but {counted(len(tasks), 'task')}: give one task per row, in the same "
                 "order, or a single task for all rows"
             )
+        rows = given.rows_of(tasks)
         numbers: dict[str, list[int]] = {}
         for number, name in enumerate(tasks):
             numbers.setdefault(name, []).append(number)
-        self._check_learned(list(numbers))
         if len(numbers) == 1:
             return self._alone(rows, range(len(rows)), tasks[0], batch_size)
         mixed = self._mixed(rows, numbers, batch_size)
@@ -128,14 +134,18 @@ class Predictor:
             InputError: if a task has not been learned, or a row is not of the type that the task expects; if ``rows`` is a
                 tuple of two texts, and some of the tasks, but not all, were learned on pairs of texts.
         """
-        store, models = self._models.store, self._models
-        tasks = [tasks] if isinstance(tasks, str) else list(tasks)
+        tasks = [tasks] if isinstance(tasks, str) else tasks_in(tasks)
         self._check_learned(tasks)
-        rows, one = as_rows(rows, lambda: self._manifests(tasks))
+        given = Given(self._models.store, rows, lambda: self._manifests(tasks), tasks)
         found: dict[str, list[Answer]] = {task: [] for task in tasks}
-        if not rows:
-            return found
-        numbers = range(len(rows))
+        for alike in given.alike(tasks) if len(given) else ():
+            found |= self._of_all(given.rows(alike[0]), alike, batch_size)
+        return {task: found[task][0] for task in tasks} if given.one else {task: found[task] for task in tasks}
+
+    def _of_all(self, rows: Sequence[Row], tasks: Sequence[str], batch_size: int) -> dict[str, list[Answer]]:
+        """Return the predictions of several tasks for the same rows."""
+        store, models, numbers = self._models.store, self._models, range(len(rows))
+        found: dict[str, list[Answer]] = {}
         asked = {task: check_request(rows, numbers, store.manifest(task)) for task in tasks}
         manifests = {task: each.manifest for task, each in asked.items()}
         for group in like(manifests, models.backbone_of, models.held_banks.max_bytes):
@@ -143,7 +153,7 @@ class Predictor:
                 found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
                 found |= self._all([asked[task] for task in group], batch_size)
-        return {task: found[task][0] for task in tasks} if one else {task: found[task] for task in tasks}
+        return found
 
     @torch.no_grad()
     def resume(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.routed_answer import RoutedAnswer
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.of_kind import COLUMNS
-
-if TYPE_CHECKING:
-    from continual_petl.predictor.routed import RoutedAnswer  # imports torch
 
 Record = dict[str, Any]
 ANSWER, SHARES, NEAR_TIE = "answer", "probabilities", "near_tie"

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
-from continual_petl import _notebook
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
-from continual_petl.predictor.one_or_many import Row, as_rows
+from continual_petl.predictor.given import Given
+from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.resumed import below_banks, chosen_states
+from continual_petl.predictor.routed_answer import RoutedAnswer as RoutedAnswer
+from continual_petl.predictor.routed_answer import Unknown as Unknown
 from continual_petl.predictor.task_finder import Route, task_finder
 from continual_petl.store.model_cache import ModelCache
-
-Unknown = Literal["reject", "nearest"]
-"""What happens to a row that does not resemble the rows of any task: it gets no prediction, or the prediction of the most
-probable task."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoutedAnswer(_notebook.Pretty):
-    """The prediction for a row whose task was not named."""
-
-    task: str | None
-    """The task whose bank predicted; None if the row does not resemble the rows of any task."""
-    task_probability: float
-    """Probability of the most probable task, among all tasks that take such rows."""
-    runners_up: Mapping[str, float]
-    """The next most probable tasks; for a row without a prediction, the most probable task is included."""
-    answer: Answer | None
-    """The prediction; None if the task is unknown."""
-    near_tie: bool = False
-    """Whether the same row in another batch could get another task, or be unknown in one of them only."""
 
 
 def predict_routed(
@@ -59,7 +39,8 @@ def predict_routed(
     manifests = finder.manifests
     # If only some tasks take pairs, a tuple of two strings is a pair; two rows have to be given as a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
-    listed, one = as_rows(rows, lambda: pairs or manifests)
+    given = Given(models.store, rows, lambda: pairs or manifests)
+    listed, one = given.unnamed(), given.one
     if not listed:
         return []
     kept = below_banks(models, finder, len(listed))

@@ -216,7 +216,7 @@ def _wanted(row: Row, manifest: Manifest) -> str | None:
         return None if good else "a list of words, or a text with spaces between the words"
     if manifest.pair:
         good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
-        return None if good else "a pair of texts"
+        return None if good else "a pair of texts, as a tuple (first, second)"
     return None if isinstance(row, str) else "one text"
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
+from continual_petl.predictor.given import Given
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import accepts
 from continual_petl.predictor.task_finder import task_finder
@@ -35,11 +36,12 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
             )
         found = distances(finder.totals, sums.counts_C, sums.means_CF)
         return {task: distance for task, distance in found.items() if task != target}
-    group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in target)), None)
-    if not target or group is None:
+    rows = Given(models.store, target, lambda: finder.manifests).unnamed()
+    group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in rows)), None)
+    if not rows or group is None:
         raise InputError(
-            f"rows: got {len(target)} rows; give at least one, and only rows of a type that one of the learned tasks takes "
-            "(texts, pairs of texts, lists of words, or images)"
+            f"rows: got {counted(len(rows), 'row')}; give at least one, and only rows of a type that one of the learned "
+            "tasks takes (texts, pairs of texts, lists of words, or images)"
         )
-    states_NF = np.stack(list(finder.states(models, target)[group].values()))
+    states_NF = np.stack(list(finder.states(models, rows)[group].values()))
     return distances(finder.totals, np.array([len(states_NF)]), states_NF.mean(0, keepdims=True))

@@ -10,7 +10,8 @@ from continual_petl.errors import InputError, counted
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.streaming import Put, generate_pieces
-from continual_petl.predictor.one_or_many import Row, as_rows
+from continual_petl.predictor.given import Given
+from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import Request, check_request
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.manifest import Manifest
@@ -54,10 +55,10 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
     def checked() -> tuple[Request, CachedBank]:
         manifest = models.store.manifest(task)
         check_streams(manifest)
-        rows, one = as_rows(row, lambda: {task: manifest})
-        if not one:
-            raise InputError(f"stream: got {counted(len(rows), 'row')} in a list; give a single row without a list")
-        return check_request(rows, [0], manifest), models.held(task)
+        given = Given(models.store, row, lambda: {task: manifest}, [task])
+        if not given.one:
+            raise InputError(f"stream: got {counted(len(given), 'row')} in a list; give a single row without a list")
+        return check_request(given.rows(task), [0], manifest), models.held(task)
 
     asked, held = models.store.consistently(checked, task)
     tokenizer, device = models.tokenizer, held.backbone.model.device

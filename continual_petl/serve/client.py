@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import httpx2
 
+from continual_petl.errors import InputError
 from continual_petl.predictor.records import Record
+from continual_petl.streams.schema.containers import plain, record_of, rows_in
 
 
 class EndpointError(RuntimeError):
@@ -74,17 +77,25 @@ class Client:
 
         Args:
             inputs: a text, or an object such as ``{"text": ..., "text_pair": ...}``, is one row; a list holds several. A pair
-                may be a list of two texts; an image is ``{"image": BASE64}``.
+                may be a list of two texts; an image is ``{"image": BASE64}``. Instead of a list, any container that
+                `streams.schema.containers.rows_in` reads; the rows of a table are objects with all of its columns.
             task: the task of all rows, or one per row; None: the endpoint finds the task of each row.
             unknown: what happens to rows that resemble no task's rows; None: the endpoint's setting.
 
         Raises:
+            InputError: if ``inputs`` cannot be sent as JSON.
             EndpointError: if the endpoint refuses the request.
             httpx2.TransportError: if the endpoint cannot be reached.
         """
-        body = {"inputs": inputs, "task": task if isinstance(task, str | None) else list(task), "unknown": unknown}
-        found: list[Record] = self._answer(self._http.post("/v1/predict", json=body))["predictions"]
-        return found[0] if isinstance(inputs, str | Mapping) else found
+        one = isinstance(inputs, str | Mapping)
+        rows = inputs if one else [_row(row) for row in rows_in(inputs, "inputs")]
+        body = {
+            "inputs": rows,
+            "task": task if isinstance(task, str | None) else rows_in(task, "task"),
+            "unknown": unknown,
+        }
+        found: list[Record] = self._answer(self._http.post("/v1/predict", json=_plain(body)))["predictions"]
+        return found[0] if one else found
 
     def stream(self, row: Any, task: str) -> Iterator[str]:
         """Yield the text that a task generates for one row, in pieces, as it is generated.
@@ -98,7 +109,7 @@ class Client:
             httpx2.TransportError: if the endpoint cannot be reached.
         """
         body = {"inputs": [row], "task": task, "stream": True}
-        with self._http.sse("/v1/predict", method="POST", json=body) as events:
+        with self._http.sse("/v1/predict", method="POST", json=_plain(body)) as events:
             if not events.response.is_success:
                 events.response.read()
                 self._answer(events.response)
@@ -143,3 +154,17 @@ class Client:
         raise EndpointError(
             response.status_code, code, message, row=row, retry_after=int(after) if after.isdigit() else None
         )
+
+
+def _row(row: Any) -> Any:
+    record = record_of(row)
+    return plain(row) if record is None else {name: plain(cell) for name, cell in record.items()}
+
+
+def _plain(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request, after checking that it can be written as JSON."""
+    try:
+        json.dumps(body)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"inputs: {error}; give texts, lists and mappings of texts") from error
+    return body

@@ -15,7 +15,7 @@ from continual_petl.engine.checks.preflight import preflight
 from continual_petl.engine.parallel.executors import Executor, Pool
 from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import num_processes
-from continual_petl.errors import InputError, StreamFileError
+from continual_petl.errors import InputError, StreamFileError, check_names
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.files.lock import RunLock
 from continual_petl.store.open_run import check_local
@@ -74,6 +74,9 @@ def sweep(
     check_local(folder)
     place = Path(folder)
     check_is_stream(stream)
+    check_names("tasks", tasks)
+    if not isinstance(spec, SweepSpec):
+        raise InputError(f"spec: got {spec!r:.80}; give a SweepSpec(space={{...}}), or load_sweep(FILE)")
     swept = stream.spec
     found = chosen_tasks(swept, tasks)
     _check(swept, spec, found)

@@ -13,6 +13,7 @@ from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_PROBLEMS
 from continual_petl.streams.stream_file.json_schema import schema_of
+from continual_petl.streams.stream_file.kind_of_file import check_kind
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
@@ -40,6 +41,7 @@ def load_sweep(
     """
     file = os.fspath(path)
     parsed = parse(_text(file))
+    check_kind(file, parsed.tree, "sweep")
     places = Places(file, parsed.lines)
     if not isinstance(parsed.tree, dict) and not parsed.problems:
         found = "an empty file" if parsed.tree is None else show(parsed.tree)

@@ -98,7 +98,7 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
     began = time.perf_counter() - seconds_so_far(Store(folder).progress_folder(task.name))
     watch = EpochScores(task.resolved_metric, judge)
     try:
-        run = learn(TaskStream(spec), folder, callbacks=[watch], test=False, progress=False)
+        run = learn(TaskStream(spec), folder, callbacks=[watch], test=False, progress=False, discard_progress=True)
     except Pruned:
         return Outcome(state="pruned", scores=tuple(watch.scores), seconds=time.perf_counter() - began)
     except Exception as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import InputError, known_names
+from continual_petl.errors import InputError, known_names, quoted
 from continual_petl.heads.kinds import Kind
 
 TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
@@ -89,7 +89,9 @@ def _apart(writing: Sequence[str], kinds: Mapping[str, Kind]) -> str:
     asks = "needs generated texts: draft it as a separate stream"
     if len(writing) > 1:
         asks = "need generated texts: draft them as a separate stream"
-    return f". Only {known_names(writing)} {asks}, and continual-petl init {' '.join(others)} runs on minilm"
+    return (
+        f". Only {known_names(writing)} {asks}, and continual-petl init {' '.join(map(quoted, others))} runs on minilm"
+    )
 
 
 def _config(name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Sequence
 
 from continual_petl.errors import InputError
@@ -43,8 +44,8 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
     epochs = min(_epochs(seen) for seen, _ in tasks)
     lines = [
         "# Drafted from the data by `continual-petl init`: please check it. `continual-petl schema` lists every key.",
-        f"#   continual-petl run {_safe(file)} --dry-run    shows what would be learned",
-        f"#   continual-petl run {_safe(file)}              learns it",
+        f"#   continual-petl run {_word(file)} --dry-run    shows what would be learned",
+        f"#   continual-petl run {_word(file)}              learns it",
         f"name: {quoted(name)}",
         "seed: 13",
         "backbone:",
@@ -256,6 +257,11 @@ def _fresh(name: str, used: set[str]) -> str:
         fresh = f"{name}-{number}"
     used.add(fresh)
     return fresh
+
+
+def _word(path: str) -> str:
+    """Return a path as one word of a command line, in a comment."""
+    return shlex.quote("".join(letter if letter.isprintable() else "?" for letter in path))
 
 
 def _safe(text: str) -> str:

@@ -11,12 +11,13 @@ import string
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from continual_petl._frozen import AS_LIST as AS_LIST
 from continual_petl._frozen import AS_TEXT as AS_TEXT
 from continual_petl._frozen import TAG as TAG
 from continual_petl._frozen import UserSpec
+from continual_petl.streams.schema.containers import is_column, plain, record_of, records, rows_in
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -176,6 +177,39 @@ def _data_shape(value: Any) -> str | None:
     return AS_TEXT if isinstance(value, str) else None
 
 
+def _from_python(value: Any) -> Any:
+    """Return paths as text, and the rows of any container as lists of mappings; other values are left to the schema."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: _rows(below, key) if key in SPLITS else below for key, below in value.items()}
+    if isinstance(value, DataSpec | str | list | tuple | int | float | None):
+        return value
+    raise ValueError(f"got a {type(value).__name__}; name the split of these rows, as in data={{'train': rows}}")
+
+
+def _rows(value: Any, split: str) -> Any:
+    if isinstance(value, str | int | float | None) or (isinstance(value, list) and all(map(_is_plain, value))):
+        return value
+    columns = record_of(value)
+    if columns is not None:  # each value is a column
+        lengths = {len(cells) if is_column(cells) else -1 for cells in columns.values()}
+        if len(lengths) != 1 or -1 in lengths:
+            return value
+        columns = {name: rows_in(cells, split) for name, cells in columns.items()}
+        found: list[Any] = list(records(columns, *lengths))
+    else:
+        found = rows_in(value, split)
+    read = (row if isinstance(row, dict) else record_of(row) or row for row in found)
+    return [{key: plain(cell) for key, cell in row.items()} if isinstance(row, dict) else row for row in read]
+
+
+def _is_plain(row: Any) -> bool:
+    if isinstance(row, dict):
+        return all(type(cell).__module__ != "numpy" for cell in row.values())
+    return record_of(row) is None
+
+
 Data: TypeAlias = Annotated[
     Annotated[Text, Tag(AS_TEXT)] | Annotated[DataSpec, Tag(AS_SOURCE)] | Annotated[Rows, Tag(AS_ROWS)],
     Discriminator(
@@ -184,6 +218,7 @@ Data: TypeAlias = Annotated[
         custom_error_message="must be a path (file, folder or glob), a mapping with path and data_files as for "
         "datasets.load_dataset, or a mapping from split to rows",
     ),
+    BeforeValidator(_from_python),
 ]
 
 

@@ -6,11 +6,10 @@ Needs only the standard library, so that a wrong name is reported immediately.
 from __future__ import annotations
 
 import os
-import shlex
 from importlib.resources import files
 from pathlib import Path
 
-from continual_petl.errors import InputError, did_you_mean
+from continual_petl.errors import InputError, did_you_mean, quoted
 from continual_petl.streams.stream_file.near import did_you_mean_path
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
@@ -41,12 +40,17 @@ def find_stream(name: str) -> Path:
     path = Path(name)
     if path.suffix in ROW_SUFFIXES and os.path.isfile(path):
         raise InputError(
-            f"{name}: a stream is a YAML file, but this one holds rows; `continual-petl init {shlex.quote(name)}` drafts a "
+            f"{name}: a stream is a YAML file, but this one holds rows; `continual-petl init {quoted(name)}` drafts a "
             "stream that learns them"
         )
     if os.path.isfile(path):  # also False for strings that are not valid paths
         return path
     if os.path.isdir(path):
+        if os.path.isfile(path / "stream.yaml") and os.path.isdir(path / "banks"):
+            raise InputError(
+                f"{name}: this is a run folder, but a stream file is expected here; `continual-petl learn {quoted(name)} "
+                f"TASK.yaml` adds a task to it, and `continual-petl report {quoted(name)}` shows it"
+            )
         raise InputError(f"{name}: this is a folder; give the stream file itself, such as {path / 'stream.yaml'}")
     known = catalog()
     if (resolved := ALIASES.get(name, name)) in known:

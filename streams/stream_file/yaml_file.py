@@ -25,6 +25,7 @@ from continual_petl.streams.stream_file.bounds import MAX_PROBLEMS
 from continual_petl.streams.stream_file.dump import dump_stream as dump_stream
 from continual_petl.streams.stream_file.json_schema import json_schema as json_schema
 from continual_petl.streams.stream_file.json_schema import schema_of
+from continual_petl.streams.stream_file.kind_of_file import FileKind, check_kind
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
@@ -79,7 +80,7 @@ def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
         PartlyUsableError: if keys have mistakes.
         StreamFileError: if the file cannot be read at all.
     """
-    tree, places, folder = _read(path, overrides)
+    tree, places, folder = _read(path, overrides, "stream")
     expand_paths(tree, folder, places)
     for where, text in contradictions(tree):
         places.report(where, text, tree)
@@ -119,14 +120,7 @@ def load_placed_task(
         PartlyUsableError: if keys have mistakes.
         StreamFileError: if the file cannot be read at all.
     """
-    tree, places, folder = _read(path, overrides)
-    if "tasks" in tree and "kind" not in tree:
-        places.report(
-            ("tasks",),
-            "this is a stream file, but a file with a single task, one entry of this list, is expected",
-            tree,
-        )
-        raise StreamFileError(places.problems)
+    tree, places, folder = _read(path, overrides, "task")
     expand_paths(tree, folder, places)
     if tree.get("split") is not None:
         places.report(("split",), _ONE_TASK, tree)
@@ -153,10 +147,13 @@ def _located(task: TaskSpec, folder: str) -> TaskSpec:
     return task.model_copy(update={"data": locate(task.data, folder), **files})
 
 
-def _read(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], Places, str]:
+def _read(
+    path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]], wanted: FileKind
+) -> tuple[dict[str, Any], Places, str]:
     """Return the plain data with overrides applied, the places of its keys, and the file's folder."""
     file = os.fspath(path)
     parsed = parse(_text(file))
+    check_kind(file, parsed.tree, wanted)
     places = Places(file, parsed.lines)
     if parsed.tree is None and not parsed.problems:
         raise StreamFileError([f"{file}:1: the file is empty; write at least the keys {', '.join(_required())}"])

@@ -144,7 +144,7 @@ def test_refreshed_page_keeps_its_position_and_draws_nothing_twice(
             where = "document.querySelector('#learning').getBoundingClientRect().top"
             page.evaluate("document.querySelector('#learning').scrollIntoView({ behavior: 'instant' })")
             before = page.evaluate(where)
-            assert main(["forget", str(run), "two"]) == 0
+            assert main(["forget", str(run), "two", "--yes"]) == 0
             page.locator("#task option", has_text="two").wait_for(state="detached")
             wait_until_drawn(page)
             assert abs(page.evaluate(where) - before) < 2

@@ -314,5 +314,5 @@ def test_stream_file_is_refused_as_a_task_file(
 ) -> None:
     assert main(["learn", str(run_dir), str(stream_file)]) == 2
     told = capsys.readouterr().err
-    assert "this is a stream file, but a file with a single task, one entry of this list, is expected" in told
+    assert "this is the file of a stream, but one task is expected here; `continual-petl run " in told
     assert len(told.splitlines()) == 2

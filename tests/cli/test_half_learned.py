@@ -89,13 +89,13 @@ def test_pending_replacement_is_reported(half: Path, tmp_path: Path, capsys: Any
 
 def test_unfinished_task_can_be_dropped(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
-    assert main(["forget", str(run), "two"]) == 0
+    assert main(["forget", str(run), "two", "--yes"]) == 0
     assert "remaining tasks: one" in capsys.readouterr().out
     assert not (run / ".progress" / "two").exists()
     assert [each.name for each in Run(run).session.spec.tasks] == ["one"]
     assert all(check.ok for check in Run(run).verify())
     assert Run(run).store.tombstones() == []
-    assert main(["forget", str(run), "two"]) == 2
+    assert main(["forget", str(run), "two", "--yes"]) == 2
     assert "task 'two' is not learned in " in capsys.readouterr().err
 
 
@@ -104,10 +104,10 @@ def test_previously_forgotten_unfinished_task_can_be_dropped(
 ) -> None:
     tasks = [task(name, num_rows=16, training={"batch_size": 5}) for name in ("one", "two")]
     learn(stream(backbone_folder(), tasks), tmp_path / "run")
-    assert main(["forget", str(tmp_path / "run"), "two"]) == 0
+    assert main(["forget", str(tmp_path / "run"), "two", "--yes"]) == 0
     with pytest.raises(Interrupted):
         learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[SignalAt(5)])
-    assert main(["forget", str(tmp_path / "run"), "two"]) == 0
+    assert main(["forget", str(tmp_path / "run"), "two", "--yes"]) == 0
     assert not (tmp_path / "run" / ".progress" / "two").exists()
     assert [each.name for each in Run(tmp_path / "run").session.spec.tasks] == ["one"]
     assert len(Run(tmp_path / "run").store.tombstones()) == 1

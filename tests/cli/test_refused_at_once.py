@@ -150,7 +150,7 @@ def test_length_is_checked_even_if_the_configuration_omits_the_limit(
 
 
 def test_forget_does_not_import_torch(bench: Bench, light: Light) -> None:
-    assert light(bench, ["forget", "FOLDER/run", "single"]) == (0, "", "")
+    assert light(bench, ["forget", "FOLDER/run", "single", "--yes"]) == (0, "", "")
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
 

@@ -141,7 +141,7 @@ def test_served_page_follows_changes_of_the_run(bench: Bench, monkeypatch: pytes
         ),
         (lambda: (bench.folder / "pin").rename(run / "backbone.json"), "1 certificate checked, nothing changed."),
         (rename, "<title>renamed</title>"),
-        (lambda: bench.main("forget", RUN, "single"), "No task has been learned yet"),
+        (lambda: bench.main("forget", RUN, "single", "--yes"), "No task has been learned yet"),
     ]
 
     class Looking:

@@ -232,7 +232,7 @@ def test_other_chat_settings_start_an_interrupted_task_over(backbone: Path, tmp_
 
 def test_a_task_of_conversations_can_be_forgotten(own: Path) -> None:
     before = Run(own).predict("w3 w50", task="last")
-    assert main(["forget", str(own), "talk"]) == 0
+    assert main(["forget", str(own), "talk", "--yes"]) == 0
     run = Run(own)
     assert run.predict("w3 w50", task="last") == before
     assert all(check.problems == () for check in run.verify())

@@ -129,7 +129,7 @@ def test_bank_that_is_read_cannot_be_forgotten_or_replaced(
         forget(folder, name)
     with pytest.raises(InputError, match=says.format("replaced")):
         learn(tasks_of(backbone_folder(), fused(), fused("g", fuse=("b", "a"))), folder, replace=[name])
-    assert main(["forget", str(folder), name]) == 2
+    assert main(["forget", str(folder), name, "--yes"]) == 2
     assert "cannot be forgotten" in capsys.readouterr().err
     assert bank_files(folder, "a", "b", "f") == before
     # The fused tasks can be forgotten, and after them the tasks whose banks they read.

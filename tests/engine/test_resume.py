@@ -255,12 +255,20 @@ def test_progress_of_another_task_is_not_resumed(
         def on_task_start(self, event: TaskEvent) -> None:
             heard.extend(event.notices)
 
-    assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
+    saved = {path: path.read_bytes() for path in (tmp_path / "run" / ".progress").rglob("*") if path.is_file()}
+    with pytest.raises(
+        InputError, match=r"'one': its saved progress \(.*\) cannot be used, because .* changed .*--discard"
+    ) as caught:
+        learn(changed, tmp_path / "run")
+    assert {path: path.read_bytes() for path in saved} == saved
+    again = learn(changed, tmp_path / "run", callbacks=[Listener()], discard_progress=True)
+    assert bank_digests(again) == fresh
     # The run reports that it discards the saved progress, and why.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
     assert "'one': its saved progress is no longer valid (" in " ".join(heard)
     assert cause in " ".join(heard)
+    assert cause in str(caught.value)
 
 
 def test_copied_run_folder_with_progress_can_be_resumed(

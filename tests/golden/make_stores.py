@@ -43,7 +43,7 @@ def make(folder: Path) -> None:
     for name in SPECS:
         learn(stream_of(name), Path("written", name))
     learn(stream_of("encoder", epochs=1), Path("written", "encoder"), replace=["pairs"])
-    assert command(["forget", "written/encoder", "dropped"]) == 0
+    assert command(["forget", "written/encoder", "dropped", "--yes"]) == 0
     with suppress(Interrupted):
         learn(half_learned(), Path("written", "half"), callbacks=[SignalAt(5)])
     answers: dict[str, Any] = {}

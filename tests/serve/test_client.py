@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from starlette.testclient import TestClient
 
-from continual_petl import Run
+from continual_petl import InputError, Run
 from continual_petl.serve import Client, EndpointError
 
 
@@ -28,6 +30,26 @@ def test_one_row_is_one_record_and_a_list_is_a_list(asking: Client, run: Run) ->
     assert [record["task"] for record in found] == ["first", "second"]
     assert asking.predict(text, unknown="nearest")["task"] is not None
     assert [record["text"] for record in asking.predict((text, "w2 w3"), "first")] == [text, "w2 w3"]
+
+
+def test_rows_may_be_in_any_container(asking: Client) -> None:
+    texts = ["w1 w20 w30", "w2 w3"]
+    expected = [asking.predict(text, "first")["answer"] for text in texts]
+    frame = pd.DataFrame({"text": texts}, index=[5, 5])
+    tasks: Any = np.array(["first", "first"])
+    for rows in (
+        frame,
+        frame["text"],
+        np.array(texts),
+        iter(texts),
+        frame.to_dict("records"),
+        frame.itertuples(index=False),
+    ):
+        assert [record["answer"] for record in asking.predict(rows, tasks)] == expected
+    with pytest.raises(InputError, match="inputs: got a set, which has no order"):
+        asking.predict(set(texts), "first")
+    with pytest.raises(InputError, match="inputs: Object of type bytes is not JSON serializable; give texts"):
+        asking.predict([b"w1"], "first")
 
 
 def test_tasks(asking: Client, learned: Path) -> None:

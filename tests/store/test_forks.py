@@ -69,7 +69,7 @@ def test_either_side_of_a_fork_can_be_dropped(
         learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
     with pytest.raises(StoreError, match=FORK):
         forget(folder, "one")
-    assert main(["forget", str(folder), side]) == 0
+    assert main(["forget", str(folder), side, "--yes"]) == 0
     (stone,) = [stone for stone in Store(folder).tombstones() if stone.why == "forgotten"]
     assert (stone.task, stone.index, stone.removed.index, stone.aside) == (side, 5, 4, True)
     assert main(["verify", str(folder)]) == 0
@@ -143,7 +143,7 @@ def copied(folder: Path, other: Path, *names: str) -> None:
 def settle(folder: Path, *words: str) -> None:
     """Run the `forget` command with each of these arguments in turn, and check that the chain is whole afterwards."""
     for word in words:
-        assert main(["forget", str(folder), *word.split()]) == 0
+        assert main(["forget", str(folder), *word.split(), "--yes"]) == 0
     assert problems(folder).keys() <= {"(results.jsonl)"}, (
         "only the copied tasks' lines in results.jsonl may be missing"
     )

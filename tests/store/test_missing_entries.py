@@ -91,7 +91,7 @@ def test_missing_entries_on_the_command_line(folder: Path, capsys: pytest.Captur
     ):
         assert main(command) == 1
         assert MISSING in capsys.readouterr().err
-    assert main(["forget", str(folder), "three"]) == 0
+    assert main(["forget", str(folder), "three", "--yes"]) == 0
     assert main(["learn", str(folder), str(tmp_path / "new.yaml"), "--quiet"]) == 0
     assert main(["verify", str(folder)]) == 0
 
@@ -170,11 +170,11 @@ def test_missing_tombstone_is_reported(
     tasks = [TASKS[0], TASKS[2], task("four", num_rows=16), task("five", num_rows=16)]
     with pytest.raises(StoreError, match="entry 3 of the chain is missing"):
         learn(stream(backbone_folder(), tasks, training=QUICK), folder)
-    assert main(["forget", str(folder), "--entry", "2"]) == 2
+    assert main(["forget", str(folder), "--entry", "2", "--yes"]) == 2
     assert "this entry of the chain is not missing" in capsys.readouterr().err
-    assert main(["forget", str(folder)]) == main(["forget", str(folder), "one", "--entry", "3"]) == 2
+    assert main(["forget", str(folder), "--yes"]) == main(["forget", str(folder), "one", "--entry", "3", "--yes"]) == 2
     assert "give either a task" in capsys.readouterr().err
-    assert main(["forget", str(folder), "--entry", "3"]) == 0
+    assert main(["forget", str(folder), "--entry", "3", "--yes"]) == 0
     assert "forgot entry 3 of the chain; remaining tasks: one, three, four" in capsys.readouterr().out
     assert problems(folder).keys() == {"two", "three"}
     forget(folder, "two")

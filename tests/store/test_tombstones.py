@@ -166,14 +166,14 @@ def test_forget_on_a_broken_chain_is_refused(folder: Path) -> None:
 def test_tombstones_on_the_command_line(
     folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["forget", str(folder), "two"]) == 0
+    assert main(["forget", str(folder), "two", "--yes"]) == 0
     assert "forgot task two; remaining tasks: one, three" in capsys.readouterr().out
-    assert main(["forget", str(folder), "thre"]) == 2
+    assert main(["forget", str(folder), "thre", "--yes"]) == 2
     assert "(did you mean 'three'?); learned tasks: one, three\n" in capsys.readouterr().err
-    assert main(["forget", str(folder), "two"]) == 2
+    assert main(["forget", str(folder), "two", "--yes"]) == 2
     assert "task 'two' is not learned" in capsys.readouterr().err
     for name in ("one", "three"):
-        assert main(["forget", str(folder), name, "--json"]) == 0
+        assert main(["forget", str(folder), name, "--json", "--yes"]) == 0
     assert Run(folder).store.tasks == []
     assert main(["verify", str(folder)]) == 0
     run = learn_one_more(backbone_folder(), folder)

@@ -9,8 +9,9 @@ from pydantic import Field, field_validator, model_validator
 from continual_petl._frozen import UserSpec
 from continual_petl.banks.config.layers import Layers
 from continual_petl.banks.config.legal import NEEDS
-from continual_petl.banks.config.presets import FUSION, PRESETS
+from continual_petl.banks.config.presets import DEFAULT, FUSION, PRESETS
 from continual_petl.banks.config.spec import (
+    AUTO,
     MAX_FUSED,
     MAX_MODIFICATIONS,
     Activation,
@@ -35,12 +36,13 @@ several forms, they say which size is meant."""
 class BankChoice(UserSpec):
     """The value of ``bank`` in a stream file: a preset with changes, or modifications written out in full.
 
-    A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options next to a preset replace those of every
+    A bare name, ``bank: houlsby``, means ``{preset: houlsby}``, which is also the default if neither a preset nor
+    modifications are given. Sizes and options next to a preset replace those of every
     modification of the preset that uses them; an option that no modification uses is an error.
     """
 
     preset: str | None = None
-    """Name of a preset."""
+    """Name of a preset; houlsby if no modifications are given either, and no bank to take them from (start_from, fuse)."""
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] | None = None
     """The modifications, written out in full; cannot be combined with a preset."""
     bottleneck: Size | None = None
@@ -98,7 +100,12 @@ class BankChoice(UserSpec):
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, value: Any) -> Any:
-        return {"preset": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"preset": value}
+        if not isinstance(value, dict) or value.get("start_from") not in (None, AUTO):
+            return value
+        named = any(value.get(key) is not None for key in ("preset", "modifications", "fuse"))
+        return value if named else {**value, "preset": DEFAULT}
 
     @field_validator("preset")
     @classmethod

@@ -108,6 +108,8 @@ _ROWS: dict[str, Preset] = {
 }
 
 PRESETS: dict[str, BankSpec] = {name: row.bank for name, row in _ROWS.items()}
+DEFAULT = "houlsby"
+"""The preset of a bank that names none."""
 FUSION = "fusion"
 """Pfeiffer et al. 2021 (arXiv 2005.00247): not a row of the table, since a fused bank has the modifications of the banks
 that it reads (`continual_petl.banks.config.inherit`)."""

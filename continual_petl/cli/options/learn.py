@@ -6,6 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import (
     add_check,
+    add_discard_progress,
     add_dry_run,
     add_json_events,
     add_logging,
@@ -38,6 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "how to evaluate earlier tasks from now on (default: as set in RUN's stream.yaml)"
     command.add_argument("--evaluate", choices=("auto", "all", "sample", "certified"), help=text)
     add_start_from(command)
+    add_discard_progress(command)
     add_check(command)
     add_wait(command)
     add_logging(command)

@@ -7,6 +7,7 @@ import argparse
 from continual_petl.cli.shared_options import (
     OVERRIDES,
     add_check,
+    add_discard_progress,
     add_dry_run,
     add_jobs,
     add_json_events,
@@ -35,6 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "learn this task again if it has already been learned; may be repeated"
     command.add_argument("--replace", metavar="TASK", action="append", default=[], help=text)
     add_start_from(command)
+    add_discard_progress(command)
     add_check(command)
     add_jobs(
         command,

@@ -90,6 +90,8 @@ class Brief(Place):
     """Callbacks of the fit, in the initial state that every task starts with."""
     reads_test: bool = True
     """Whether test splits are read."""
+    discards_progress: bool = False
+    """Whether saved progress may be discarded; see `Session`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,7 @@ def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
         fastest=fastest(),
         working_directory=os.getcwd(),
         reads_test=session.reads_test,
+        discards_progress=session.discards_progress,
     )
 
 
@@ -146,6 +149,7 @@ class Worker:
         brief.enter("run", "stream.yaml")
         self._brief, self._signals = brief, signals
         self._session = Session(brief.spec, Store(Path(brief.folder)), reads_test=brief.reads_test)
+        self._session.discards_progress = brief.discards_progress
 
     def learn(self, task: str) -> Report:
         """Learn a task and stage its bank in its progress folder, ready to be committed."""

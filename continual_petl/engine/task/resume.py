@@ -18,7 +18,7 @@ from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.engine.task_run import TaskRun
-from continual_petl.errors import StoreError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.files.atomic import make_folder
@@ -40,6 +40,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
         At most one notice: where the task resumes, or, if progress was discarded, what has changed.
 
     Raises:
+        InputError: if progress would be discarded without permission.
         StoreError: if a file that the task would resume from is damaged.
     """
     folder, task = run.folder, run.plan.name
@@ -53,12 +54,20 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
         _check(folder)
         return _resumes(task, folder)
     lost = (folder / LAST).exists()
+    changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
+    if lost and not run.session.discards_progress:
+        position = place_of(folder)
+        where = "" if position is None else f" ({position.in_steps})"
+        raise InputError(
+            f"task {task!r}: its saved progress{where} cannot be used, because {changed} changed since it was saved. Change "
+            "this back to go on from there; or add --discard-progress (in Python: discard_progress=True) to lose it "
+            "and start this task over"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
     write_plan(folder / "plan.json", now)
     if not lost:
         return ()
-    changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
     return (f"task {task!r}: its saved progress is no longer valid ({changed} changed), so the task starts over.",)
 
 

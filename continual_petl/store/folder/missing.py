@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from continual_petl.errors import quoted
 from continual_petl.store.certificate.chain import Link, MainLine
 from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file
 from continual_petl.store.folder.results_file import Line, RowLine, TaskLine
@@ -42,8 +43,8 @@ class Missing:
         Args:
             folder: the run folder.
         """
-        by_name = f"`continual-petl forget {folder} {self.task}`"
-        by_entry = f"`continual-petl forget {folder} --entry {self.index}`"
+        by_name = f"`continual-petl forget {quoted(folder)} {quoted(self.task)}`"
+        by_entry = f"`continual-petl forget {quoted(folder)} --entry {self.index}`"
         until = "Until this is fixed, no task can be learned in this run"
         if self.task is None:
             stone = tombstone_file(folder / "tombstones", self.index)

@@ -1,0 +1,224 @@
+"""Reads the rows given to `predict`, `predict_all`, `stream` and `similar`: one row or several, in any container.
+
+Tables and mappings hold records, which are read by the names of their columns: the columns that the task was learned from, or
+the standard ones (`TaskColumns`); without a task, the standard ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, KeysView, Mapping, Sequence, Set
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from continual_petl.errors import InputError
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.record_rows import UNNAMED, row_of_record, unnamed_row
+from continual_petl.predictor.task_columns import TaskColumns
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.store import Store
+from continual_petl.streams.schema.containers import Record, is_column, plain, record_of, records, rows_in
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.conversations import is_message
+from continual_petl.streams.stream_file.yaml_file import load_stream
+
+_Manifests = Callable[[], Mapping[str, Manifest]]
+
+
+class Given:
+    """Rows as they were given, to be read for their tasks.
+
+    Args:
+        store: the run's store.
+        rows: one row, or several of them in any container; see `rows_in`.
+        manifests: returns the manifests of the tasks that all rows are for, and is called only if needed; the mapping is
+            empty if each row has its own task, which means that there are several rows.
+        tasks: the tasks whose columns records have; empty if the tasks have to be found.
+
+    Raises:
+        InputError: if ``rows`` is neither one row nor several, or two strings are one row for some of the tasks and two rows
+            for others.
+    """
+
+    def __init__(self, store: Store, rows: Any, manifests: _Manifests, tasks: Sequence[str] = ()) -> None:
+        self._store, self._tasks = store, tasks
+        if isinstance(rows, np.ndarray) and rows.ndim == 0:
+            rows = rows.item()
+        record = record_of(rows) if self._is_record(rows) else None
+        if record is not None:
+            columns = self._as_columns(record)
+            self._items, self.one = ([record], True) if columns is None else (columns, False)
+        else:
+            self._items, self.one = _one_or_several(rows, manifests)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def rows(self, task: str) -> list[Row]:
+        """Return the rows as rows of one task; raises `InputError` if a record cannot be read."""
+        return self.rows_of([task] * len(self))
+
+    def rows_of(self, tasks: Sequence[str]) -> list[Row]:
+        """Return the rows, each as a row of its own task; raises `InputError` if a record cannot be read."""
+        mixed = len(set(tasks)) > 1
+        pairs = zip(self._items, tasks, strict=True)
+        return [self._row(item, number, task, mixed) for number, (item, task) in enumerate(pairs, 1)]
+
+    def unnamed(self) -> list[Row]:
+        """Return the rows without knowing their tasks; raises `InputError` if a record cannot be read."""
+        return [
+            _value(item, images=True)
+            if (record := _record(item)) is None
+            else unnamed_row(record, f"row {number}", in_table=False, advice="give the argument task")
+            for number, item in enumerate(self._items, 1)
+        ]
+
+    def alike(self, tasks: Sequence[str]) -> list[list[str]]:
+        """Return groups of tasks for which the rows are the same, since no record is read, or from the same columns."""
+        if not any(_record(item) is not None for item in self._items):
+            return [[*tasks]]
+        groups: dict[Hashable, list[str]] = {}
+        for task in tasks:
+            columns = self._columns(task)
+            key = (columns.own, columns.standard, columns.manifest.kind == "token-classification")
+            groups.setdefault(key, []).append(task)
+        return [*groups.values()]
+
+    def _row(self, item: Any, number: int, task: str, mixed: bool) -> Row:
+        record = None if type(item) is str else _record(item)
+        if record is None:
+            return (
+                item if type(item) is str else _value(item, images=self._manifest(task).kind == "image-classification")
+            )
+        columns, where = self._columns(task), f"row {number}"
+        return row_of_record(
+            record, where, columns, columns.names_in(record, where, mixed=mixed), in_table=False, images=True
+        )
+
+    def _manifest(self, task: str) -> Manifest:
+        return self._store.manifest(task)
+
+    def _columns(self, task: str) -> TaskColumns:
+        return TaskColumns.of(self._manifest(task), self._specs.get(task))
+
+    @cached_property
+    def _specs(self) -> Mapping[str, TaskSpec]:
+        return {task.name: task for task in load_stream(self._store.stream_file).tasks}
+
+    def _is_record(self, rows: Any) -> bool:
+        """Return whether the argument is one record, or a mapping of columns."""
+        if (
+            type(rows).__module__.split(".")[0] == "pandas"
+        ):  # a Series is a row of a table if its index names the columns
+            return (
+                getattr(rows, "ndim", 0) == 1 and hasattr(rows, "index") and bool(self._names({*rows.index.tolist()}))
+            )
+        return _record(rows) is not None and type(rows).__module__.split(".")[0] != "datasets"
+
+    def _names(self, among: Any) -> tuple[str, ...]:
+        """Return the columns that would be read among those given, the most important one first."""
+        if not self._tasks:
+            return tuple(name for name in UNNAMED if name in among)
+        found = self._columns(self._tasks[0])
+        return next((names for names in (found.own, found.standard) if names[0] in among), ())
+
+    def _as_columns(self, record: Record) -> list[Record] | None:
+        """Return the rows of a mapping of columns; None if the mapping is a single row."""
+        names = self._names(record)
+        if not names or not _is_column_of_rows(record[names[0]], self._form(names[0])):
+            return None
+        columns = {name: rows_in(cells, f"rows[{name!r}]") for name, cells in record.items() if is_column(cells)}
+        if len(columns) < len(record):
+            other = next(name for name in record if name not in columns)
+            raise InputError(
+                f"rows: the column {names[0]!r} is a list of {len(columns[names[0]])}, but {other!r} is "
+                f"{record[other]!r:.80}; give a list of rows, or a mapping in which every value is a list of cells"
+            )
+        lengths = {name: len(cells) for name, cells in columns.items()}
+        if len(set(lengths.values())) > 1:
+            listed = ", ".join(f"{name!r} {length:,}" for name, length in lengths.items())
+            raise InputError(
+                f"rows: the columns are of different lengths: {listed}; give one cell per row in each of them"
+            )
+        return records(columns, lengths[names[0]])
+
+    def _form(self, name: str) -> str:
+        if not self._tasks:
+            return name
+        manifest = self._manifest(self._tasks[0])
+        if manifest.chat is not None:
+            return "messages"
+        return {"token-classification": "tokens", "image-classification": "image"}.get(manifest.kind, "text")
+
+
+def tasks_in(tasks: Any) -> list[str]:
+    """Return the names of several tasks; raises `InputError` if they have no order, or are not names."""
+    if isinstance(tasks, Mapping | Set) and not isinstance(tasks, KeysView):
+        raise InputError(f"task: got a {type(tasks).__name__}; give the name of a task, or a list of names")
+    found = rows_in(tasks, "task")
+    if found and isinstance(found[0], Mapping):
+        raise InputError(f"task: got a {type(tasks).__name__}, a table; give the name of a task, or a list of names")
+    return [str(task) if isinstance(task, str) else task for task in found]
+
+
+def _record(item: Any) -> Record | None:
+    """Return the record that an item is; None for an image, a message or any other value."""
+    record = record_of(item)
+    if record is None or is_message(record):
+        return None
+    image = bool(record) and {*record} <= {"bytes", "path"}
+    return None if isinstance(item, Mapping) and image else record
+
+
+def _is_column_of_rows(value: Any, form: str) -> bool:
+    if not is_column(value):
+        return False
+    if form == "image" and isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return not _is_image(value)
+    if form in ("tokens", "messages"):
+        part = str if form == "tokens" else Mapping
+        return not all(isinstance(each, part) for each in rows_in(value, "rows"))
+    return True
+
+
+def _value(item: Any, *, images: bool) -> Any:
+    """Return a row without the types of numpy and pandas, except for arrays that may be images."""
+    if isinstance(item, str):
+        return str(item)
+    if isinstance(item, tuple):
+        return tuple(_value(part, images=images) for part in item)
+    if images and isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
+        return item
+    return item if isinstance(item, list | Mapping) else plain(item)
+
+
+def _is_image(array: np.ndarray[Any, Any]) -> bool:
+    # (height, width) or (height, width, colours); no task uses several grey images with 1 or 3 columns.
+    return array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3))
+
+
+def _one_or_several(rows: Any, manifests: _Manifests) -> tuple[list[Any], bool]:
+    if isinstance(rows, list | tuple) and rows and all(map(is_message, rows)):
+        return [list(rows)], True  # no task takes a single message as a row
+    if isinstance(rows, str | bytes | os.PathLike) or type(rows).__module__.startswith("PIL."):
+        return [rows], True
+    if isinstance(rows, Mapping) and type(rows).__module__.split(".")[0] != "datasets":
+        return [rows], True
+    image = isinstance(rows, np.ndarray) and _is_image(rows)
+    if image and {manifest.kind for manifest in manifests().values()} == {"image-classification"}:
+        return [rows], True
+    beside_options = isinstance(rows, tuple) and len(rows) == 2 and isinstance(rows[1], list)
+    if beside_options and any(manifest.options_from == "row" for manifest in manifests().values()):
+        return [rows], True
+    if isinstance(rows, tuple) and len(rows) == 2 and all(isinstance(text, str) for text in rows):
+        by_pair = {manifest.pair: task for task, manifest in manifests().items()}
+        if len(by_pair) == 2:
+            raise InputError(
+                f"rows: {rows!r} is one row for task {by_pair[True]!r}, which was learned on pairs of texts, and two rows "
+                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and call the tasks on "
+                "pairs separately from the other tasks"
+            )
+        return ([rows], True) if True in by_pair else (list(rows), False)
+    return rows_in(rows, "rows"), False

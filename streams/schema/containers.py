@@ -1,0 +1,180 @@
+"""Reads rows that were given in Python, whatever holds them: lists, iterators, arrays, tables of other libraries.
+
+pandas, polars and other table libraries are recognised only if the caller has imported them; nothing is imported here. What
+iterates over something other than rows (a table over the names of its columns, a set in any order, a file over lines with
+their ends) is either read as rows or refused by name.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import UserString
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence, Set
+from typing import Any
+
+from continual_petl.errors import InputError
+
+Record = dict[str, Any]
+"""A row of a table: its cells by the name of the column."""
+
+
+def rows_in(given: Any, place: str) -> list[Any]:
+    """Return the rows of a container in their order; each row of a table is a mapping from column to cell.
+
+    Cells that pandas treats as missing (NaN, NaT, NA) are None. An index of pandas is not part of the rows.
+
+    Args:
+        given: a list, a tuple, an iterator or another iterable of rows; an array of one dimension or more; a DataFrame or
+            Series of pandas or polars, a table or array of pyarrow, or any other table that offers Arrow's C stream; a
+            data set of `datasets`, or one of its columns.
+        place: what it was given for, for messages.
+
+    Raises:
+        InputError: if it is no container of rows, or one whose rows are not certain.
+    """
+    if isinstance(given, list | tuple):
+        return list(given)
+    home, name = type(given).__module__.split(".")[0], type(given).__name__
+    what = f"{place}: got a {name} of {home}" if home != "builtins" else f"{place}: got a {name}"
+    if isinstance(given, Mapping):
+        if home == "datasets":
+            splits = ", ".join(map(repr, given))
+            raise InputError(
+                f"{what} with the splits {splits}; choose one of them: give data[{next(iter(given), '')!r}]"
+            )
+        raise InputError(f"{what}; give a list of rows")
+    if isinstance(given, Set) and not isinstance(given, KeysView | ItemsView):
+        raise InputError(
+            f"{what}, which has no order, so that no answer could be matched to its row; give a list of rows"
+        )
+    if isinstance(given, str | bytes | bytearray | memoryview | UserString):
+        raise InputError(f"{what}, which is no container of rows; give a list of rows")
+    if isinstance(given, io.IOBase) or hasattr(given, "readline"):
+        raise InputError(
+            f"{what}, an open file, whose lines keep their ends; give a list: [line.rstrip() for line in file]"
+        )
+    if home in ("pandas", "numpy", "pyarrow", "datasets") and (found := _known(given, home, name, what)) is not None:
+        return found
+    if hasattr(given, "__arrow_c_stream__"):
+        return _arrow(given, what)
+    if (torch := sys.modules.get("torch")) is not None and isinstance(
+        given, (torch.Tensor, torch.utils.data.Dataset, torch.utils.data.DataLoader)
+    ):
+        raise InputError(f"{what}, whose items may be anything; give a list of rows, as the task was learned on")
+    if any(hasattr(given, each) for each in ("columns", "keys", "collect", "shape")):
+        raise InputError(f"{what}, which is not read as a table here; give a list of rows, or a DataFrame of pandas")
+    if not isinstance(given, Iterable):
+        return _refuse(given, what, place)
+    return list(given)
+
+
+def _refuse(given: Any, what: str, place: str) -> list[Any]:
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        raise InputError(f"{what}, whose items may be anything; give a list of rows, as the task was learned on")
+    raise InputError(
+        f"{place}: got {given!r:.80} of type {type(given).__name__}; give one row (a text, a pair of texts, an image or its "
+        "path) or a list of rows"
+    )
+
+
+def _known(given: Any, home: str, name: str, what: str) -> list[Any] | None:
+    if home == "pandas" and hasattr(given, "columns") and hasattr(given, "isna"):
+        check_names(list(given.columns), what)
+        gone = given.isna()
+        cells = {column: _filled(given[column].tolist(), gone[column].tolist()) for column in given.columns}
+        return records(cells, len(given))
+    if home == "pandas" and hasattr(given, "isna") and hasattr(given, "tolist"):
+        return _filled(given.tolist(), given.isna().tolist())
+    if home == "numpy" and hasattr(given, "dtype"):
+        if given.dtype.names is not None:
+            raise InputError(
+                f"{what} with the fields {', '.join(given.dtype.names)}; give a DataFrame or a list of rows"
+            )
+        if given.ndim == 0:
+            raise InputError(f"{what} without dimensions; give its item: array.item()")
+        numbers = given.dtype.kind in "biufc"
+        return list(given) if numbers else given.tolist()  # each number array may be an image
+    if home == "pyarrow":
+        if name == "RecordBatchReader":
+            given = given.read_all()
+        if hasattr(given, "to_pylist"):
+            check_names(getattr(getattr(given, "schema", None), "names", []), what)
+            found: list[Any] = given.to_pylist()
+            return found
+    if home == "datasets" and isinstance(given, Iterable):
+        return list(given)
+    return None
+
+
+def _arrow(given: Any, what: str) -> list[Any]:
+    """Return the rows of a table of any library that offers Arrow's C stream, such as polars."""
+    import pyarrow as pa  # a dependency of datasets
+
+    try:
+        table = pa.table(given)
+    except (pa.ArrowException, TypeError, ValueError):
+        try:
+            table = pa.chunked_array(given)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InputError(f"{what}, which cannot be read through Arrow ({error}); give a list of rows") from error
+    check_names(getattr(table, "column_names", []), what)
+    found: list[Any] = table.to_pylist()
+    return found
+
+
+def check_names(names: Sequence[Any], what: str) -> None:
+    """Refuse a table with a column that cannot be named."""
+    unnamed = [name for name in names if not isinstance(name, str)]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if unnamed or twice:
+        why = f"two columns named {twice[0]!r}" if twice else f"a column named {unnamed[0]!r}, which is not text"
+        raise InputError(f"{what} with {why}; give each column a name of its own, as text")
+
+
+def records(columns: Mapping[str, Sequence[Any]], number: int) -> list[Record]:
+    """Return the rows of columns of the same length."""
+    return [{name: cells[row] for name, cells in columns.items()} for row in range(number)]
+
+
+def _filled(cells: list[Any], gone: list[Any]) -> list[Any]:
+    # isna of a column of lists is False for each list.
+    return [None if missing is True else cell for cell, missing in zip(cells, gone, strict=True)]
+
+
+def is_column(value: Any) -> bool:
+    """Return whether a value is a column of cells, rather than one cell: a list, an array, a Series, ..."""
+    if isinstance(value, str | bytes | bytearray | Mapping | Set) or type(value).__module__.startswith("PIL."):
+        return False
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0 or _is_of_table(value)
+
+
+def _is_of_table(value: Any) -> bool:
+    return (
+        hasattr(value, "to_pylist") or hasattr(value, "__arrow_c_stream__") or type(value).__module__[:8] == "datasets"
+    )
+
+
+def record_of(value: Any) -> Record | None:
+    """Return a single row of a table (a mapping, a named tuple, a row of sqlite3, a Series by column), or None."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", None) or getattr(value, "__fields__", None)
+        return None if names is None else dict(zip(names, value, strict=True))
+    if hasattr(value, "keys") and hasattr(value, "__getitem__") and not hasattr(value, "ndim"):
+        return {name: value[name] for name in value.keys()}  # noqa: SIM118
+    if hasattr(value, "isna") and hasattr(value, "index") and getattr(value, "ndim", 0) == 1:
+        names = value.index.tolist()
+        if names and all(isinstance(name, str) for name in names):
+            return dict(zip(names, _filled(value.tolist(), value.isna().tolist()), strict=True))
+    return None
+
+
+def plain(value: Any) -> Any:
+    """Return a cell as lists and plain values, if it is an array or a value of numpy, or another column of cells."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, tuple) or (is_column(value) and not isinstance(value, list)):
+        return rows_in(value, "a cell")
+    return value
