@@ -149,7 +149,8 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
     ],
 )  # fmt: skip
 def test_other_rows_are_refused_by_name(run: Any, rows: Any, name: str, says: str) -> None:
-    for call in (lambda: run.predict(rows, name), lambda: run.predict_all(rows, [name])):
+    calls: list[Callable[[], Any]] = [lambda: run.predict(rows, name), lambda: run.predict_all(rows, [name])]
+    for call in calls:
         with pytest.raises(InputError, match=says) as caught:
             call()
         assert "\n" not in str(caught.value)
