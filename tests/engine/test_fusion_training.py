@@ -184,7 +184,5 @@ def test_impossible_fusion_is_refused_before_training(
 
 
 def test_task_cannot_read_its_own_bank(backbone_folder: Folder) -> None:
-    with pytest.raises(
-        ValueError, match=r"tasks\.2\.bank\.fuse \(task f\): a task cannot read its own bank: name earlier tasks"
-    ):
+    with pytest.raises(ValueError, match=r"tasks\.2\.bank\.fuse \(task f\): a task cannot read its own bank"):
         tasks_of(backbone_folder(), fused(fuse=("a", "f")))

@@ -46,7 +46,7 @@ def _frame(rows: Any, *names: str) -> pd.DataFrame:
 
 def _tables(rows: Any, *names: str) -> list[Any]:
     frame = _frame(rows, *names)
-    row = namedtuple("row", names)
+    row = namedtuple("row", list(names))  # type: ignore[misc]
     named = [dict(zip(names, each if len(names) > 1 else (each,), strict=True)) for each in rows]
     return [
         frame,
