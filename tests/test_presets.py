@@ -47,7 +47,6 @@ def test_size_aliases_are_equivalent(key: str, value: int) -> None:
         ("houlsbee", ["unknown preset 'houlsbee'", *PRESETS]),
         ({"preset": "lora", "activation": "relu"}, ["activation has no effect in preset 'lora'"]),
         ({"preset": "probe", "modifications": []}, ["exactly one of the two"]),
-        ({}, ["exactly one of the two"]),
         ({"preset": "houlsby", "layers": "5-3"}, ["layers '5-3'", "'6-11'"]),
         ({"preset": "houlsby", "bottleneck": 0}, ["a whole number of at least 1"]),
         ({"preset": "scaled_parallel", "scale": float("nan")}, ["finite"]),
