@@ -38,7 +38,7 @@ def written(value: object) -> str:
 
 
 def pretty(value: object) -> str:
-    """Return the ``repr`` of a dataclass with the numbers in it shortened, for display only.
+    """Return the ``repr`` of a dataclass with the numbers in it shortened and without defaults, for display only.
 
     Example:
         >>> pretty({"yes": 0.9312000274658203, "no": [0.5, "a", 3]})
@@ -52,7 +52,8 @@ def pretty(value: object) -> str:
         listed = ", ".join(map(pretty, value))
         return f"[{listed}]" if isinstance(value, list) else f"({listed})"
     if is_dataclass(value) and not isinstance(value, type):
-        parts = ", ".join(f"{field.name}={pretty(getattr(value, field.name))}" for field in fields(value))
+        own = ((field, getattr(value, field.name)) for field in fields(value))
+        parts = ", ".join(f"{field.name}={pretty(each)}" for field, each in own if each != field.default)
         return f"{type(value).__name__}({parts})"
     return repr(value)
 

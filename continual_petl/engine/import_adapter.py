@@ -161,7 +161,7 @@ def _entry(
         if head.kind == "token-classification" and _tags(named).scheme == "none":
             row["metric"] = "accuracy"
     try:
-        entry = TaskSpec.model_validate(row)
+        entry = TaskSpec.checked(row)
     except ValidationError as error:
         first = error.errors()[0]
         key, got = "task" if first["loc"][:1] == ("name",) else str(first["loc"][0]), repr(first["input"])[:200]

@@ -19,13 +19,26 @@ _Shares = Annotated[
 ]
 
 
+_NearTie = NotRequired[
+    Annotated[
+        bool,
+        Field(
+            description="Whether the other rows of a batch could decide the label; only for tasks that predict in bf16."
+        ),
+    ]
+]
+
+
 class _Found(TypedDict):
-    """What every record has. The last two keys are there if the request did not name the row's task."""
+    """What every record has. The last three keys are there if the request did not name the row's task."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     task: str
     task_probability: NotRequired[Share]
+    task_near_tie: NotRequired[
+        Annotated[bool, Field(description="Whether the other rows of a batch could decide which task is found.")]
+    ]
     runners_up: NotRequired[Annotated[dict[str, Share], Field(description="The next most probable tasks.")]]
 
 
@@ -39,6 +52,7 @@ class LabelPrediction(_Text):
 
     answer: str
     probabilities: _Shares
+    near_tie: _NearTie
 
 
 class LabelsPrediction(_Text):
@@ -46,6 +60,7 @@ class LabelsPrediction(_Text):
 
     answer: list[str]
     probabilities: _Shares
+    near_tie: _NearTie
 
 
 class NumberPrediction(_Text):
@@ -59,6 +74,7 @@ class TagsPrediction(_Found):
 
     tokens: str | list[str]
     answer: list[str]
+    near_tie: _NearTie
 
 
 class ImagePrediction(_Found):
@@ -66,6 +82,7 @@ class ImagePrediction(_Found):
 
     answer: str
     probabilities: _Shares
+    near_tie: _NearTie
 
 
 class _Source(_Found):
@@ -83,6 +100,7 @@ class OptionPrediction(_Source):
 
     options: NotRequired[list[str]]
     probabilities: _Shares
+    near_tie: _NearTie
 
 
 class NoPrediction(TypedDict):
@@ -92,6 +110,7 @@ class NoPrediction(TypedDict):
 
     task: None
     task_probability: Share
+    task_near_tie: bool
     runners_up: dict[str, Share]
     text: NotRequired[str]
     text_pair: NotRequired[str]
@@ -100,6 +119,7 @@ class NoPrediction(TypedDict):
     messages: NotRequired[str | list[dict[str, Any]]]
     options: NotRequired[list[str]]
     answer: None
+    near_tie: NotRequired[None]
 
 
 class Predictions(TypedDict):

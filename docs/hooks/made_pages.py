@@ -31,6 +31,7 @@ SECTIONS = {
     "DataSpec": "data",
     "ColumnsSpec": "columns",
     "SplitSpec": "split",
+    "TagsSpec": "tags",
     "LimitsSpec": "limits",
     "GenerationSpec": "generation",
     "ChatSpec": "chat",

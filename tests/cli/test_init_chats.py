@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ def test_drafted_stream_can_be_learned(here: Path, form: str, capsys: pytest.Cap
         assert not task.reads_chats
         assert task.columns.target in ("completion", "output")
     else:
-        assert "the first row, as the chat template renders it: '[CLS] w80 w0 w50 [SEP][CLS] w81 w0 w60 [SEP]" in shown
+        first = (
+            r"the first row, as the chat template renders it: '\[CLS\] w80 (w\d+) w50 \[SEP\]\[CLS\] w81 \1 w60 \[SEP\]"
+        )
+        assert re.search(first, shown)
         assert "chat: {loss_on: response}" in text
         assert (task.max_target_length, task.generation.max_new_tokens) == (32, 32)
     if form == "conversations":

@@ -397,7 +397,7 @@ def test_rows_of_an_old_bank_keep_their_digest_and_selection(
 ) -> None:
     """A bank without targets in its certificate was learned from float32 targets, so its rows are read like that."""
     spec = numbers_task("one", 0.7, 0.1, noise=0.01, limits={"test": 12, "train": 40})
-    tasks = stream(backbone_folder(), [spec], training=SHORT).spec
+    tasks = stream(backbone_folder(), [spec], training=SHORT, defaults=2).spec
     checked = check_again(tasks, tasks.tasks[0], labels=None, single_precision=True)
     lines = []
     for row in spec["data"]["test"]:

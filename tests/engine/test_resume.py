@@ -312,7 +312,9 @@ def test_selected_bank_is_committed(backbone_folder: Folder, tmp_path: Path, sel
 
 
 def test_no_validation_leaves_no_best_bank(backbone_folder: Folder, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="select is 'best', but no validation ran"):
+    with pytest.raises(
+        InputError, match=r"training\.select: got 'best', but trainer\.limit_val_batches is 0, so no validation"
+    ):
         learn(tasks_of(backbone_folder()), tmp_path / "run", trainer={"limit_val_batches": 0})
     learn(tasks_of(backbone_folder(), "dropout, last bank"), tmp_path / "last", trainer={"limit_val_batches": 0})
 

@@ -201,6 +201,7 @@ def test_corrupt_data_set_is_not_read_and_does_not_stay(
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "prepared")
     monkeypatch.setattr("datasets.config.HF_ENDPOINT", hub.address)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     content = b"text,label\none,yes\ntwo,no\n"
     hub.repos["user/rows"] = Repo(private=False)
     hub.repos["user/rows"].commit("main", {"train.csv": File(content, False)})

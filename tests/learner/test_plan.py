@@ -133,7 +133,13 @@ def test_targets_in_float64_stay_on_the_cpu_if_the_device_has_none() -> None:
         return dict.fromkeys(batch, "moved")
 
     settings = SimpleNamespace(
-        batch_size=1, max_tokens=None, eval_max_tokens=None, eval_batch_size=None, gradient_checkpointing=False
+        batch_size=1,
+        max_tokens=None,
+        eval_max_tokens=None,
+        eval_batch_size=None,
+        gradient_checkpointing=False,
+        accumulate=1,
+        precision="fp32",
     )
     plan = SimpleNamespace(name="one", kind="regression", training=settings)
     module: Any = SimpleNamespace(plan=plan, training=True, last_batch={})

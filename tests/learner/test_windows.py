@@ -59,7 +59,8 @@ def one_loss(learner: ContinualLearner, batch: dict[str, Tensor]) -> Tensor:
     plan, outputs, labels, penalty = learner.plan, learner(batch), batch["labels"], learner.active_bank.penalty()
     weights = None if plan.class_weights is None else torch.tensor(plan.class_weights).double()
     if plan.kind == "regression":
-        loss = F.mse_loss(outputs[:, 0], labels.double())
+        assert plan.targets is not None
+        loss = F.mse_loss(outputs[:, 0], (labels.double() - plan.targets.mean) / plan.targets.deviation)
     elif plan.kind == "multilabel":
         loss = F.binary_cross_entropy_with_logits(outputs, labels.double(), pos_weight=weights)
     else:

@@ -127,5 +127,5 @@ def test_training_keys_are_refused_in_trainer() -> None:
 
 def test_defaults_of_another_version_are_refused() -> None:
     assert _stream({"name": "a"}, defaults=3) == _stream({"name": "a"})
-    with pytest.raises(InputError, match="key defaults: got 1; allowed: 2 or 3"):
+    with pytest.raises(InputError, match="key defaults: got 1; allowed: 2, 3"):
         _stream({"name": "a"}, defaults=1)
