@@ -41,7 +41,8 @@ def test_list_fits_into_80_columns(runs: Path, capsys: Any) -> None:
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert [line.split()[0] for line in lines[1:4]] == ["both", "apart", "number"]
     assert "houlsby 4" in lines[1]
-    assert lines[-2].startswith("3 tasks, ")
+    assert lines[-3].startswith("3 tasks, ")
+    assert lines[-2].startswith("number: rmse ")
     assert lines[-1].startswith("errors in the unit of the targets")
     assert main(["list", str(runs / "one"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
