@@ -14,6 +14,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.adapter import adapterhub_adapter
 from continual_petl.export.adapterhub.lowrank import depends_on_signs
+from continual_petl.export.classes import AUTO
 from continual_petl.export.merged import check_merged
 from continual_petl.export.peft.files import peft_adapter
 from continual_petl.export.subject import Subject, tokenizer_of, why_not_at_all
@@ -31,6 +32,8 @@ _CHECKS: Mapping[Format, Callable[[Subject], object]] = {
 
 def why_not(subject: Subject, format: Format) -> str | None:
     """Return why a format cannot express a task; None if it can."""
+    if subject.plan.kind not in AUTO:
+        return f"exports are not written for tasks of kind {subject.plan.kind}"
     try:
         _CHECKS[format](subject)
     except CannotExpressError as error:
@@ -70,7 +73,7 @@ def announced(
     subject = Subject(
         plan=plan,
         # Allocated, but not initialised: its values are never read.
-        bank=build_bank(plan, backbone, folded=True).requires_grad_(False),
+        bank=build_bank(plan, backbone, folded=True).requires_grad_(False).to(backbone.model.device),
         backbone=backbone,
         probe={},
         tokenizer=None if tokenizer is None else tokenizer_of(tokenizer, plan.kind, max_length),

@@ -83,7 +83,8 @@ class LossWatch:
         raise DivergedError(
             f"task {self._plan.name!r}: learning diverged: the loss is {first.loss.item()} at {first}. Nothing from this "
             "task was committed, and earlier tasks are unchanged. Lower training.learning_rate (it was "
-            f"{training.learning_rate:g}) or training.gradient_clip (it was {training.gradient_clip}), and run again."
+            f"{training.learning_rate:g}) or training.gradient_clip (it was {training.gradient_clip}), and run "
+            "again with --discard-progress (in Python: discard_progress=True), since what is saved has the old settings."
         )
 
 

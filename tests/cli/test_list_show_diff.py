@@ -112,7 +112,7 @@ def test_list_reads_only_the_index_or_each_manifest_once(
     opened = [path for path in looks.opened if path != ".index.jsonl"]
     assert sorted(opened) == sorted(f"banks/{name}/bank.json" for name in store.tasks)
     without = capsys.readouterr().out
-    assert len(without.splitlines()) == 1 + 80 + 1
+    assert without.splitlines()[81].startswith("80 tasks, ")
     store.note(store.tasks[-1])
     with looks.fresh():
         assert main(["list", str(many)]) == 0

@@ -162,7 +162,7 @@ def test_diverged_run_continues_with_another_learning_rate(
     last = torch.load(tmp_path / "run" / ".progress" / "two" / "last.ckpt", weights_only=True)
     assert last["global_step"] <= 6
     assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())
-    run = learn(tasks_of(backbone_folder(), learning_rate=0.001), tmp_path / "run")
+    run = learn(tasks_of(backbone_folder(), learning_rate=0.001), tmp_path / "run", discard_progress=True)
     after = content(tmp_path / "run")
     assert {name: after[name] for name in before if "one" in name} == {n: b for n, b in before.items() if "one" in n}
     whole = learn(tasks_of(backbone_folder(), learning_rate=0.001), tmp_path / "whole")

@@ -92,9 +92,11 @@ def why_not_inner(sites: Sites, config: Any, layer: Layer, vector_O: Tensor) -> 
 def depends_on_signs(subject: Subject) -> bool:
     """Return whether it depends on the signs of a bank's factors whether `adapters` can express it; see `why_not_inner`."""
     sites, spec = subject.bank.sites, subject.plan.bank
-    inner = any(row.form == "rescale" and row.modifies == "ffn_inner" for row in spec.modifications)
+    placements = subject.bank.placements()
+    inner = any(placement.name == "ffn_inner" for placement in placements)
     known = str(subject.backbone.model.config.model_type) in PLACES
-    only = {row.form for row in spec.modifications} == {"rescale"} and spec.layernorms == "frozen" and not spec.fuse
+    factors = all(isinstance(placement.delta, Rescale) for placement in placements)
+    only = factors and spec.layernorms == "frozen" and not spec.fuse
     return (
         (inner and known and only)
         and same_options(spec.modifications)
