@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
 
 _PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _AS_NUMBER = {"true": "1", "false": "0"}
@@ -34,14 +35,15 @@ def likeness(label: str) -> str:
     key = folded(label)
     key = _AS_NUMBER.get(key, key)
     try:
-        return str(int(key))
-    except ValueError:
-        pass
-    try:
-        number = float(key)
-    except ValueError:
+        number = Decimal(key)  # exact: binary numbers would make 10000000000000001.5 and 10000000000000002.5 equal
+    except InvalidOperation:
         return key
-    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+    sign, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):  # infinity or NaN
+        return key
+    written = "".join(map(str, digits)).lstrip("0")
+    kept = written.rstrip("0")
+    return f"{'-' * sign}{kept}e{exponent + len(written) - len(kept)}" if kept else "0"
 
 
 def differing(labels: Iterable[str]) -> list[tuple[str, ...]]:

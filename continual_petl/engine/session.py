@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from continual_petl.streams.preparation.checked import Checked
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
-_DEFAULTS = re.compile(rb"^defaults: ([23])$", re.MULTILINE)
+_DEFAULTS = re.compile(rb"^defaults:[ \t]*([23])\b", re.MULTILINE)
 _KEPT_SPLITS = 20
 _NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens", "gradient_checkpointing"}
 """Training settings that do not affect the resulting bank."""

@@ -164,7 +164,7 @@ def settled(
     if reading.scheme in ("none", "IO"):
         return reading, 0
     parts = [reading.part(label) for label in labels]
-    schemes = (reading.scheme,) if written else _TWINS.get(reading.scheme, (reading.scheme,))
+    schemes = (reading.scheme,) if written else alike(reading.scheme)
     breaking = dict.fromkeys(schemes, 0)
     for row in rows:
         own = [parts[number] for number in row]
@@ -172,6 +172,11 @@ def settled(
             breaking[scheme] += not follows(scheme, own)
     best = min(schemes, key=breaking.__getitem__)
     return reading.model_copy(update={"scheme": best}), breaking[best]
+
+
+def alike(scheme: Scheme) -> tuple[Scheme, ...]:
+    """Return the schemes with the letters of this one, which only the order of the tags tells apart; the usual one first."""
+    return _TWINS.get(scheme, (scheme,))
 
 
 def follows(scheme: Scheme, row: Sequence[Part]) -> bool:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from continual_petl.errors import InputError
-from continual_petl.heads.tag_scheme import UnfitTags, read_tags
+from continual_petl.heads.tag_scheme import UnfitTags, alike, read_tags
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.scaffold.choose import Chosen
 from continual_petl.streams.scaffold.guess import Guess
@@ -156,11 +156,12 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
 
 
 def _about_tags(labels: Sequence[str]) -> str:
-    """Return how the tags are read, or why they mark no entities."""
+    """Return how the tags are read, or why they mark no entities; only rows tell apart schemes with the same letters."""
     try:
-        return f"tags: {read_tags(labels).in_words}"
+        reading = read_tags(labels)
     except UnfitTags as error:
         return str(error)
+    return f"tags: {reading.in_words.replace(reading.scheme, ' or '.join(alike(reading.scheme)), 1)}"
 
 
 def _marks_entities(labels: Sequence[str]) -> bool:

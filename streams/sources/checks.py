@@ -142,8 +142,8 @@ def regression_targets(
             `TaskPlan.single_precision`; the digest of the rows is then as it was.
 
     Raises:
-        InputError: if a target is missing, not a number, not finite, too large, or an integer that is no float64; the message
-            names the rows.
+        InputError: if a target is missing, not a number, not finite, too large, or loses digits of its whole part in float64; the
+            message names the rows.
     """
     import numpy as np  # not imported by the code that reads files for `predict`
 
@@ -156,8 +156,8 @@ def regression_targets(
             faults.append(Fault(row=row, what="missing" if value in (None, "") else f"{show(value)} is not a number"))
         elif not abs(number) <= largest:  # also true for NaN
             faults.append(Fault(row=row, what=f"{show(value)} is not a finite number {how}"))
-        elif not single_precision and (whole := _integer(value)) is not None and int(number) != whole:
-            what = f"the integer {show(value)} has too many digits for double precision, where it is {int(number)}"
+        elif not single_precision and _is_changed(value, number):
+            what = f"{show(value)} has too many digits for double precision, where it is {int(number)}"
             faults.append(Fault(row=row, what=f"{what}; subtract a constant from all targets, or round them"))
         else:
             targets[row] = number
@@ -179,11 +179,12 @@ def _number(value: Any) -> float | None:
         return math.inf
 
 
-def _integer(value: Any) -> int | Decimal | None:
-    """Return the value of an integer, also of one that is spelled in a string; None for other numbers."""
-    if isinstance(value, str):
-        return Decimal(value) if value.strip().lstrip("+-").isdecimal() else None
-    return int(value) if isinstance(value, Integral) else None
+def _is_changed(value: Any, number: float) -> bool:
+    """Return whether double precision changes the whole part of a target, which is then neither it nor written like it."""
+    if abs(number) < 2**53 or not isinstance(value, Integral | Decimal | str):
+        return False
+    exact = int(value) if isinstance(value, Integral) else Decimal(value)
+    return exact != number and exact != Decimal(repr(number))
 
 
 def constant_notice(task: str, train: NDArray[np.float64]) -> str | None:

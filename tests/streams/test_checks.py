@@ -49,13 +49,23 @@ def test_regression_targets_are_float64() -> None:
     assert targets.tolist() == [float(value) for value in given]
 
 
-@pytest.mark.parametrize("value", [2**53 + 1, "9007199254740993", -(2**60) - 1, " +09007199254740993"])
-def test_integers_that_double_precision_rounds_are_refused(value: Any) -> None:
-    with pytest.raises(
-        InputError, match=r"row 2: the integer .* has too many digits for double precision, where it is"
-    ):
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**53 + 1,
+        "9007199254740993",
+        -(2**60) - 1,
+        " +09007199254740993",
+        "9007199254740993.5",
+        Decimal("9007199254740993"),
+        "9_007_199_254_740_993",
+    ],
+)
+def test_numbers_that_double_precision_rounds_are_refused(value: Any) -> None:
+    with pytest.raises(InputError, match=r"row 2: .* has too many digits for double precision, where it is"):
         regression_targets(WHERE, "score", [0.0, value])
     assert regression_targets(WHERE, "score", [2**60, 2**53 + 2]).tolist() == [2**60, 2**53 + 2]
+    assert regression_targets(WHERE, "score", ["1e23", f"{1e23:f}"]).tolist() == [1e23, 1e23]
 
 
 @pytest.mark.parametrize(("value", "single"), [(0.1, 0.10000000149011612), (1_600_000_001, 1_600_000_000.0)])

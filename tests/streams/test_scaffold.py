@@ -218,7 +218,7 @@ def test_alternating_labels_are_found_in_many_rows(tmp_path: Path) -> None:
 
 def test_tags_are_described_and_unfit_ones_get_the_accuracy(tmp_path: Path) -> None:
     text = _drafted(tmp_path, {"tokens": [["a", "b"]] * 9, "tags": [["b_x", "o"], ["i_x", "o"], ["b_x", "i_x"]] * 3})
-    assert "# tags: IOB2, as in B_TYPE; outside of entities: 'o'" in text
+    assert "# tags: IOB2 or IOB1, as in B_TYPE; outside of entities: 'o'" in text
     assert "metric" not in text
     text = _drafted(
         tmp_path, {"tokens": [["a", "b"]] * 9, "tags": [["NOUN", "VERB"], ["ADJ", "NOUN"], ["VERB", "ADJ"]] * 3}

@@ -51,7 +51,15 @@ def test_labels_that_differ_only_in_spelling_are_noticed_with_counts(one: str, o
 
 
 def test_other_labels_are_not_noticed() -> None:
-    numbers = ["12345678901234567890", "12345678901234567891", "1e400", "v1", "v2", "good", "goods", "nan"]
+    large = [
+        "12345678901234567890",
+        "12345678901234567891",
+        "10000000000000001.5",
+        "10000000000000002.5",
+        "1e400",
+        "1e500",
+    ]
+    numbers = [*large, "v1", "v2", "good", "goods", "nan"]
     assert len({*map(likeness, numbers)}) == len(numbers)
     assert "differ only" not in notices_of(spec_of("classification", numbers))
 
