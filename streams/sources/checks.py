@@ -142,8 +142,8 @@ def regression_targets(
             `TaskPlan.single_precision`; the digest of the rows is then as it was.
 
     Raises:
-        InputError: if a target is missing, not a number, not finite, too large, or loses digits of its whole part in float64; the
-            message names the rows.
+        InputError: if a target is missing, not a number, not finite, too large, or loses digits of its whole part in
+            float64; the message names the rows.
     """
     import numpy as np  # not imported by the code that reads files for `predict`
 
