@@ -23,6 +23,7 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 NO_TRAINER = cast(L.Trainer, None)
 NO_MODULE = cast(L.LightningModule, None)
+NO_OPTIMIZER = cast(torch.optim.Optimizer, None)
 
 
 class Body(torch.nn.Module):
@@ -57,7 +58,7 @@ def test_gradient_of_the_weights_is_that_of_autograd(count: int) -> None:
     head = {f"head.{name}": tensor.detach() for name, tensor in bank.head.named_parameters()}
     functional_call(bank, {**mixed, **head}, (x,)).square().sum().backward()
     bank(x).square().sum().backward()
-    callback.on_after_backward(NO_TRAINER, NO_MODULE)
+    callback.on_before_optimizer_step(NO_TRAINER, NO_MODULE, NO_OPTIMIZER)
     assert logits_K.grad is not None
     torch.testing.assert_close(callback._logits_K.grad, logits_K.grad, rtol=1e-4, atol=1e-4)
     # The task's optimizer gets gradients of the head only.
@@ -74,7 +75,7 @@ def test_weights_move_towards_the_bank_that_lowers_the_loss() -> None:
     for _ in range(60):
         bank.zero_grad(set_to_none=True)
         (bank(x) - target).square().mean().backward()
-        callback.on_after_backward(NO_TRAINER, NO_MODULE)
+        callback.on_before_optimizer_step(NO_TRAINER, NO_MODULE, NO_OPTIMIZER)
         callback.on_train_batch_end()
     assert callback.weights[1] > 0.9
     assert sum(callback.weights) == pytest.approx(1.0)
@@ -112,3 +113,18 @@ def test_forms_that_cannot_be_averaged_are_refused(backbone_folder: Folder, tmp_
         InputError, match="only bottleneck and low-rank forms can be averaged, and this bank has the form"
     ):
         learn(stream(backbone_folder(), [*tasks, child], training={"epochs": 2}), tmp_path / "run")
+
+
+def test_accumulated_gradients_teach_the_weights_what_one_batch_does(backbone_folder: Folder, tmp_path: Path) -> None:
+    found = []
+    for batch_size, accumulate in ((8, 1), (2, 4)):
+        settings = {"epochs": 6, "batch_size": batch_size, "accumulate": accumulate, "head_dropout": 0.0}
+        first = [task(name, num_rows=16) for name in ("one", "two")]
+        child = task("new", num_rows=8, bank={"preset": "houlsby", "bottleneck": 4, "start_from": ["one", "two"]})
+        tasks = [*first, child | {"training": settings}]
+        run = learn(stream(backbone_folder(), tasks, training={"batch_size": 8}), tmp_path / str(batch_size))
+        start = run.store.manifest("new").start
+        assert start is not None
+        found.append(start.candidates[0].weights)
+    assert found[0] != pytest.approx([0.5, 0.5], abs=1e-2)
+    assert found[1] == pytest.approx(found[0], abs=1e-4)

@@ -55,7 +55,10 @@ class LearnWeights(L.Callback):
 
     @override
     @torch.no_grad()
-    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        # Not after every backward pass: the weights take the same steps as the head, on the gradients of a whole window.
         body = {name: p for name, p in self._bank.named_parameters() if not name.startswith("head.")}
         gradients = {name: p.grad.cpu() for name, p in body.items() if p.grad is not None}
         slopes_K = torch.stack(
