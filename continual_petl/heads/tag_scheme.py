@@ -234,6 +234,8 @@ def _unfit(
         text += "; none has a letter such as B or I before or after the type of an entity, as in B-PER or PER-B"
     elif unfit:
         text += f"; {_listed(unfit)} {'is' if len(unfit) == 1 else 'are'} unlike the others"
+        if len(unfit) == 1:
+            text += f". If it marks no entity, write tags: {{outside: [{', '.join(map(visibly, [*outside, *unfit]))}]}}"
     else:
         text += f"; their letters are {', '.join(letters)}"
     if scheme is None and not letters and len(outside) == 1:
