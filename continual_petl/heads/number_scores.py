@@ -44,7 +44,7 @@ class NumberScores(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return the scores by name, float64 scalars."""
         predicted_N, target_N = dim_zero_cat(self.rows).cpu().view(torch.float64).numpy().T
-        errors_N, baseline_N = predicted_N - target_N, target_N - target_N.mean()
+        errors_N, baseline_N = predicted_N - target_N, _centred(target_N)
         found = {
             "spearman": correlation(mean_ranks(predicted_N), mean_ranks(target_N)),
             "pearson": correlation(predicted_N, target_N),
@@ -66,9 +66,15 @@ def _directions(values_N: Array) -> Array:
     """Return the deviations from the mean, scaled to length one; NaN if there are none."""
     if not np.isfinite(values_N).all() or (values_N == values_N[0]).all():
         return np.full(len(values_N), np.nan)
-    centred_N = values_N - values_N.mean()
+    centred_N = _centred(values_N)
     centred_N /= np.abs(centred_N).max()  # so that no square is too large or too small
     return np.asarray(centred_N / np.sqrt(centred_N @ centred_N))
+
+
+def _centred(values_N: Array) -> Array:
+    """Return the deviations from the mean; the mean itself, of values around 1e15, would be rounded to eighths."""
+    offsets_N = values_N - values_N[0]
+    return np.asarray(offsets_N - offsets_N.mean())
 
 
 def mean_ranks(values_N: Array) -> Array:

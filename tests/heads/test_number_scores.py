@@ -59,6 +59,14 @@ def test_float32_would_not_do() -> None:
     assert abs(scores_of(predicted, targets)["pearson"] - true) < 1e-12
 
 
+def test_a_mean_that_float64_rounds_changes_no_score() -> None:
+    draw = np.random.default_rng(0)
+    targets = 1e15 + 3 * draw.standard_normal(40)
+    predicted = targets + 2 * draw.standard_normal(40)
+    # Around 1e15 float64 has eighths, so all of these differences are exact.
+    assert scores_of(predicted, targets) == pytest.approx(expected(predicted - 1e15, targets - 1e15), rel=1e-12)
+
+
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30), st.integers(0, 2**50))
 def test_ties_share_their_mean_rank(pairs: list[tuple[int, int]], offset: int) -> None:
