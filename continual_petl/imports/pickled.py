@@ -31,6 +31,7 @@ _DTYPES = {
     **{"BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32},
     **{"ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool},
 }
+_MAX_DIMENSIONS = 64
 _MAGIC = 0x1950A86A20F9469CFC6C
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, struct.error, RecursionError)
 
@@ -128,6 +129,8 @@ def _described(handle: io.BytesIO) -> Any:
                 stack[-1].extend(items)
             case "SETITEM" | "SETITEMS":
                 items = above_mark() if code.name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                if not all(isinstance(key, str) for key in items[::2]):
+                    raise ValueError("a key is not text")  # the hash of nested tuples can take for ever
                 stack[-1].update(zip(items[::2], items[1::2], strict=True))
             case "BINPUT" | "LONG_BINPUT":
                 memo[given] = stack[-1]
@@ -150,7 +153,7 @@ def _described(handle: io.BytesIO) -> Any:
 def _named_by(name: str) -> Any:
     """Return the stand-in for something that the file names: module, space, name."""
     known: dict[str, Any] = {
-        "collections OrderedDict": OrderedDict,
+        "collections OrderedDict": lambda: OrderedDict(),  # never a copy of another one, which would multiply the size
         "torch._utils _rebuild_tensor_v2": _view,
         "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
         **{f"torch {storage}": dtype for storage, dtype in _DTYPES.items()},
@@ -162,7 +165,7 @@ def _named_by(name: str) -> Any:
 
 def _storage(kind: Any, dtype: Any, key: Any, _place: Any, size: Any, part: Any = None) -> _Storage:
     if kind != "storage" or not isinstance(dtype, torch.dtype) or not isinstance(key, str) or part is not None:
-        raise ValueError(f"storage {str(key)[:100]!r} is not described as torch does")
+        raise ValueError("a storage is not described as torch does")
     return _Storage(dtype, key, _count(size))
 
 
@@ -214,8 +217,9 @@ def _named(described: Any) -> dict[str, _View] | None:
 def _view(storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, more: Any = None) -> _View:
     """Return a tensor's description, after checking that it fits into its storage, and has no element twice."""
     if more:
-        raise _Refused(f"tensors with {str(more)[:100]}")  # such as a negative view, whose storage has other signs
-    assert isinstance(storage, _Storage)
+        raise _Refused("tensors with metadata")  # such as a negative view, whose storage has other signs
+    if not isinstance(storage, _Storage) or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError("a tensor is not described as torch does")
     sizes, steps = tuple(map(_count, shape)), tuple(map(_count, strides))
     last = _count(offset) + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
     if 0 not in sizes and (last >= storage.size or math.prod(sizes) > storage.size):
@@ -225,7 +229,7 @@ def _view(storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hook
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"got {str(value)[:100]} where a size belongs")
+        raise ValueError(f"got a {type(value).__name__} where a size belongs, or a negative one")
     return value
 
 
