@@ -7,7 +7,7 @@ the standard ones (`TaskColumns`); without a task, the standard ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, KeysView, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -78,7 +78,7 @@ class Given:
     def alike(self, tasks: Sequence[str]) -> list[list[str]]:
         """Return groups of tasks for which the rows are the same, since no record is read, or from the same columns."""
         if not any(_record(item) is not None for item in self._items):
-            return [[*tasks]]
+            return [[*tasks]] if tasks else []
         groups: dict[Hashable, list[str]] = {}
         for task in tasks:
             columns = self._columns(task)
@@ -157,6 +157,8 @@ def tasks_in(tasks: Any) -> list[str]:
     """Return the names of several tasks; raises `InputError` if they have no order, or are not names."""
     if isinstance(tasks, Mapping | Set) and not isinstance(tasks, KeysView):
         raise InputError(f"task: got a {type(tasks).__name__}; give the name of a task, or a list of names")
+    if not isinstance(tasks, Iterable):
+        raise InputError(f"task: got {tasks!r:.80}; give the name of a task, or a list of names")
     found = rows_in(tasks, "task")
     if found and isinstance(found[0], Mapping):
         raise InputError(f"task: got a {type(tasks).__name__}, a table; give the name of a task, or a list of names")

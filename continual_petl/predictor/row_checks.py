@@ -20,6 +20,7 @@ from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.sources.conversations import Message, conversation, messages_of
 from continual_petl.streams.sources.row_options import options_fault
+from continual_petl.streams.stream_file.bounds import half_character
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
     if manifest.chat is not None:
         chats = [_conversation(row, number, manifest) for number, row in zip(numbers, own, strict=True)]
         return Request(manifest, numbers, chats, None, options)
-    for number, row in zip(numbers, own, strict=True):
+    for place, (number, row) in enumerate(zip(numbers, own, strict=True)):
         wanted = _wanted(row, manifest)
         if wanted is not None:
             raise InputError(
@@ -127,6 +128,12 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
             raise InputError(
                 f"task {manifest.task!r}: row {number + 1} is {_shown(row)}, with an empty text; every row needs a text, as "
                 "in training: fill it, or leave the row out"
+            )
+        texts = [] if manifest.kind == "image-classification" else [row] if isinstance(row, str) else row
+        if (half := half_character("\n".join([*texts, *(options[place] if options else ())]))) is not None:
+            raise InputError(
+                f"task {manifest.task!r}: row {number + 1} contains {half}, half of a surrogate pair, which is not a "
+                "character: write the complete character"
             )
     if manifest.pair:
         return Request(manifest, numbers, [row[0] for row in own], [row[1] for row in own])

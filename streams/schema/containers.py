@@ -103,6 +103,8 @@ def _known(given: Any, home: str, name: str, what: str) -> list[Any] | None:
             found: list[Any] = given.to_pylist()
             return found
     if home == "datasets" and isinstance(given, Iterable):
+        if hasattr(given, "format") and given.format["type"] in ("pandas", "polars", "arrow"):
+            given = given.with_format(None)  # otherwise each row is a table
         return list(given)
     return None
 

@@ -146,6 +146,9 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
         (bytearray(b"w1"), "one", "rows: got a bytearray, which is no container of rows"),
         (Path("w1.txt"), "one", "row 1 is w1.txt; each row of this task is one text"),
         (None, "one", "rows: got None of type NoneType; give one row"),
+        (["w1", "w\ud800"], "one", r"row 2 contains \\ud800, half of a surrogate pair, which is not a character"),
+        ([("w1", "w\ud800")], "pairs", r"row 1 contains \\ud800, half of a surrogate pair"),
+        ([["w1", "w\udc00"]], "tags", r"row 1 contains \\udc00, half of a surrogate pair"),
     ],
 )  # fmt: skip
 def test_other_rows_are_refused_by_name(run: Any, rows: Any, name: str, says: str) -> None:
@@ -160,6 +163,17 @@ def test_other_rows_are_refused_by_name(run: Any, rows: Any, name: str, says: st
 def test_tasks_in_another_container_are_refused(run: Any, tasks: Any) -> None:
     with pytest.raises(InputError, match=r"task: got a|learned tasks: "):
         run.predict(["w1"], tasks)
+
+
+@pytest.mark.parametrize("tasks", [None, 3])
+def test_what_is_no_task_is_refused_as_such(run: Any, tasks: Any) -> None:
+    with pytest.raises(InputError, match=rf"task: got {tasks}; give the name of a task, or a list of names"):
+        run.predict_all(["w1"], tasks)
+
+
+def test_no_task_has_no_predictions(run: Any) -> None:
+    assert run.predict_all(["w1"], []) == run.predict_all("w1", []) == {}
+    assert run.predict_all(pd.DataFrame({"text": ["w1"]}), []) == {}
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

@@ -74,6 +74,8 @@ TABLES: dict[str, Any] = {
     "structs": lambda: pa.array(ROWS),
     "polars": lambda: Polars(pa.Table.from_pylist(ROWS)),
     "dataset": lambda: datasets.Dataset.from_list(ROWS),
+    "dataset of tables": lambda: datasets.Dataset.from_list(ROWS).with_format("pandas"),
+    "dataset of Arrow tables": lambda: datasets.Dataset.from_list(ROWS).with_format("arrow"),
     "streamed dataset": lambda: datasets.Dataset.from_list(ROWS).to_iterable_dataset(),
     "columns": lambda: {"text": ["a b", "c", "d"], "label": ["x", "y", "x"]},
     "columns of series": lambda: {name: FRAME[name] for name in FRAME.columns},
