@@ -89,7 +89,7 @@ def check_written(subject: Subject, code: Code, folder: Path, model: OnDevice, *
         if not rows:
             continue
         space: dict[str, Any] = {"__name__": "README"}
-        place = code.place.replace(HERE, str(folder))
+        place = code.place.replace(f'"{HERE}"', repr(str(folder)))
         # The other library may not be installed; its part of the code is the model.
         imports = [line for line in code.imports if line.split()[1] not in ("peft", "adapters")]
         _run(subject, [*imports, place], space)

@@ -19,7 +19,7 @@ def code_in(folder: Path) -> str:
     """Return the code block of the README.md in a folder, with the folder filled in."""
     found = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), flags=re.S)
     assert len(found) == 1
-    return str(found[0]).replace(HERE, str(folder))
+    return str(found[0]).replace(f'"{HERE}"', repr(str(folder)))
 
 
 def with_rows(code: str, rows: str) -> str:

@@ -227,3 +227,21 @@ def test_class_that_reads_the_end_token_is_refused_if_texts_have_none(backbone_f
         run.export("one", "merged", tmp_path / "out")
     run.export("one", "peft", tmp_path / "peft")
     check(run, "one", tmp_path / "peft", hard(run, "one"))
+
+
+@pytest.mark.parametrize("name", ['a "b" c', "back\\new", "two\nlines", '"; ODD = 1; "'])
+def test_the_name_of_the_folder_is_not_code(backbone_folder: Folder, tmp_path: Path, name: str) -> None:
+    backbone = backbone_folder("bert")
+    made = stream(
+        backbone,
+        [task("one", num_rows=16)],
+        backbone={"name": str(backbone), "pooling": "first"},
+        bank={"preset": "lora", "rank": 2},
+        training={"epochs": 1},
+    )
+    run: Any = learn(made, tmp_path / "run")
+    (tmp_path / name).mkdir()
+    for format in ("merged", "peft"):
+        space = run_readme(run.export("one", format, tmp_path / name / format), ["w1 w2"])
+        assert "ODD" not in space
+        assert space["logits"].shape == (1, 2)
