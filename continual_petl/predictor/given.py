@@ -19,7 +19,15 @@ from continual_petl.predictor.record_rows import UNNAMED, row_of_record, unnamed
 from continual_petl.predictor.task_columns import TaskColumns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
-from continual_petl.streams.schema.containers import Record, is_column, plain, record_of, records, rows_in
+from continual_petl.streams.schema.containers import (
+    Record,
+    check_aligned,
+    is_column,
+    plain,
+    record_of,
+    records,
+    rows_in,
+)
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.conversations import is_message
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -129,6 +137,7 @@ class Given:
         names = self._names(record)
         if not names or not _is_column_of_rows(record[names[0]], self._form(names[0])):
             return None
+        check_aligned(record, "rows")
         columns = {name: rows_in(cells, f"rows[{name!r}]") for name, cells in record.items() if is_column(cells)}
         if len(columns) < len(record):
             other = next(name for name in record if name not in columns)

@@ -139,6 +139,13 @@ def records(columns: Mapping[str, Sequence[Any]], number: int) -> list[Record]:
     return [{name: cells[row] for name, cells in columns.items()} for row in range(number)]
 
 
+def check_aligned(columns: Mapping[str, Any], what: str) -> None:
+    """Refuse Series of pandas with different indexes: a DataFrame would match their cells by index, not by place."""
+    found = [each.index for each in columns.values() if hasattr(each, "isna") and hasattr(each, "index")]
+    if any(not found[0].equals(index) for index in found[1:]):
+        raise InputError(f"{what}: its columns are Series with different indexes; give a DataFrame, or lists of cells")
+
+
 def _filled(cells: list[Any], gone: list[Any]) -> list[Any]:
     # isna of a column of lists is False for each list.
     return [None if missing is True else cell for cell, missing in zip(cells, gone, strict=True)]

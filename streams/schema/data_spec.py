@@ -17,7 +17,7 @@ from continual_petl._frozen import AS_LIST as AS_LIST
 from continual_petl._frozen import AS_TEXT as AS_TEXT
 from continual_petl._frozen import TAG as TAG
 from continual_petl._frozen import UserSpec
-from continual_petl.streams.schema.containers import is_column, plain, record_of, records, rows_in
+from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records, rows_in
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -196,6 +196,7 @@ def _rows(value: Any, split: str) -> Any:
         lengths = {len(cells) if is_column(cells) else -1 for cells in columns.values()}
         if len(lengths) != 1 or -1 in lengths:
             return value
+        check_aligned(columns, split)
         columns = {name: rows_in(cells, split) for name, cells in columns.items()}
         found: list[Any] = list(records(columns, *lengths))
     else:

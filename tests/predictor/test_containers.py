@@ -135,6 +135,11 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
         ({"text": ["w1", "w2"], "label": ["a"]}, "one", "rows: the columns are of different lengths: 'text' 2, 'label' 1"),
         ({"text": ["w1", "w2"], "label": "a"}, "one", "rows: the column 'text' is a list of 2, but 'label' is 'a'"),
         (datasets.DatasetDict(test=datasets.Dataset.from_list([{"text": "a"}])), "one", "with the splits 'test'; choose one"),
+        (
+            {"text": pd.Series(["w1", "w2"]), "text_pair": pd.Series(["w3", "w4"], index=[1, 0])},
+            "pairs",
+            "rows: its columns are Series with different indexes; give a DataFrame, or lists of cells",
+        ),
         ({"w1", "w2"}, "one", "rows: got a set, which has no order"),
         ([["w1", "w2"]], "one", r"row 1 is \['w1', 'w2'\]; each row of this task is one text"),
         ([["w1", "w2"]], "pairs", r"row 1 is \['w1', 'w2'\]; each row of this task is a pair of texts, as a tuple"),
