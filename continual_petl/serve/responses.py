@@ -19,13 +19,9 @@ _Shares = Annotated[
 ]
 
 
-_NearTie = NotRequired[
-    Annotated[
-        bool,
-        Field(
-            description="Whether the other rows of a batch could decide the label; only for tasks that predict in bf16."
-        ),
-    ]
+_NearTie = Annotated[
+    bool,
+    Field(description="Whether the other rows of a batch could decide the label; only for tasks that predict in bf16."),
 ]
 
 
@@ -52,7 +48,7 @@ class LabelPrediction(_Text):
 
     answer: str
     probabilities: _Shares
-    near_tie: _NearTie
+    near_tie: NotRequired[_NearTie]
 
 
 class LabelsPrediction(_Text):
@@ -60,7 +56,7 @@ class LabelsPrediction(_Text):
 
     answer: list[str]
     probabilities: _Shares
-    near_tie: _NearTie
+    near_tie: NotRequired[_NearTie]
 
 
 class NumberPrediction(_Text):
@@ -74,7 +70,7 @@ class TagsPrediction(_Found):
 
     tokens: str | list[str]
     answer: list[str]
-    near_tie: _NearTie
+    near_tie: NotRequired[_NearTie]
 
 
 class ImagePrediction(_Found):
@@ -82,7 +78,7 @@ class ImagePrediction(_Found):
 
     answer: str
     probabilities: _Shares
-    near_tie: _NearTie
+    near_tie: NotRequired[_NearTie]
 
 
 class _Source(_Found):
@@ -100,7 +96,7 @@ class OptionPrediction(_Source):
 
     options: NotRequired[list[str]]
     probabilities: _Shares
-    near_tie: _NearTie
+    near_tie: NotRequired[_NearTie]
 
 
 class NoPrediction(TypedDict):

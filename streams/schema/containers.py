@@ -11,7 +11,7 @@ import io
 import sys
 from collections import UserString
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 from continual_petl.errors import InputError
 
@@ -104,7 +104,7 @@ def _known(given: Any, home: str, name: str, what: str) -> list[Any] | None:
             return found
     if home == "datasets" and isinstance(given, Iterable):
         if hasattr(given, "format") and given.format["type"] in ("pandas", "polars", "arrow"):
-            given = given.with_format(None)  # otherwise each row is a table
+            return list(cast(Any, given).with_format(None))  # otherwise each row is a table
         return list(given)
     return None
 
