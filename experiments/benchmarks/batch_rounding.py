@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from continual_petl import Run, TaskStream, learn
 from continual_petl.heads.words import Answer
-from continual_petl.predictor.task_finder import task_finder
+from continual_petl.predictor.task_finder import States, task_finder
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from experiments.benchmarks.machine import commit, describe
 from experiments.studies.learning import QUIET
@@ -80,12 +80,17 @@ def _gaps(one: Answer, other: Answer) -> tuple[float, float]:
     return gaps[0], gaps[1]
 
 
+def _only(states: States) -> Mapping[int, Any]:
+    """Return the states in the one encoding that rows of a task have."""
+    (own,) = (found for found in states.values() if found)
+    return own
+
+
 def routing_changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, float]:
     """Return how much the router's results for rows alone differ from those in one batch."""
     models, finder = run.session.models, task_finder(run.session.models)
-    alone = [next(iter(finder.states(models, [row]).values()))[0] for row in rows]
-    together = finder.states(models, list(rows), 64)
-    (own,) = [states for states in together.values() if states]
+    alone = [_only(finder.states(models, [row]))[0] for row in rows]
+    own = _only(finder.states(models, list(rows), 64))
     found = []
     for states_NF in (np.stack(alone), np.stack([own[index] for index in range(len(rows))])):
         scores_NT = finder.router.scores(states_NF)
