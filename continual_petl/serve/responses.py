@@ -13,6 +13,8 @@ from pydantic.types import JsonValue
 # pydantic needs this one before Python 3.12.
 from typing_extensions import TypedDict
 
+from continual_petl.heads.kinds import Kind
+
 Share = Annotated[float, Field(ge=0, le=1)] | None
 _Shares = Annotated[
     dict[str, Share], Field(description="Probability by label or option; null if the bank's output is not a number.")
@@ -142,15 +144,7 @@ class TaskEntry(TypedDict):
 
     task: str
     index: Annotated[int, Field(ge=0, description="Position in the chain of certificates.")]
-    kind: Literal[
-        "classification",
-        "regression",
-        "multilabel",
-        "token-classification",
-        "seq2seq",
-        "causal-lm",
-        "image-classification",
-    ]
+    kind: Kind
     bank: str
     preset: str | None
     short: Annotated[str, Field(description="Short description of the bank.")]

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from continual_petl import Run
+from continual_petl.heads.words import ROUNDING
+from continual_petl.predictor.task_finder import ROUNDING as ROUTE_ROUNDING
 from experiments.benchmarks.batch_rounding import measure, stream_of
 from experiments.benchmarks.waiting import SETTINGS, busy
+from tests.docs.blocks import ROOT
 from tests.streams_in_code import classification_rows
 
 
@@ -32,6 +35,20 @@ def test_rows_alone_and_in_batches_are_compared(backbone_folder: Callable[..., P
         assert 0 <= task["routing"]["largest change of the distance, as a share of the threshold"] < 0.05
     record = Run(tmp_path / "run").session.store.manifest("trec")
     assert record.environment.precision == "bf16"
+
+
+def test_documented_numbers_are_those_of_the_result() -> None:
+    tasks = json.loads((ROOT / "experiments/benchmarks/batch_rounding.json").read_text("utf-8"))["tasks"].values()
+    text = " ".join((ROOT / "docs/explanation/bit-identity.md").read_text("utf-8").split())
+    small, large = (max(task[f"largest change of {what}"] for task in tasks) for what in ("a gap below 1", "the gap"))
+    share, count = max(task["share of rows near a tie"] for task in tasks), sum(task["predictions"] for task in tasks)
+    assert f"changed by up to {small:.3f} if it was below 1, and by up to {large:.3f} if it was larger" in text
+    assert f"no label changed in {count:,} predictions, and up to {share:.0%}".replace("%", " %") in text
+    assert not any(task["other label"] for task in tasks)
+    assert 2 * small <= ROUNDING["bf16"]
+    routes = [task["routing"] for task in tasks]
+    for name, allowed in zip(routes[0], ROUTE_ROUNDING["bf16"], strict=False):
+        assert 2 * max(each[name] for each in routes) <= allowed
 
 
 def test_busy_processes_end_with_the_measurement() -> None:
