@@ -120,6 +120,8 @@ def local_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]
             "HF_HUB_CACHE": str(home / "hub"),
         }.items():
             monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        # It keeps the address of the Hub that it was made for.
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server
         server.shutdown()
