@@ -31,7 +31,7 @@ _MOST_IN_OLD_GLIBC = 2**25
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """The variables that set how threads wait; GNU's OpenMP reads them when torch is imported."""
 SPINS = "1000"
-"""Rounds that a waiting thread spins, a few microseconds; docs/how-to/deploy.md has the measurements."""
+"""Rounds that a waiting thread spins, a few microseconds; ``python -m experiments.benchmarks.waiting`` compares settings."""
 chose_spins = False
 """Whether this process set GOMP_SPINCOUNT itself."""
 _is_own = False
