@@ -165,7 +165,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def check_choice(argument: str, given: object, allowed: Iterable[str]) -> None:
-    """Raise `InputError` unless an argument is one of the allowed values, of which the most similar one is named."""
+    """Raise `InputError` unless an argument is one of the allowed values; the message names the most similar one."""
     known = list(allowed)
     if given not in known:
         guess = did_you_mean(given, known) if isinstance(given, str) else ""

@@ -35,7 +35,7 @@ class Part(NamedTuple):
     """What its mean loss is a mean over: its number of rows or tokens, or the sum of their class weights; 0 if it contributes
     nothing, because its rows count elsewhere or have no label."""
     factor: float
-    """By what its mean loss is multiplied."""
+    """The factor of its mean loss."""
 
 
 ALONE = Part(1.0, 1.0)

@@ -179,7 +179,7 @@ def test_response_that_is_read_slowly_is_sent_completely() -> None:
 
 @pytest.mark.parametrize("half", HALF)
 def test_more_connections_than_allowed(learned: Path, half: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing has to time out before somebody else is answered."""
+    """Nothing has to time out before another client is answered."""
     with ExitStack() as stack:
         address = stack.enter_context(running(learned, max_connections=8, client_s=1000))
         slow = [stack.enter_context(opened(address, HALF[half])) for _ in range(40)]
