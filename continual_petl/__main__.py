@@ -10,7 +10,7 @@ from continual_petl.cli import main as command_line
 
 def main() -> int:
     """Run one command, in a process of its own, and return its exit code."""
-    own_process()
+    own_process(shares_cores=sys.argv[1:2] == ["serve"])
     return command_line.main()
 
 

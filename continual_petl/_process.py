@@ -7,8 +7,10 @@ traverse them many times during the imports, and once more at the end: together,
 By default, glibc returns large freed blocks to the system, which must provide and clear their pages again for the next
 tensor. Predicting a batch of 64 x 64 tokens with MiniLM then causes 35,000 page faults, which take an eighth of the time.
 
-By default, a thread of GNU's OpenMP that waits for the others spins for milliseconds, and if other processes need the cores,
-it keeps them from the very thread that it waits for. So commands and workers let it sleep after `SPINS` rounds.
+By default, a thread of GNU's OpenMP that waits for the others spins for milliseconds. That is fastest on an idle machine; but
+if other processes need the cores, the thread keeps them from the very thread that it waits for, and training takes several
+times as long. So a command on a busy machine, an endpoint, which shares the cores with its clients, and workers let waiting
+threads sleep after `SPINS` rounds.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +35,7 @@ WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """The variables that set how threads wait; GNU's OpenMP reads them when torch is imported."""
 SPINS = "1000"
 """Rounds that a waiting thread spins, a few microseconds; ``python -m experiments.benchmarks.waiting`` compares settings."""
+_SAMPLES, _SECONDS_BETWEEN = 4, 0.003
 chose_spins = False
 """Whether this process set GOMP_SPINCOUNT itself."""
 _is_own = False
@@ -58,17 +62,43 @@ def heavy_imports() -> Iterator[None]:
             gc.enable()
 
 
-def own_process() -> None:
-    """Record that this process only runs this package, and let its waiting threads sleep soon, unless the user decides."""
+def own_process(*, shares_cores: bool) -> None:
+    """Record that this process only runs this package, and choose how its threads wait, unless the user has chosen.
+
+    Args:
+        shares_cores: whether other processes will need the cores, whatever runs now; otherwise waiting threads sleep soon
+            only if the machine is busy.
+    """
     global _is_own, chose_spins
     _is_own = True
-    if sys.platform == "linux" and not any(name in os.environ for name in WAITING):
+    if sys.platform != "linux" or any(name in os.environ for name in WAITING):
+        return
+    if shares_cores or is_busy():
         os.environ["GOMP_SPINCOUNT"], chose_spins = SPINS, True
+
+
+def is_busy() -> bool:
+    """Return whether other processes use an eighth of the cores, at least one: in the last minute on average, or now."""
+    most = max(1, (os.cpu_count() or 1) // 8)
+    if os.getloadavg()[0] >= most:
+        return True
+    return min(_num_running(number) for number in range(_SAMPLES)) - 1 >= most  # this process is one of them
+
+
+def _num_running(number: int) -> int:
+    """Return how many threads run or could run now, in all processes; 0 if the system does not say."""
+    if number:
+        time.sleep(_SECONDS_BETWEEN)
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            return int(file.read().split()[3].partition("/")[0])
+    except (OSError, LookupError, ValueError):
+        return 0
 
 
 def pause_collection() -> None:
     """Pause garbage collection in a worker process until `resume_collection`; receiving its first call imports torch."""
-    own_process()
+    own_process(shares_cores=True)
     gc.disable()
 
 

@@ -155,16 +155,42 @@ def test_other_systems_are_left_alone(mallopt: list[tuple[int, int]], monkeypatc
 
 
 def test_waiting_threads_of_a_command_sleep_soon(frozen: list[str]) -> None:
-    _process.own_process()
+    _process.own_process(shares_cores=True)
     assert os.environ["GOMP_SPINCOUNT"] == _process.SPINS
     assert "OMP_WAIT_POLICY" not in os.environ
-    assert doctor_checks.settings()["GOMP_SPINCOUNT"].startswith(f"{_process.SPINS} (as every command sets it, unless")
+    assert doctor_checks.settings()["GOMP_SPINCOUNT"].startswith(f"{_process.SPINS} (chosen, since other processes use")
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "running", "busy"),
+    [
+        (2, 0.2, [1, 1, 1, 1], False),
+        (2, 0.2, [3, 3, 2, 3], True),
+        (2, 0.2, [3, 1, 3, 3], False),
+        (2, 1.0, [1, 1, 1, 1], True),
+        (64, 5.0, [8, 8, 8, 8], False),
+        (64, 5.0, [9, 9, 9, 9], True),
+        (2, 0.0, [0, 0, 0, 0], False),
+    ],
+)
+def test_waiting_threads_of_a_command_sleep_soon_on_a_busy_machine(
+    frozen: list[str], monkeypatch: pytest.MonkeyPatch, cores: int, load: float, running: list[int], busy: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
+    monkeypatch.setattr(_process, "_num_running", running.__getitem__)
+    _process.own_process(shares_cores=False)
+    assert ("GOMP_SPINCOUNT" in os.environ) == busy
+
+
+def test_running_threads_are_counted() -> None:
+    assert _process._num_running(1) >= 1
 
 
 @pytest.mark.parametrize(("name", "value"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "7")])
 def test_how_threads_wait_is_left_to_the_user(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    _process.own_process()
+    _process.own_process(shares_cores=True)
     assert {key: os.environ.get(key) for key in _process.WAITING if key in os.environ} == {name: value}
     assert doctor_checks.settings()[name] == value
 
@@ -177,6 +203,7 @@ def test_the_setting_is_made_before_torch_is_imported() -> None:
         "from continual_petl.cli import main as command_line\n"
         "assert 'torch' not in sys.modules\n"
         "command_line.main = lambda: print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])\n"
+        "sys.argv = ['continual-petl', 'serve']\n"
         "__main__.main()\n"
     )
     environment = {key: value for key, value in os.environ.items() if key not in _process.WAITING}

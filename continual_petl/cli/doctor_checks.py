@@ -130,7 +130,8 @@ def settings() -> dict[str, Any]:
     """Return the environment variables that affect a run."""
     found = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     if _process.chose_spins:
-        found["GOMP_SPINCOUNT"] += f" (as every command sets it, unless {' or '.join(_process.WAITING)} is set)"
+        own = " or ".join(_process.WAITING)
+        found["GOMP_SPINCOUNT"] += f" (chosen, since other processes use the cores; set {own} to decide yourself)"
     return found or {"variables": "none is set"}
 
 
