@@ -121,6 +121,8 @@ def _from_file(file: Any) -> NDArray[np.uint8]:
     # Pillow raises SyntaxError and NotImplementedError for broken files, DecompressionBombError for implausibly large ones.
     except (OSError, ValueError, SyntaxError, NotImplementedError, module.DecompressionBombError) as error:
         raise NotAnImage(f"{shown} cannot be read as an image ({type(error).__name__}: {error})") from None
+    except MemoryError:
+        raise NotAnImage(f"{shown} asks for more memory than there is: it is damaged or has too many pixels") from None
 
 
 def _from_pillow(image: Any) -> NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from continual_petl.streams.schema.data_spec import looks_like_path
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.files import ALIASES, find_files, quiet, read_files, reader_of
 from continual_petl.streams.sources.hub import class_names
+from continual_petl.streams.sources.memory import memory_reported
 from continual_petl.streams.sources.plain_values import columns_of
 
 NUM_ROWS = 10_000
@@ -72,7 +73,8 @@ def look(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_ROWS) -> 
     if "://" in data:
         raise InputError(f"{data}: URLs are not supported; download the file, and give its path")
     local = os.path.exists(data) or has_magic(data) or looks_like_path(data) or reader_of(data) is not None
-    return _local(data, limits, max_rows) if local else _hub(data, limits, max_rows)
+    with memory_reported(data):
+        return _local(data, limits, max_rows) if local else _hub(data, limits, max_rows)
 
 
 def name_of(data: str) -> str:
@@ -126,6 +128,8 @@ def _hub(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
         with quiet():
             loaded = datasets.load_dataset(path, config or None)
     except _ERRORS as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise
         raise InputError(
             f"{data}: there is no such file or folder in {os.getcwd()}, and no data set of this name can be loaded from "
             f"the Hub ({type(error).__name__}: {' '.join(str(error).split())[:600]}). Check the path, or the name and the "

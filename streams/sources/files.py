@@ -27,6 +27,7 @@ from continual_petl.streams.sources.before_reading import bad_line_of, check_bef
 from continual_petl.streams.sources.checks import Where, check_rows, names_in, nearest_in
 from continual_petl.streams.sources.csv_text import csv_options
 from continual_petl.streams.sources.light import light_splits
+from continual_petl.streams.sources.memory import memory_reported
 from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.text_file import check_regular
 
@@ -198,9 +199,23 @@ def read_files(
     Raises:
         InputError: if a file cannot be read or exceeds a limit, or an expression is invalid.
     """
-    if light and (found := light_splits(task, reader, files, expressions, limits)) is not None:
-        return found
+    named = ", ".join(path for names in files.values() for path in names)
+    with memory_reported(f"task {task!r}, {named}"):
+        if light and (found := light_splits(task, reader, files, expressions, limits)) is not None:
+            return found
+        return _read_with_datasets(task, reader, files, expressions, limits)
+
+
+def _read_with_datasets(
+    task: str,
+    reader: str,
+    files: Mapping[SplitName, Sequence[str]],
+    expressions: Mapping[SplitName, str],
+    limits: LimitsSpec,
+) -> dict[SplitName, dict[str, list[Any]]]:
+    """Read splits into columns; see `read_files`."""
     import datasets  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     options: dict[str, Any] = {}
     if reader == "csv":
@@ -213,14 +228,18 @@ def read_files(
                 paths = [path for names in wanted.values() for path in names]
                 for path in paths:
                     check_before_reading(f"task {task!r}, {path}", path, reader, limits)
+                if reader == "arrow":
+                    wanted = _as_streams(wanted, cache)
                 dataset = datasets.load_dataset(reader, data_files=wanted, split=expression, cache_dir=cache, **options)
                 columns[split] = columns_of(dataset, f"task {task!r}, split {split} ({', '.join(paths)})", limits)
             except InputError:
                 raise
             except ImportError as error:
                 raise InputError(package_missing(task, paths, error)) from error
-            except (datasets.exceptions.DatasetsError, *_READ_ERRORS) as error:
+            except (datasets.exceptions.DatasetsError, pa.ArrowException, *_READ_ERRORS) as error:
                 cause = error.__cause__ or error
+                if isinstance(cause, MemoryError):
+                    raise
                 if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
                     check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
                 place = f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}"
@@ -235,6 +254,15 @@ def _why_unreadable(cause: BaseException, paths: Sequence[str], reader: str) -> 
         return f"{line}. Repair this line, or leave it out."
     why = f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
     return f"{why}. Repair the file; if it holds another format, give it the suffix of that format."
+
+
+def _as_streams(files: Mapping[str, Sequence[str]], folder: str) -> dict[str, list[str]]:
+    """Return the files of each split in the streaming format of arrow; URLs are left to `datasets`."""
+    from continual_petl.streams.sources.table_file import as_stream  # imports pyarrow
+
+    return {
+        split: [path if "://" in path else as_stream(path, folder) for path in paths] for split, paths in files.items()
+    }
 
 
 def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.files import ALIASES
+from continual_petl.streams.sources.memory import memory_reported
 from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import fill_templates
@@ -26,6 +27,13 @@ def from_hub(
     Raises:
         InputError: if the data set cannot be loaded, lacks the training split or a column, or has a text that is too long.
     """
+    with memory_reported(f"task {task!r}, data {data.path}"):
+        return _from_hub(task, data, columns, splits, limits)
+
+
+def _from_hub(
+    task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName], limits: LimitsSpec
+) -> dict[SplitName, SplitRows]:
     import datasets  # type: ignore[import-untyped]  # import takes seconds, and files are checked without it
 
     loaded: dict[SplitName, datasets.Dataset] = {}
@@ -49,6 +57,8 @@ def from_hub(
                 if split in splits and split is not None:
                     loaded.setdefault(split, everything[name])
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise
         refuse_damaged(data.path, data.revision, where, "datasets")
         config = f" (configuration {data.name})" if data.name else ""
         raise InputError(

@@ -60,7 +60,12 @@ def light_splits(
 def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -> dict[str, list[Any]] | None:
     records: list[dict[str, Any]] = []
     for path in paths:
-        check_before_reading(f"task {task!r}, {path}", path, reader, limits)
+        try:
+            check_before_reading(f"task {task!r}, {path}", path, reader, limits)
+        except InputError:
+            raise
+        except Exception:  # pyarrow raises many kinds for damaged files
+            return None  # as below
         try:
             records += (record for _, record in read_records(path, Path(path), limits))
         except InputError:

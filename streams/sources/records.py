@@ -16,6 +16,7 @@ from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.before_reading import TOO_DEEP
 from continual_petl.streams.sources.checks import separators_hint, shown_columns
 from continual_petl.streams.sources.csv_text import fields_advice, table_lines
+from continual_petl.streams.sources.memory import memory_reported
 from continual_petl.streams.sources.text_file import TextFile
 
 Numbered = tuple[int, dict[str, Any]]
@@ -40,10 +41,12 @@ def read_records(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbere
     Raises:
         InputError: if the file cannot be read; the message names the line at fault.
     """
-    if format_of(path) == ".parquet":
-        return _parquet(place, path, limits)
-    file = TextFile(str(path), place, limits)
-    return _json_lines(file) if format_of(path) == ".jsonl" else _table(file, tabs=format_of(path) == ".tsv")
+    with memory_reported(place):
+        if format_of(path) == ".parquet":
+            yield from _parquet(place, path, limits)
+            return
+        file = TextFile(str(path), place, limits)
+        yield from _json_lines(file) if format_of(path) == ".jsonl" else _table(file, tabs=format_of(path) == ".tsv")
 
 
 def _parquet(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
@@ -60,7 +63,7 @@ def _parquet(place: str, path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
                 for record in batch.to_pylist():
                     number += 1
                     yield number, record
-    except InputError:
+    except (InputError, MemoryError):  # pyarrow's own errors about memory are also of this type
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
         raise InputError(f"{place}: cannot be read as parquet: {' '.join(str(error).split())}") from error

@@ -7,6 +7,7 @@ once. So columns are read as dictionaries here, which only takes memory for the 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.arrow_claims import claimed_sizes
 from continual_petl.streams.sources.text_file import check_unpacked
 
 _BYTES_AT_ONCE = 2**25
@@ -31,10 +33,10 @@ def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> 
         OSError: if the file cannot be read.
     """
     size, row, packed = 0, 0, os.path.getsize(path)
-    for batch in _parquet(place, path, limits) if reader == "parquet" else _arrow(path):
+    for batch in _parquet(place, path, limits) if reader == "parquet" else _arrow(place, path, limits):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             check_cells(place, name, column, limits, before=row)
-            size += max(_size(column), len(column))  # a column of nulls takes no bytes, so count its rows
+            size += _size(column)
         row += batch.num_rows
         check_unpacked(place, packed, size, limits)
     if row == 0:
@@ -78,24 +80,65 @@ def _parquet(place: str, path: str, limits: LimitsSpec) -> Iterator[Any]:
         check_unpacked(place, os.path.getsize(path), sum(group.total_byte_size for group in groups), limits)
         rows = rows_at_once(file)
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    num_rows, claimed = 0, [group.num_rows for group in groups]
     with pq.ParquetFile(path, read_dictionary=texts) as file:
-        yield from file.iter_batches(batch_size=rows)
+        for batch in file.iter_batches(batch_size=rows):
+            num_rows += batch.num_rows
+            yield batch
+    # `datasets` reads a whole group at once and allocates as many rows as it claims.
+    if min(claimed, default=0) < 0 or sum(claimed) != num_rows:
+        raise InputError(
+            f"{place}: the file claims to have {sum(claimed):,} rows, but {num_rows:,} can be read, so it is damaged: copy, "
+            "download or write it again"
+        )
 
 
-def _arrow(path: str) -> Iterator[Any]:
+def _arrow(place: str, path: str, limits: LimitsSpec) -> Iterator[Any]:
     with pa.memory_map(path) as file:
-        try:
-            batches = iter(pyarrow.ipc.open_stream(file))
-        except (OSError, pa.ArrowInvalid):
-            reader = pyarrow.ipc.open_file(file)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
+        content = file.read_buffer()
+        stream, reader = _opened(content)
+        check_unpacked(place, os.path.getsize(path), sum(claimed_sizes(content)), limits)
+        batches = stream if reader is None else map(reader.get_batch, range(reader.num_record_batches))
         for batch in batches:
             batch.validate(full=True)  # otherwise offsets could point outside the file
             yield batch
 
 
+def _opened(content: Any) -> tuple[Any, Any]:
+    """Return a reader for the content of an arrow file: one for the streaming format, or one for the file format."""
+    try:
+        return pyarrow.ipc.open_stream(content), None
+    except (OSError, pa.ArrowInvalid):
+        return None, pyarrow.ipc.open_file(content)
+
+
+def as_stream(path: str, folder: str) -> str:
+    """Return the path of a checked arrow file in the streaming format: its own, or that of a copy.
+
+    `datasets` tries to read every file in this format. The first bytes of one in the file format would then be the size of a
+    message (ARRO is 1.3 GB, and damaged bytes are any size), for which it allocates memory.
+
+    Args:
+        path: path of the file.
+        folder: folder for the copy.
+    """
+    with pa.memory_map(path) as file:
+        _, reader = _opened(file.read_buffer())
+        if reader is None:
+            return path
+        copy = os.path.join(tempfile.mkdtemp(dir=folder), os.path.basename(path))
+        with pyarrow.ipc.new_stream(copy, reader.schema) as out:
+            for number in range(reader.num_record_batches):
+                out.write_batch(reader.get_batch(number))
+    return copy
+
+
 def _size(array: Any) -> int:
-    """Return the size of an array in bytes with its dictionaries expanded."""
+    """Return the size of an array in bytes with its dictionaries expanded; a value without bytes, such as null, counts 1."""
+    return max(_bytes(array), len(array))
+
+
+def _bytes(array: Any) -> int:
     kind = array.type
     if pa.types.is_dictionary(kind):
         if not _has_length(kind.value_type):
@@ -140,4 +183,4 @@ def _has_length(kind: Any) -> bool:
 
 
 def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

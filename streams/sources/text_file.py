@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.memory import memory_reported
 
 FREE_BYTES = 100 * 10**6
 """Files that unpack to no more than this are read at any compression ratio, since rows may be repeated many times."""
@@ -87,7 +88,11 @@ class TextFile:
     def pieces(self, newline: Literal["", "\n"] = "\n", max_chars: int = 2**20) -> Iterator[str]:
         """Yield lines in pieces of limited length; otherwise like `lines`."""
         try:
-            with self._open() as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text:
+            with (
+                memory_reported(self.place),
+                self._open() as raw,
+                io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text,
+            ):
                 yield from iter(partial(text.readline, max_chars), "")
         except UnicodeDecodeError:
             raise self._bad_byte() from None

@@ -13,9 +13,11 @@ import pytest
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.schema.stream_spec import ColumnsSpec
 from continual_petl.streams.sources import light
 from continual_petl.streams.sources.files import read_files
 from continual_petl.streams.sources.light import light_splits
+from continual_petl.streams.sources.read import read_splits
 from tests.streams.strange_files import zipped
 
 ROWS: list[dict[str, Any]] = [
@@ -115,3 +117,17 @@ def test_light_reader_has_the_same_error_messages(tmp_path: Path) -> None:
     with pytest.raises(InputError) as there:
         split_of(path, light=False)
     assert str(here.value) == str(there.value)
+
+
+def test_damaged_parquet_is_refused_as_in_training(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": [f"text {number}" for number in range(50)], "label": ["a", "b"] * 25}), path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-20], whole[:60] + b"\0" * 200 + whole[260:], whole[:-200] + b"\xff" * 100 + whole[-100:]):
+        path.write_bytes(damaged)
+        said = []
+        for quickly in (True, False):
+            with pytest.raises(InputError, match=r"cannot read 'train' of .*rows.parquet as parquet") as caught:
+                read_splits("t", str(path), ColumnsSpec(), light=quickly)
+            said.append(str(caught.value))
+        assert said[0] == said[1]
