@@ -342,8 +342,11 @@ def _tags(task: TaskSpec, manifest: Manifest) -> TagReading | None:
     """Return how a task's tags are read according to the stream; what it does not say is as the task was learned."""
     if task.tags is None or manifest.labels is None:
         return manifest.tags
+    position = task.tags.position
+    if position is None and manifest.tags is not None and manifest.tags.scheme != "none":
+        position = manifest.tags.position  # the rows decided, if the tags did not
     try:
-        asked = read_tags(manifest.labels, task.tags.scheme, task.tags.outside, task.tags.position)
+        asked = read_tags(manifest.labels, task.tags.scheme, task.tags.outside, position)
     except UnfitTags:
         return None
     own = task.tags.scheme is None and manifest.tags is not None and manifest.tags.scheme != "none"

@@ -93,6 +93,19 @@ class UnfitTags(ValueError):
     """No scheme fits the tags of a task; the message says what was found."""
 
 
+class AmbiguousTags(UnfitTags):
+    """The letters of all tags can stand both before and after the type, which gives different entities.
+
+    Args:
+        message: both readings, and what to write.
+        readings: both readings.
+    """
+
+    def __init__(self, message: str, readings: Sequence[TagReading]) -> None:
+        self.readings = tuple(readings)
+        super().__init__(message)
+
+
 def read_tags(
     labels: Sequence[str],
     scheme: Scheme | None = None,
@@ -108,10 +121,11 @@ def read_tags(
         labels: all tags of the task.
         scheme: the scheme; None means recognised.
         outside: the tags of words outside of entities; None means recognised.
-        position: where the letter stands; None means recognised, first as a prefix.
+        position: where the letter stands; None means recognised.
 
     Raises:
         UnfitTags: if no scheme fits, or not the given one.
+        AmbiguousTags: if letters both before and after the type fit, and give different entities.
 
     Example:
         >>> read_tags(["0", "b_per", "i_per", "e_per", "s_loc"]).in_words
@@ -141,13 +155,38 @@ def read_tags(
         return TagReading(scheme="IO", outside=found)
     places = (position,) if position else get_args(Position)
     forms: list[tuple[Position, str]] = [("prefix", ""), *((place, mark) for place in places for mark in _SEPARATORS)]
+    readings: list[TagReading] = []
     for place, separator in forms:
         parts = [_split(folded(label), place, separator) for label in inside]
         letters = {part[0] for part in parts if part is not None}
         fits = _schemes(letters) if scheme is None else [scheme] if letters <= {*_LETTERS[scheme]} else []
         if None not in parts and fits and parts:
-            return TagReading(scheme=fits[0], position=place, separator=separator, outside=found)
-    raise UnfitTags(_unfit(labels, inside, found, scheme, forms))
+            readings.append(TagReading(scheme=fits[0], position=place, separator=separator, outside=found))
+    if not readings:
+        raise UnfitTags(_unfit(labels, inside, found, scheme, forms))
+    first, *others = readings
+    for other in others:
+        if _entities_of(first, inside) != _entities_of(other, inside):
+            label = next(label for label in inside if first.part(label) != other.part(label))
+            raise AmbiguousTags(
+                f"the tags {_listed(inside)} can be read in two ways, which give different entities: as "
+                f"{_in_short(first, label)}, or as {_in_short(other, label)}. Write where the letter stands, tags: "
+                f"{{position: {first.position}}} or tags: {{position: {other.position}}}",
+                readings,
+            )
+    return first
+
+
+def _entities_of(reading: TagReading, labels: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the role of each tag and a number for its type: equal for readings that find the same entities."""
+    numbers: dict[str, int] = {}
+    parts = [reading.part(label) for label in labels]
+    return [(part.role, numbers.setdefault(part.name, len(numbers))) for part in parts]
+
+
+def _in_short(reading: TagReading, label: str) -> str:
+    role, name = reading.part(label)
+    return f"{reading.scheme} with the letter as {reading.position} ({visibly(label)} is {role} of type {name!r})"
 
 
 def settled(

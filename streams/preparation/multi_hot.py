@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
-_SPACED = re.compile(r"\[?\s*[01](\.0*)?([\s,;]+[01](\.0*)?)+\s*\]?", re.ASCII)
+_ENTRY = r"(?:[01](?:\.0*)?|true|false)"
+_SPACED = re.compile(rf"\[?\s*{_ENTRY}(?:[\s,;]+{_ENTRY})+\s*\]?|\[\s*{_ENTRY}\s*\]", re.ASCII | re.IGNORECASE)
 
 
 def as_list(value: Any) -> list[Any] | None:
@@ -27,10 +29,10 @@ def as_list(value: Any) -> list[Any] | None:
 
 
 def multi_hot(values: Sequence[Any]) -> list[list[bool]] | None:
-    """Return a column as flags if every row is a list of zeros and ones, all of the same length of at least 2, or empty.
+    """Return a column as flags if every row is a list of zeros and ones, all of the same length, or empty.
 
-    Zeros and ones may be booleans, numbers or digits; a cell of a CSV file may also hold them with spaces or commas between
-    them.
+    Zeros and ones may be booleans, numbers or digits, or true and false as text; a cell of a CSV file may also hold them with
+    spaces or commas between them.
 
     Example:
         >>> multi_hot([[1, 0, 0], "0 1 1"])
@@ -42,7 +44,7 @@ def multi_hot(values: Sequence[Any]) -> list[list[bool]] | None:
     length = 0
     for value in values:
         row = _flags(value)
-        if row is None or (row and len(row) != (length or len(row))) or len(row) == 1:
+        if row is None or (row and len(row) != (length or len(row))):
             return None
         rows.append(row)
         length = length or len(row)
@@ -52,13 +54,13 @@ def multi_hot(values: Sequence[Any]) -> list[list[bool]] | None:
 def flags_of(values: Sequence[Any], labels: tuple[str, ...]) -> list[list[bool]] | None:
     """Return a column as flags if it is multi-hot with one entry for each label; see `multi_hot`.
 
-    If a label has the name 0 or 1, two entries that differ could also be names.
+    If a label has the name of an entry, such as 0 or true, two entries that differ could also be names.
     """
     rows = multi_hot(values)
     if rows is None or len(labels) != max(map(len, rows)):
         return None
     certain = any(len(row) > 2 or row[:1] == row[1:] for row in rows if row)
-    return rows if certain or not {"0", "1"} & {*labels} else None
+    return rows if certain or not any(label.strip().lower() in _FLAGS for label in labels) else None
 
 
 def named_rows(where: Where, column: str, rows: Sequence[Sequence[bool]], labels: tuple[str, ...]) -> list[list[str]]:
@@ -96,21 +98,31 @@ def check_even(where: Where, column: str, values: Sequence[Any]) -> None:
 
 
 def check_named(where: Where, column: str, values: Sequence[Any], labels: tuple[str, ...] | None) -> None:
-    """Refuse a multi-hot column of training rows unless the labels are given, as many as each list has entries.
+    """Refuse a column of training rows that is or may be multi-hot, unless it is certain how to read it.
+
+    It is if the labels are given, as many as each list has entries. Lists of one entry are names if `labels` holds them.
 
     Raises:
-        InputError: if the column is multi-hot, and `flags_of` cannot read it.
+        InputError: if the column may be multi-hot, and `flags_of` cannot read it.
     """
     rows = multi_hot(values)
-    if rows is None or (labels is not None and flags_of(values, labels) is not None):
+    if rows is None:
+        _check_no_flags(where, column, values, labels)
+        return
+    if labels is not None and flags_of(values, labels) is not None:
         return
     length = max(map(len, rows))
+    if length == 1:
+        lists = [[None] if (found := as_list(value)) is None else found for value in values]
+        if labels is None or not {label_name(entry) for own in lists for entry in own} <= {*labels}:
+            raise _one_entry(where, column, values)
+        return
     if labels is None:
         given = "no labels are given"
     elif len(labels) != length:
         given = f"labels names {len(labels)} ({', '.join(map(repr, labels[:5]))}{', ...' if len(labels) > 5 else ''})"
     else:
-        given = "0 or 1 is also the name of a label, so each row could as well name both of them"
+        given = "an entry is also the name of a label, so each row could as well name both of them"
     raise InputError(
         f"{where}, column {column!r}: every row is a list of {length} zeros and ones, such as {show(values[0])}. That is "
         f"multi-hot, with one entry for each of {length} labels, but {given}. Write labels: with the {length} names in the "
@@ -119,15 +131,50 @@ def check_named(where: Where, column: str, values: Sequence[Any], labels: tuple[
     )
 
 
+def _one_entry(where: Where, column: str, values: Sequence[Any]) -> InputError:
+    first = next(value for value in values if as_list(value) != [])
+    return InputError(
+        f"{where}, column {column!r}: every row is a list of one entry, which is 0 or 1 (false or true), such as "
+        f"{show(first)}. It may say whether a label applies, or be the name or the position of a label. Write the names of "
+        'the labels that apply to a row, such as ["sport"], or [] for none; for one yes or no per row, write kind: '
+        "classification and the value without a list.",
+        key=("columns", "label"),
+    )
+
+
+def _check_no_flags(where: Where, column: str, values: Sequence[Any], labels: tuple[str, ...] | None) -> None:
+    """Refuse booleans in lists of different lengths, unless labels are called true and false."""
+    if {"true", "false"} <= {*(labels or ())}:
+        return
+    check_even(where, column, values)
+    faults = [
+        Fault(row=number, what=f"{show(value)} holds true or false")
+        for number, value in enumerate(values)
+        if any(isinstance(entry, bool) for entry in as_list(value) or ())
+    ]
+    rule = "Write one entry for each label in every row (multi-hot), or the names of the labels that apply to it."
+    raise_faults(where, column, faults, rule)
+
+
 def _flags(value: Any) -> list[bool] | None:
     found = as_list(value)
     if found is None and isinstance(value, str) and _SPACED.fullmatch(value.strip()):
-        found = [float(entry) for entry in re.findall(r"[01](?:\.0*)?", value)]
+        found = [entry.rstrip("0").rstrip(".") if "." in entry else entry for entry in _entries(value)]
     if found is None:
         return None
-    flags = [_FLAGS.get(entry) if isinstance(entry, str | int | float) else None for entry in found]
+    flags = [_flag(entry) for entry in found]
     return None if None in flags else [bool(flag) for flag in flags]
 
 
-_FLAGS: dict[Any, bool] = {0: False, 1: True, "0": False, "1": True}
+def _entries(text: str) -> list[str]:
+    return re.findall(_ENTRY, text, re.ASCII | re.IGNORECASE)
+
+
+def _flag(entry: Any) -> bool | None:
+    if isinstance(entry, str):
+        return _FLAGS.get(entry.strip().lower())
+    return _FLAGS.get(entry) if isinstance(entry, int | float) else None
+
+
+_FLAGS: dict[Any, bool] = {0: False, 1: True, "0": False, "1": True, "false": False, "true": True}
 """Also finds 0.0, 1.0, False and True."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import is_of_entities
-from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags, settled
+from continual_petl.heads.tag_scheme import AmbiguousTags, TagReading, UnfitTags, read_tags, settled
 from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
@@ -22,8 +22,14 @@ def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[Ta
     """
     asked = task.tags
     name, metric = task.name, task.resolved_metric
+    written = asked is not None and asked.scheme is not None
     try:
-        reading = read_tags(labels) if asked is None else read_tags(labels, asked.scheme, asked.outside, asked.position)
+        try:
+            reading = (
+                read_tags(labels) if asked is None else read_tags(labels, asked.scheme, asked.outside, asked.position)
+            )
+        except AmbiguousTags as error:
+            reading = _decided(error, labels, train, written)
     except UnfitTags as error:
         if asked is not None:
             raise InputError(
@@ -38,7 +44,7 @@ def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[Ta
             ) from error
         unread = f"task {name!r}: there are no entity scores, because {error}."
         return TagReading(scheme="none"), None, unread
-    reading, breaking = settled(reading, labels, train.answers, asked is not None and asked.scheme is not None)
+    reading, breaking = settled(reading, labels, train.answers, written)
     notice = None
     if breaking:
         notice = (
@@ -46,3 +52,11 @@ def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[Ta
             "entities are read as by conlleval, where an entity may begin or end with any of its letters."
         )
     return reading, notice, f"task {name!r}: tags are read as {reading.in_words}."
+
+
+def _decided(found: AmbiguousTags, labels: tuple[str, ...], train: Checked, written: bool) -> TagReading:
+    """Return the only reading whose rules all training rows keep to; raises ``found`` if there is not exactly one."""
+    kept = [each for each in found.readings if settled(each, labels, train.answers, written)[1] == 0]
+    if len(kept) != 1:
+        raise found
+    return kept[0]

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from continual_petl.errors import InputError
-from continual_petl.heads.tag_scheme import UnfitTags, alike, read_tags
+from continual_petl.heads.tag_scheme import AmbiguousTags, UnfitTags, alike, read_tags
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.scaffold.choose import Chosen
 from continual_petl.streams.scaffold.guess import Guess
@@ -133,7 +133,9 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         shown = names or guess.labels
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
-    if guess.flags and names is None:
+    if guess.flags == 1:
+        about.append("write lists of label names instead, [] for none; or kind: classification and no lists")
+    elif guess.flags and names is None:
         about.append(f"add `labels: [...]` with the {guess.flags} names of the entries of each list, in their order")
     if guess.kind == "token-classification" and (names or guess.labels):
         about.append(_safe(_about_tags(names or guess.labels)))
@@ -159,6 +161,8 @@ def _about_tags(labels: Sequence[str]) -> str:
     """Return how the tags are read, or why they mark no entities; only rows tell apart schemes with the same letters."""
     try:
         reading = read_tags(labels)
+    except AmbiguousTags:
+        return "tags: B-I may be B of type I or I of type B; if need be, write `tags: {position: prefix}` or suffix"
     except UnfitTags as error:
         return str(error)
     return f"tags: {reading.in_words.replace(reading.scheme, ' or '.join(alike(reading.scheme)), 1)}"
@@ -167,8 +171,8 @@ def _about_tags(labels: Sequence[str]) -> str:
 def _marks_entities(labels: Sequence[str]) -> bool:
     try:
         return read_tags(labels).scheme != "none"
-    except UnfitTags:
-        return False
+    except UnfitTags as error:
+        return isinstance(error, AmbiguousTags)
 
 
 def about_numbers(seen: Seen, guess: Guess) -> str | None:

@@ -154,7 +154,8 @@ def _multilabel(columns: list[Column]) -> Guess | None:
     why = f"column {label.name} holds lists of {len(label.distinct)} different names"
     if not label.flags:
         return _on_texts("multilabel", columns, texts, label, why)
-    why = f"every row of column {label.name} is a list of {label.flags} zeros and ones (multi-hot)"
+    held = f"{label.flags} zeros and ones (multi-hot)" if label.flags > 1 else "one entry, which is 0 or 1"
+    why = f"every row of column {label.name} is a list of {held}"
     return replace(_on_texts("multilabel", columns, texts, label, why), labels=(), flags=label.flags)
 
 

@@ -15,7 +15,16 @@ from seqeval.metrics.v1 import precision_recall_fscore_support as strict_scores 
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE1, IOE2, Entities  # type: ignore[import-untyped]
 
 from continual_petl.heads.entities import EntityScores, entities, unread_part
-from continual_petl.heads.tag_scheme import Part, Scheme, TagReading, UnfitTags, follows, read_tags, settled
+from continual_petl.heads.tag_scheme import (
+    AmbiguousTags,
+    Part,
+    Scheme,
+    TagReading,
+    UnfitTags,
+    follows,
+    read_tags,
+    settled,
+)
 
 SCHEMES: dict[Scheme, str] = {
     "IOB1": "BI",
@@ -181,7 +190,8 @@ def test_iob2_is_read_as_before_it_was_recorded(tags: list[str]) -> None:
         (["B/NN", "M/NN", "E/NN", "S/VV"], "BMES, as in B/TYPE; outside of entities: no tag"),
         (["0", "U.x", "B.x", "L.x"], "BILOU, as in B.TYPE; outside of entities: '0'"),
         (["B-X", "I-X ", "O"], "IOB2, as in B-TYPE; outside of entities: 'O'"),
-        (["B-B", "I-B", "O"], "IOB2, as in B-TYPE; outside of entities: 'O'"),
+        (["B-S", "I-S", "B-E", "I-E", "O"], "IOB2, as in B-TYPE; outside of entities: 'O'"),
+        (["B-B", "O"], "IOB2, as in B-TYPE; outside of entities: 'O'"),
         (["W-x", "B-x", "E-x", "other"], "BMEWO, as in B-TYPE; outside of entities: 'other'"),
         (["I-PER", "O"], "IOB1, as in B-TYPE; outside of entities: 'O'"),
         (["I-PER", "E-PER", "O"], "IOE2, as in I-TYPE; outside of entities: 'O'"),
@@ -241,3 +251,35 @@ def test_rows_decide_between_schemes_with_the_same_letters() -> None:
     assert settled(read_tags(labels), labels, first, False) == (read_tags(labels, "IOB1"), 0)
     assert settled(read_tags(labels), labels, [*first, [1], [1], [1, 2]], False)[1] == 2
     assert settled(read_tags(labels, "IOB1"), labels, [[1, 2]], True) == (read_tags(labels, "IOB1"), 1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["B-B", "I-B", "O"], r"'I-B' is I of type 'b'., or as IOB2 with the letter as suffix"),
+        (["B-I", "I-I", "O"], r"'B-I' is B of type 'i'., or as IOB1 with .* suffix .'B-I' is I of type 'b'."),
+        (["b_i", "i_b", "b_b", "i_i"], r"tags: \{position: prefix\} or tags: \{position: suffix\}"),
+        (["B-x_b", "I-x_b", "B-x_i", "I-x_i", "O"], "with the letter as prefix .*with the letter as suffix"),
+    ],
+)  # fmt: skip
+def test_tags_with_two_readings_are_refused(labels: list[str], says: str) -> None:
+    with pytest.raises(AmbiguousTags, match=f"can be read in two ways, which give different entities: .*{says}"):
+        read_tags(labels)
+    readings = [read_tags(labels, position=position) for position in ("prefix", "suffix")]
+    assert [each.position for each in readings] == ["prefix", "suffix"]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(["B-B", "I-B", "B-I", "I-I"]), min_size=1, max_size=4, unique=True), st.data())
+def test_readings_that_are_not_told_apart_have_the_entities_of_seqeval_in_both_directions(
+    inside: list[str], data: st.DataObject
+) -> None:
+    labels = [*inside, "O"]
+    tags = data.draw(st.lists(st.sampled_from(labels), max_size=8))
+    prefix, suffix = ({*get_entities(tags, suffix=side)} for side in (False, True))
+    try:
+        reading = read_tags(labels)
+    except UnfitTags:
+        return
+    assert {(start, stop) for _, start, stop in prefix} == {(start, stop) for _, start, stop in suffix}
+    assert {(start, stop) for _, start, stop in found(reading, tags)} == {(start, stop) for _, start, stop in prefix}

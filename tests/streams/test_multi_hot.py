@@ -50,6 +50,10 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "spaces": lambda row: " ".join(map(str, row)),
     "printed array": lambda row: str(np.array(row)),
     "printed floats": lambda row: str(np.array(row, dtype=float)),
+    "words": lambda row: [str(bool(value)) for value in row],
+    "lower words": lambda row: [str(bool(value)).lower() for value in row],
+    "printed list of flags": lambda row: str([bool(value) for value in row]),
+    "printed array of flags": lambda row: str(np.array(row, dtype=bool)),
 }
 
 
@@ -89,7 +93,20 @@ def test_files_hold_flags(tmp_path: Path, suffix: str) -> None:
         ),
         (ROWS, ["a", "b"], r"one entry for each of 3 labels, but labels names 2 \('a', 'b'\)"),
         ([[1, 0], [0, 1], [1, 0], [0, 1]], None, "a list of 2 zeros and ones"),
-        ([[1, 0], [0, 1], [1, 0], [0, 1]], ["0", "1"], "0 or 1 is also the name of a label"),
+        ([[1, 0], [0, 1], [1, 0], [0, 1]], ["0", "1"], "an entry is also the name of a label"),
+        ([["True", "False"], ["False", "True"]] * 2, None, "a list of 2 zeros and ones, such as .*no labels are given"),
+        ([[True, False], [False, True]] * 2, None, "a list of 2 zeros and ones, such as .*no labels are given"),
+        ([["true", "false"], ["false", "true"]] * 2, ["true", "false"], "an entry is also the name of a label"),
+        *(
+            ([[one], [two]] * 2, labels, "every row is a list of one entry, which is 0 or 1 .*kind: classification")
+            for one, two in ((1, 0), (True, False), ("1", "0"), (1.0, 0.0), ("True", "False"))
+            for labels in (None, ["a", "b"], ["a", "b", "c"])
+        ),
+        (["[1]", "[0]"] * 2, None, "every row is a list of one entry"),
+        (["[ True]", "[False]"] * 2, ["a", "b"], "every row is a list of one entry"),
+        ([[1], [], [0], []], None, "every row is a list of one entry"),
+        ([[True], [True, False], [False]], None, r"3 rows cannot be used: row 1: \[True\] holds true or false"),
+        ([[True], [True, False], []], ["a", "b"], "2 rows cannot be used: .*Write one entry for each label"),
         ([*ROWS, []], NAMES, r"row 7: \[\] is not of this form. The other rows are lists of 3 zeros and ones"),
         ([*ROWS, [1, 0]], NAMES, r"row 7: \[1, 0\] is not of this form"),
         ([*ROWS, [1, 0, 2]], NAMES, r"row 7: \[1, 0, 2\] is not of this form"),
@@ -109,9 +126,17 @@ def test_names_and_positions_stay_what_they_are() -> None:
     assert splits["train"].names == [["0"], ["0", "1"], ["1"], []]
     _, splits = read(spec_of([[0], [1, 2], [2], []], labels=NAMES))
     assert splits["train"].names == [["sport"], ["news", "music"], ["music"], []]
+    _, splits = read(spec_of([["0"], ["1"], ["1"], ["0"]], labels=["0", "1"]))
+    assert splits["train"].names == [["0"], ["1"], ["1"], ["0"]]
     # In a split whose rows could be both, the labels of the training rows decide.
     _, splits = read(spec_of([["0"], ["0", "1"], ["1"], []], test=[["0", "1"], ["1", "0"]]))
     assert splits["test"].names == [["0", "1"], ["0", "1"]]
+
+
+@pytest.mark.parametrize("pair", [[1, 0], [True, False], ["True", "False"], ["1", "0"]])
+def test_two_entries_are_flags_of_two_labels(pair: list[Any]) -> None:
+    _, splits = read(spec_of([pair, pair[::-1], pair, pair], labels=["a", "b"]))
+    assert splits["train"].names == [["a"], ["b"], ["a"], ["a"]]
 
 
 def test_splits_in_different_forms_are_refused() -> None:

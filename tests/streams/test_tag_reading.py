@@ -94,3 +94,31 @@ def test_what_is_written_is_checked(tmp_path: Any, line: str, says: str) -> None
     file.write_text(f"name: s\nbackbone: minilm\ntasks:\n  - name: toy\n    data: data/toy\n    {line}\n")
     with pytest.raises(StreamFileError, match=f"(?s){says}"):
         load_stream(file)
+
+
+IN_BOTH = ["B-E", "I-E", "O"], ["B-I", "I-I", "O", "B-E"]
+"""The types I and E are letters of a scheme, but as suffixes they break its rules: no E-type continues in B-I, I-I."""
+
+
+def test_rows_decide_where_the_letter_stands() -> None:
+    tags, notices, remarks = read(spec_of(*IN_BOTH))
+    assert tags == TagReading(scheme="IOB2", separator="-", outside=("O",))
+    assert "tags are read as IOB2, as in B-TYPE" in remarks
+    assert "break the rules" not in notices
+    turned = [["-".join(tag.split("-")[::-1]) for tag in row] for row in IN_BOTH]
+    tags, _, _ = read(spec_of(*turned))
+    assert tags == TagReading(scheme="IOB2", position="suffix", separator="-", outside=("O",))
+
+
+def test_tags_with_two_readings_are_refused_unless_written() -> None:
+    rows = ["B-I", "I-I", "O"], ["B-I", "O", "O"]
+    with pytest.raises(InputError, match=r"entity_f1 .* counts entities, but the tags .* two ways.*position: suffix"):
+        read(spec_of(*rows))
+    with pytest.raises(InputError, match=r"task 'toy', tags: the tags .* can be read in two ways"):
+        read(spec_of(*rows, tags={"outside": "O"}))
+    tags, _, _ = read(spec_of(*rows, tags={"position": "suffix"}))
+    assert tags is not None
+    assert (tags.position, tags.scheme) == ("suffix", "IOB1")
+    tags, _, remarks = read(spec_of(*rows, metric="accuracy"))
+    assert tags == TagReading(scheme="none")
+    assert "there are no entity scores, because the tags 'B-I', 'I-I' can be read in two ways" in remarks
