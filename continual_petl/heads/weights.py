@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError, known_names
+from continual_petl.errors import InputError, did_you_mean, known_names
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import Kind
 
@@ -42,7 +42,8 @@ def resolve_class_weights(
         unknown = [name for name in asked if name not in known]
         if unknown:
             raise InputError(
-                f"task {task!r}: training.class_weights names {known_names([*map(repr, unknown)])}; the labels of its "
+                f"task {task!r}: training.class_weights names {known_names([*map(repr, unknown)])}"
+                f"{did_you_mean(unknown[0], labels)}; the labels of its "
                 f"data are {known_names([*map(repr, labels)])}. Write weights for these labels."
             )
         return tuple(float(asked.get(name, 1.0)) for name in labels)

@@ -30,7 +30,7 @@ from continual_petl.streams.preparation.labels import (
     read_label_names,
 )
 from continual_petl.streams.preparation.multi_hot import check_named
-from continual_petl.streams.preparation.spellings import nearest
+from continual_petl.streams.preparation.spellings import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import (
@@ -337,7 +337,7 @@ def _check_among(
     """Check that every target is one of the options of the task or of its row, if there are any."""
     if row_options is not None:
         wrong = [
-            Fault(row=row, what=f"{show(text)} is not among {known_names([*map(show, own)])}")
+            Fault(row=row, what=f"{show(text)} is not among {known_names([*map(show, own)])}{nearest(text, own)}")
             for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
             if text not in own
         ]
@@ -345,12 +345,8 @@ def _check_among(
         raise_faults(where, column, wrong, rule)
     if options is None:
         return
-    known = set(options)
-    faults = [
-        Fault(row=row, what=f"{show(text)}{nearest(text, options)}")
-        for row, text in enumerate(targets)
-        if text not in known
-    ]
+    known = dict.fromkeys(options)  # ordered, so that the hints are always the same
+    faults = unknown_faults(enumerate(targets), known, "")
     rule = (
         f"Every target must be one of the options of the task, {known_names([*map(show, options)])}, character for "
         "character: repair or remove these rows, or complete options."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from continual_petl.streams.preparation.labels import label_index, label_name, unknown_rule
 from continual_petl.streams.preparation.multi_hot import as_list, check_even, flags_of, named_rows
-from continual_petl.streams.preparation.spellings import nearest
+from continual_petl.streams.preparation.spellings import unknown_faults
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 
@@ -156,11 +156,8 @@ def _numbers(
     where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], word: str, *, positions: bool
 ) -> list[list[int]]:
     index = label_index(labels, positions=positions)
-    faults = []
-    for row, names in enumerate(rows):
-        unknown = next((name for name in names if name not in index), None)
-        if unknown is not None:
-            faults.append(Fault(row=row, what=f"{word} {show(unknown)} is unknown{nearest(unknown, index)}"))
+    first = ((row, next((name for name in names if name not in index), None)) for row, names in enumerate(rows))
+    faults = unknown_faults(((row, name) for row, name in first if name is not None), index, word)
     if faults:
         raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
     return [[index[name] for name in names] for names in rows]

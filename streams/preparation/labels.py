@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
-from continual_petl.streams.preparation.spellings import nearest
-from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+from continual_petl.streams.preparation.spellings import nearest, unknown_faults
+from continual_petl.streams.sources.checks import SHOWN, Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
 # Limited to the number of digits that Python parses; longer numbers are ordinary names.
@@ -113,11 +113,7 @@ def encode_labels(
         InputError: if a label is not among ``labels``; the message names the rows.
     """
     index = label_index(labels, positions=positions)
-    faults = [
-        Fault(row=row, what=f"label {show(name)} is unknown{nearest(name, index)}")
-        for row, name in enumerate(names)
-        if name not in index
-    ]
+    faults = unknown_faults(enumerate(names), index, "label")
     if faults:
         raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
     return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
@@ -153,8 +149,9 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     known = set(labels)
     unknown = [name for name in weights if name not in known] if isinstance(weights, Mapping) else []
     if unknown:
+        hinted = [f"{name!r}{nearest(name, labels)}" for name in unknown[:SHOWN]]
         raise InputError(
-            f"task {task!r}, training.class_weights: {known_names([*map(repr, unknown)])} "
+            f"task {task!r}, training.class_weights: {known_names([*hinted, *map(repr, unknown[SHOWN:])])} "
             f"{'is not a label' if len(unknown) == 1 else 'are not labels'} of this task; its labels are "
             f"{', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
             key=("training", "class_weights"),

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from continual_petl.errors import InputError, about
 from continual_petl.streams.preparation.labels import label_index, label_names, unknown_rule
-from continual_petl.streams.preparation.spellings import nearest
+from continual_petl.streams.preparation.spellings import nearest, unknown_faults
 from continual_petl.streams.protocols.splitting import left_out_notice
 from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import Fault, raise_faults, show
+from continual_petl.streams.sources.checks import raise_faults
 from continual_petl.streams.sources.label_file import read_label_names
 from continual_petl.streams.sources.split_rows import SplitRows
 
@@ -51,11 +51,7 @@ def _own_rows(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]) 
     positions = rows.class_names is None
     index = label_index(labels, positions=positions)
     names = label_names(where, column, rows.answers)
-    unknown = [
-        Fault(row=row, what=f"label {show(name)} is unknown{nearest(name, index)}")
-        for row, name in enumerate(names)
-        if name not in index
-    ]
+    unknown = unknown_faults(enumerate(names), index, "label")
     if unknown:
         with about("all_labels"):
             raise_faults(where, column, unknown, unknown_rule(labels, positions=positions, key=_KEY))
@@ -86,8 +82,8 @@ def _all_labels(spec: StreamSpec, task: TaskSpec, rows: SplitRows, own: set[str]
         labels, source = _named(task, "all_labels", rows.labels_file), rows.labels_file
     if unknown := sorted(own.difference(labels)):
         raise InputError(
-            f"task {task.name!r}: its label {unknown[0]!r} is not in {source}, which lists all labels of the data: correct "
-            "one of the two",
+            f"task {task.name!r}: its label {unknown[0]!r} is not in {source}{nearest(unknown[0], labels)}, which lists all "
+            "labels of the data: correct one of the two",
             key=("labels",),
         )
     return labels

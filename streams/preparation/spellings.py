@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from continual_petl.errors import counted
+from continual_petl.errors import counted, did_you_mean
 from continual_petl.spelling import differing, is_plain_number, likeness, visibly
+from continual_petl.streams.sources.checks import SHOWN, Fault, show
 
 _SHOWN = 5
 
@@ -55,7 +56,24 @@ def numbers_notice(task: str, splits: Mapping[str, Sequence[Any]]) -> str | None
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown label if a known one differs only in spelling; otherwise nothing."""
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return a hint for an unknown label: a known one that differs only in spelling, or else the most similar one."""
     alike = next((other for other in known if likeness(other) == likeness(name)), None)
-    return "" if alike is None else f" (nearly {visibly(alike)}: write both alike)"
+    return did_you_mean(name, known) if alike is None else f" (nearly {visibly(alike)}: write both alike)"
+
+
+def unknown_faults(names: Iterable[tuple[int, str]], known: Collection[str], what: str) -> list[Fault]:
+    """Return a fault for each unknown label, with a hint for those that a message shows: comparing labels is slow.
+
+    Args:
+        names: rows and their labels.
+        known: the known labels.
+        what: the kind of label, or nothing.
+    """
+    faults: list[Fault] = []
+    for row, name in names:
+        if name not in known:
+            hint = nearest(name, known) if len(faults) < SHOWN else ""
+            text = f"{what} {show(name)} is unknown" if what else show(name)
+            faults.append(Fault(row=row, what=f"{text}{hint}"))
+    return faults

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from continual_petl.errors import counted, known_names
+from continual_petl.errors import counted, did_you_mean, known_names
 from continual_petl.heads.kinds import METRICS, Kind
 
 Protocol = Literal["task", "class", "domain", "revisit"]
@@ -95,9 +95,10 @@ def _different(tasks: Sequence[tuple[str, Collection[str] | None]]) -> list[tupl
             listed = " and ".join(
                 f"{word} {_quoted(own)}" for word, own in (("lacks", missing), ("also has", added)) if own
             )
+            hint = did_you_mean(added[0], missing) if added else ""
             text = (
-                f"it {listed}, unlike task {first!r}, but with protocol: domain all tasks have the same labels: write the "
-                "same list under labels in every task, or write protocol: revisit, where they may differ"
+                f"it {listed}{hint}, unlike task {first!r}, but with protocol: domain all tasks have the same labels: write "
+                "the same list under labels in every task, or write protocol: revisit, where they may differ"
             )
             found.append((number, text))
     return found

@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field
 from continual_petl._frozen import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
+from continual_petl.errors import did_you_mean
 from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, LABELLED, METRICS, Kind, is_of_entities, metrics_of
 from continual_petl.heads.kinds import Options as OptionsFrom
 from continual_petl.heads.metric_code import is_own
@@ -215,7 +216,10 @@ class TaskSpec(UserSpec):
     ) -> tuple[str, ...] | str | None:
         own = info.data.get("labels")
         if isinstance(value, tuple) and isinstance(own, tuple) and (unknown := sorted(set(own).difference(value))):
-            raise ValueError(f"the label {unknown[0]!r} of this task is missing here: list all labels of the data")
+            hint = did_you_mean(unknown[0], value)
+            raise ValueError(
+                f"the label {unknown[0]!r} of this task is missing here{hint}: list all labels of the data"
+            )
         return value
 
     @field_validator("split")

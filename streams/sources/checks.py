@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SHOWN = 5
+SHOWN = 5
+"""Maximum number of rows that a message describes."""
 _LARGEST_SINGLE = (2 - 2**-23) * 2.0**127
 
 
@@ -60,9 +61,9 @@ def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) 
         return
     numbers = where.numbers
     shown = "; ".join(
-        f"row {1 + (numbers[fault.row] if numbers else fault.row)}: {fault.what}" for fault in faults[:_SHOWN]
+        f"row {1 + (numbers[fault.row] if numbers else fault.row)}: {fault.what}" for fault in faults[:SHOWN]
     )
-    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
     rows = "1 row" if len(faults) == 1 else f"{len(faults)} rows"
     raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")
 

@@ -220,6 +220,10 @@ def test_weights_are_checked_against_the_labels(tokenizer: PreTrainedTokenizerFa
         InputError, match=r"class_weights: 'q' is not a label of this task; its labels are 'x', 'y', 'z'"
     ):
         _prepare(tokenizer, "multilabel", {"train": rows_of("multilabel", 9)}, **weights)
+    typos = {"training": {"class_weights": {"O": 1.0, "B-PP": 2.0, "i-p": 1.0}}}
+    says = r"'B-PP' .did you mean 'B-P'.., 'i-p' .nearly 'I-P': write both alike. are not labels of this task"
+    with pytest.raises(InputError, match=says):
+        _prepare(tokenizer, "token-classification", {"train": rows_of("token-classification", 9)}, **typos)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,9 @@ def test_domain_refuses_other_labels_but_not_another_order(tmp_path: Path) -> No
         "tasks have the same labels: write the same list under labels in every task, or write protocol: revisit, where they "
         "may differ"
     )
+    tasks = [f"name: t{n}, kind: classification, labels: [x, {label}]" for n, label in enumerate(("sport", "sprot"))]
+    (told,) = problems(tmp_path, "domain", *tasks)
+    assert "it lacks 'sport' and also has 'sprot' (did you mean 'sport'?), unlike task 't0'" in told
 
 
 def test_unknown_protocol_lists_the_known_ones(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from continual_petl.errors import InputError
 from continual_petl.spelling import likeness
+from continual_petl.streams.preparation import spellings
 from continual_petl.streams.preparation.prepare import _read, column_remarks
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
@@ -75,6 +76,7 @@ def test_lists_of_labels_are_noticed() -> None:
         ("GOOD", "label 'GOOD' is unknown (nearly 'good': write both alike)"),
         ("2.0", "label '2.0' is unknown (nearly '2': write both alike)"),
         ("\uff12", "is unknown (nearly '2': write both alike)"),
+        ("godo", "label 'godo' is unknown (did you mean 'good'?). "),
         ("other", "label 'other' is unknown. "),
     ],
 )
@@ -83,6 +85,16 @@ def test_unknown_label_of_a_split_names_the_nearly_equal_one(test: str, says: st
         notices_of(spec_of("classification", ["good", "2", "bad"], [test]))
     with pytest.raises(InputError, match=re.escape(says)):
         notices_of(spec_of("multilabel", [["good"], ["2"], ["bad"]], [[test]]))
+
+
+def test_only_labels_that_a_message_shows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(spellings, "nearest", lambda name, known: asked.append(name) or " HINT")
+    faults = spellings.unknown_faults(enumerate(["x"] * 40 + ["good"]), {"good": 0}, "label")
+    assert [fault.row for fault in faults] == [*range(40)]
+    assert asked == ["x"] * 5
+    assert faults[4].what == "label 'x' is unknown HINT"
+    assert faults[5].what == "label 'x' is unknown"
 
 
 def test_numbers_that_only_python_reads_are_noticed_with_counts() -> None:
