@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from continual_petl._lazy import FROM_ABOVE
-from continual_petl.errors import raise_problems
+from continual_petl.errors import InputError, raise_problems
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -57,7 +57,9 @@ class UserSpec(FrozenModel):
 
     if not TYPE_CHECKING:  # type checkers derive the arguments of each class from its keys
 
-        def __init__(self, /, **given: Any) -> None:
+        def __init__(self, /, *unnamed: Any, **given: Any) -> None:
+            if unnamed:
+                raise InputError(_without_keys(type(self), unnamed[0]))
             with _reported(type(self), given):
                 super().__init__(**given)
 
@@ -93,6 +95,15 @@ def _reported(spec: type[UserSpec], given: Any) -> Iterator[None]:
     else:
         return
     raise_problems([text for _, text in found], [key for key, _ in found])
+
+
+def _without_keys(spec: type[UserSpec], given: Any) -> str:
+    """Return the message about a value given without its key."""
+    needed = [key for key, field in spec.model_fields.items() if field.is_required()] or [*spec.model_fields][:2]
+    example = f"{spec.__name__}({', '.join(f'{key}=...' for key in needed)})"
+    if isinstance(given, Mapping):
+        return f"{spec.__name__}: got a mapping; give its values by key: {spec.__name__}(**mapping), which is {example}"
+    return f"{spec.__name__}: got {given!r:.80} without a key; give each value by its key, such as {example}"
 
 
 def _key_docstrings(owner: type) -> dict[str, str]:

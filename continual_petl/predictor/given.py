@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.record_rows import UNNAMED, row_of_record, unnamed_row
 from continual_petl.predictor.task_columns import TaskColumns
@@ -72,10 +72,19 @@ class Given:
         """Return the rows, each as a row of its own task; raises `InputError` if a record cannot be read."""
         mixed = len(set(tasks)) > 1
         pairs = zip(self._items, tasks, strict=True)
+        images = {task for task in {*tasks} if self._manifest(task).kind == "image-classification"}
+        if images and not self.one:
+            _check_whole([item for item, task in zip(self._items, tasks, strict=True) if task in images])
         return [self._row(item, number, task, mixed) for number, (item, task) in enumerate(pairs, 1)]
 
-    def unnamed(self) -> list[Row]:
-        """Return the rows without knowing their tasks; raises `InputError` if a record cannot be read."""
+    def unnamed(self, *, images: bool) -> list[Row]:
+        """Return the rows without knowing their tasks; raises `InputError` if a record cannot be read.
+
+        Args:
+            images: whether a task on images is among those that may be found.
+        """
+        if images and not self.one:
+            _check_whole(self._items)
         return [
             _value(item, images=True)
             if (record := _record(item)) is None
@@ -117,13 +126,37 @@ class Given:
 
     def _is_record(self, rows: Any) -> bool:
         """Return whether the argument is one record, or a mapping of columns."""
-        if (
-            type(rows).__module__.split(".")[0] == "pandas"
-        ):  # a Series is a row of a table if its index names the columns
-            return (
-                getattr(rows, "ndim", 0) == 1 and hasattr(rows, "index") and bool(self._names({*rows.index.tolist()}))
-            )
+        if type(rows).__module__.split(".")[0] == "pandas":
+            return getattr(rows, "ndim", 0) == 1 and hasattr(rows, "index") and self._is_row(rows)
         return _record(rows) is not None and type(rows).__module__.split(".")[0] != "datasets"
+
+    def _is_row(self, series: Any) -> bool:
+        """Return whether a Series is a row of a table, whose index names the columns, and not a column of rows.
+
+        It is a row if a cell is a number, all its columns are known, or its name is the number of a row, as pandas sets it.
+
+        Raises:
+            InputError: if the index names the task's columns, but the values could as well be rows.
+        """
+        index, values = series.index.tolist(), series.tolist()
+        if not self._names({*index}):
+            return False
+        known = {*UNNAMED, "text_pair", "label"} if not self._tasks else self._known(self._tasks[0])
+        one = len({*index}) == len(index) and all(isinstance(name, str) for name in index)
+        is_numbered = series.name is not None and not isinstance(series.name, str)
+        if one and (is_numbered or {*index} <= known or not all(map(_may_be_row, values))):
+            return True
+        raise InputError(
+            f"rows: got a Series of pandas of {len(values)} whose index has {self._names({*index})[0]!r}, which is a column "
+            "of the task, so that it may be one row or several: give series.to_dict() for one row, or series.tolist() for "
+            "several"
+        )
+
+    def _known(self, task: str) -> set[str]:
+        """Return the columns that a task was learned from, and the standard ones."""
+        columns, spec = self._columns(task), self._specs.get(task)
+        read = () if spec is None else spec.columns.read_by(spec.kind).values()
+        return {*columns.own, *columns.standard, *(name for name in read if name is not None), "label"}
 
     def _names(self, among: Any) -> tuple[str, ...]:
         """Return the columns that would be read among those given, the most important one first."""
@@ -145,6 +178,8 @@ class Given:
                 f"rows: the column {names[0]!r} is a list of {len(columns[names[0]])}, but {other!r} is "
                 f"{record[other]!r:.80}; give a list of rows, or a mapping in which every value is a list of cells"
             )
+        if self._form(names[0]) == "image":
+            _check_whole(columns[names[0]])
         lengths = {name: len(cells) for name, cells in columns.items()}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name!r} {length:,}" for name, length in lengths.items())
@@ -188,6 +223,8 @@ def _is_column_of_rows(value: Any, form: str) -> bool:
         return False
     if form == "image" and isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return not _is_image(value)
+    if form == "image" and len(_shape(value)) == 2:
+        return False  # a list of lists of numbers is a grey image, since none of its lists is one
     if form in ("tokens", "messages"):
         part = str if form == "tokens" else Mapping
         return not all(isinstance(each, part) for each in rows_in(value, "rows"))
@@ -203,6 +240,40 @@ def _value(item: Any, *, images: bool) -> Any:
     if images and isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
         return item
     return item if isinstance(item, list | Mapping) else plain(item)
+
+
+def _may_be_row(value: Any) -> bool:
+    """Return whether a value may be a row of some task: not a number, unless it is NaN, which stands for a missing value."""
+    number = isinstance(value, bool | int | float | np.number | np.bool_)
+    return not number or value != value
+
+
+def _check_whole(items: Sequence[Any]) -> None:
+    """Refuse the lines of one image, given as a list or an iterator of them, which could be read as several grey images.
+
+    Raises:
+        InputError: if all items are lines of an image in grey ``(width,)`` or in colour ``(width, 3)``.
+    """
+    shapes = [_shape(item) for item in items]
+    if items and all(len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, 3)) for shape in shapes):
+        each = " x ".join(map(str, shapes[0]))
+        several = "" if len(shapes[0]) == 1 else "; and several grey images of this shape as arrays (height, width, 3)"
+        raise InputError(
+            f"rows: got {len(items)} x {each} numbers, which may be one image, or {counted(len(items), 'row')} of {each}. "
+            f"Give one image as an array of numpy, or in a list of its own: [image]{several}."
+        )
+
+
+def _shape(item: Any) -> tuple[int, ...]:
+    """Return the shape of an array or of nested lists of numbers, judged by their first items; () for anything else."""
+    if isinstance(item, np.ndarray):
+        return item.shape if item.dtype.kind in "biuf" else ()
+    if isinstance(item, list | tuple) and item:
+        if isinstance(item[0], int | float | np.number):
+            return (len(item),)
+        below = _shape(item[0])
+        return (len(item), *below) if below else ()
+    return ()
 
 
 def _is_image(array: np.ndarray[Any, Any]) -> bool:

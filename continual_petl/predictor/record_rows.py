@@ -81,6 +81,13 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
     """
     found = [name for name in UNNAMED if name in record and not _is_empty(record[name])]
     if len(found) != 1:
+        empty = [name for name in UNNAMED if name in record]
+        if empty and not found:
+            raise InputError(
+                f"{where}: the column{'s' * (len(empty) > 1)} {' and '.join(map(repr, empty))} "
+                f"{'are' if len(empty) > 1 else 'is'} empty here: fill {'one of them' if len(empty) > 1 else 'it'}, or leave "
+                "the row out."
+            )
         what = f"fills {' and '.join(map(repr, found))}" if found else f"has {column_names(record)}"
         raise InputError(
             f"{where}: a row without a task name is read from one of the columns {', '.join(UNNAMED)} (a pair also "
@@ -100,7 +107,7 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
 
 
 def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value)
+    return value is None or (isinstance(value, str | list | tuple) and not value)
 
 
 def words_in(value: Any, *, in_table: bool) -> Any:

@@ -40,7 +40,8 @@ def predict_routed(
     # If only some tasks take pairs, a tuple of two strings is a pair; two rows have to be given as a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
     given = Given(models.store, rows, lambda: pairs or manifests)
-    listed, one = given.unnamed(), given.one
+    images = any(manifest.kind == "image-classification" for manifest in manifests.values())
+    listed, one = given.unnamed(images=images), given.one
     if not listed:
         return []
     kept = below_banks(models, finder, len(listed))

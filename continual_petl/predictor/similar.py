@@ -36,7 +36,8 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
             )
         found = distances(finder.totals, sums.counts_C, sums.means_CF)
         return {task: distance for task, distance in found.items() if task != target}
-    rows = Given(models.store, target, lambda: finder.manifests).unnamed()
+    images = any(manifest.kind == "image-classification" for manifest in finder.manifests.values())
+    rows = Given(models.store, target, lambda: finder.manifests).unnamed(images=images)
     group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in rows)), None)
     if not rows or group is None:
         raise InputError(

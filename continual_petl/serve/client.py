@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import httpx2
 
 from continual_petl.errors import InputError
+from continual_petl.predictor.record_rows import UNNAMED
 from continual_petl.predictor.records import Record
 from continual_petl.streams.schema.containers import plain, record_of, rows_in
 
@@ -87,8 +88,8 @@ class Client:
             EndpointError: if the endpoint refuses the request.
             httpx2.TransportError: if the endpoint cannot be reached.
         """
-        one = isinstance(inputs, str | Mapping)
-        rows = inputs if one else [_row(row) for row in rows_in(inputs, "inputs")]
+        one = isinstance(inputs, str | Mapping) or _is_record(inputs)
+        rows = _row(inputs) if one else [_row(row) for row in rows_in(inputs, "inputs")]
         body = {
             "inputs": rows,
             "task": task if isinstance(task, str | None) else rows_in(task, "task"),
@@ -154,6 +155,21 @@ class Client:
         raise EndpointError(
             response.status_code, code, message, row=row, retry_after=int(after) if after.isdigit() else None
         )
+
+
+def _is_record(inputs: Any) -> bool:
+    """Return whether this is a named tuple or the like, which is one row.
+
+    Raises:
+        InputError: for a Series of pandas that may as well be several rows.
+    """
+    record = None if isinstance(inputs, list) else record_of(inputs)
+    if record is not None and hasattr(inputs, "isna") and {*UNNAMED} & {*record}:
+        raise InputError(
+            "inputs: got a Series of pandas whose index names columns, so that it may be one row or several: give "
+            "series.to_dict() for one row, or series.tolist() for several"
+        )
+    return record is not None and not hasattr(inputs, "isna")
 
 
 def _row(row: Any) -> Any:

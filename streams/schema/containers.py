@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections import UserString
+from collections import Counter, UserString
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence, Set
 from typing import Any, cast
 
@@ -128,9 +128,9 @@ def _arrow(given: Any, what: str) -> list[Any]:
 def check_names(names: Sequence[Any], what: str) -> None:
     """Refuse a table with a column that cannot be named."""
     unnamed = [name for name in names if not isinstance(name, str)]
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    twice = [name for name, number in Counter(map(repr, names)).items() if number > 1]
     if unnamed or twice:
-        why = f"two columns named {twice[0]!r}" if twice else f"a column named {unnamed[0]!r}, which is not text"
+        why = f"two columns named {twice[0]}" if twice else f"a column named {unnamed[0]!r}, which is not text"
         raise InputError(f"{what} with {why}; give each column a name of its own, as text")
 
 
@@ -165,19 +165,29 @@ def _is_of_table(value: Any) -> bool:
 
 
 def record_of(value: Any) -> Record | None:
-    """Return a single row of a table (a mapping, a named tuple, a row of sqlite3, a Series by column), or None."""
+    """Return a single row of a table (a mapping, a named tuple, a row of sqlite3, a Series by column), or None.
+
+    Raises:
+        InputError: if it has two columns of the same name.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
         names = getattr(value, "_fields", None) or getattr(value, "__fields__", None)
-        return None if names is None else dict(zip(names, value, strict=True))
+        return None if names is None else _by_name(names, value)
     if hasattr(value, "keys") and hasattr(value, "__getitem__") and not hasattr(value, "ndim"):
-        return {name: value[name] for name in value.keys()}  # noqa: SIM118
+        check_names(names := [*value.keys()], f"a {type(value).__name__}")
+        return {name: value[name] for name in names}
     if hasattr(value, "isna") and hasattr(value, "index") and getattr(value, "ndim", 0) == 1:
         names = value.index.tolist()
         if names and all(isinstance(name, str) for name in names):
-            return dict(zip(names, _filled(value.tolist(), value.isna().tolist()), strict=True))
+            return _by_name(names, _filled(value.tolist(), value.isna().tolist()))
     return None
+
+
+def _by_name(names: Sequence[str], cells: Sequence[Any]) -> Record:
+    check_names(names, "a row of a table")
+    return dict(zip(names, cells, strict=True))
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
@@ -182,10 +182,41 @@ def _from_python(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
+        if _is_table(value):
+            columns = ", ".join(map(repr, [*value][:5]))
+            raise ValueError(
+                f"got the columns of a table, {columns}, without a split; name the split of these rows: {{train: {{...}}}}"
+            )
         return {key: _rows(below, key) if key in SPLITS else below for key, below in value.items()}
-    if isinstance(value, DataSpec | str | list | tuple | int | float | None):
+    rows = isinstance(value, Iterable) or hasattr(value, "__arrow_c_stream__")
+    if not rows or isinstance(value, DataSpec | str | bytes | bytearray | memoryview | list | tuple):
         return value
-    raise ValueError(f"got a {type(value).__name__}; name the split of these rows, as in data={{'train': rows}}")
+    what = f"got a {type(value).__name__}"
+    if hasattr(value, "readline"):
+        raise ValueError(f"{what}, an open file; give the path of the file")
+    if isinstance(value, Set):
+        raise ValueError(
+            f"{what}, which has no order; give a list of rows and its split, as in data={{'train': [...]}}"
+        )
+    raise ValueError(f"{what}; name the split of these rows, as in data={{'train': rows}}")
+
+
+def _is_table(value: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping has columns or cells as its values, rather than splits or arguments of `load_dataset`."""
+    columns = {key for key, cells in value.items() if is_column(cells)}
+    keys = {*value} & {*DataSpec.model_fields, *SPLITS}
+    if "data_files" in keys or keys & {*SPLITS} or keys - columns or not {*value} - keys:
+        return False
+    return bool(_COLUMNS & {*value}) or all(
+        key in columns and hasattr(cells, "__len__") and len(cells) > 0 and not isinstance(next(iter(cells)), Mapping)
+        for key, cells in value.items()
+    )
+
+
+_COLUMNS = frozenset(
+    ("text", "text_pair", "label", "source", "target", "tokens", "tags", "image", "messages", "options")
+)
+"""The standard names of columns: the keys of ``columns``."""
 
 
 def _rows(value: Any, split: str) -> Any:
@@ -194,8 +225,13 @@ def _rows(value: Any, split: str) -> Any:
     columns = record_of(value)
     if columns is not None:  # each value is a column
         lengths = {len(cells) if is_column(cells) else -1 for cells in columns.values()}
-        if len(lengths) != 1 or -1 in lengths:
+        if not lengths or -1 in lengths:
             return value
+        if len(lengths) > 1:
+            listed = ", ".join(f"{name!r} {len(cells):,}" for name, cells in [*columns.items()][:5])
+            raise ValueError(
+                f"{split}: the columns are of different lengths: {listed}; give one cell per row in each of them"
+            )
         check_aligned(columns, split)
         columns = {name: rows_in(cells, split) for name, cells in columns.items()}
         found: list[Any] = list(records(columns, *lengths))

@@ -80,7 +80,8 @@ def test_tables_are_read_by_the_names_of_their_columns(run: Any, name: str, rows
     (first,) = run.predict(rows[:1], name)
     record = _frame(rows, *columns).to_dict("records")[0]
     frame = _frame(rows, *columns)
-    for one in (record, frame.iloc[0], pd.Series(record)):
+    texts = frame.drop(columns=["id"])
+    for one in (record, frame.iloc[0], pd.Series(record), texts.iloc[0], pd.Series(texts.iloc[0].to_dict())):
         assert run.predict(one, name) == first
         assert run.predict_all(one, [name]) == {name: first}
 
@@ -140,6 +141,10 @@ def test_each_task_reads_its_own_columns(run: Any) -> None:
             "pairs",
             "rows: its columns are Series with different indexes; give a DataFrame, or lists of cells",
         ),
+        (pd.Series(["w1", "w2"], index=["text", "b"]), "one", r"got a Series of pandas of 2 whose index has 'text'.*to_dict"),
+        (pd.Series(["w1", "w2"], index=["text", "text"]), "one", r"it may be one row or several: .*series.tolist\(\)"),
+        (pd.Series([["w1"], ["w2"]], index=["tokens", "b"]), "tags", r"got a Series of pandas of 2 whose index has 'tokens'"),
+        ([pd.Series(["w1", "w2"], index=["text", "text"])], "one", "a row of a table with two columns named 'text'"),
         ({"w1", "w2"}, "one", "rows: got a set, which has no order"),
         ([["w1", "w2"]], "one", r"row 1 is \['w1', 'w2'\]; each row of this task is one text"),
         ([["w1", "w2"]], "pairs", r"row 1 is \['w1', 'w2'\]; each row of this task is a pair of texts, as a tuple"),
@@ -236,6 +241,39 @@ def test_images_in_tables_and_arrays(backbone_folder: Folder, tmp_path: Path) ->
         assert run.predict(one, name) == expected[0]
 
 
+def test_lines_of_an_image_are_not_images(backbone_folder: Folder, tmp_path: Path) -> None:
+    run: Any = learn(stream_of_kinds(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
+    name = "image-classification"
+    colour = np.random.default_rng(0).integers(0, 256, size=(8, 8, 3), dtype=np.uint8)
+    grey = colour[:, :, 0]
+    for image in (colour, grey):
+        (expected,) = run.predict([image], name)
+        assert run.predict(image, name) == expected
+        assert run.predict([image.tolist()], name) == run.predict({"image": [image.tolist()]}, name) == [expected]
+    assert run.predict({"image": grey.tolist()}, name) == run.predict(grey, name)
+    thin = colour[:, :3, 0]
+    assert run.predict(thin, name) == run.predict([np.stack([thin] * 3, axis=-1)], name)[0]
+    several = [[grey.tolist()] * 2, (grey.tolist(), grey.tolist()), iter([grey.tolist()] * 2), np.stack([grey] * 2)]
+    for rows in several:
+        assert run.predict(rows, name) == run.predict([grey, grey], name)
+    lines: list[Callable[[], Any]] = [
+        lambda: colour.tolist(),
+        lambda: tuple(colour.tolist()),
+        lambda: list(colour),
+        lambda: iter(colour),
+        lambda: pd.Series(list(colour)),
+        lambda: {"image": colour.tolist()},
+        lambda: colour[:, :, :1].tolist(),
+        lambda: grey.tolist(),
+        lambda: list(grey),
+        lambda: [thin],
+    ]
+    for make in lines:
+        for call in (run.predict, lambda rows, task: run.predict_all(rows, [task])):
+            with pytest.raises(InputError, match=r"rows: got \d+ x .*numbers, which may be one image.*\[image\]"):
+                call(make(), name)
+
+
 def test_routed_rows_and_similar_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [labelled_task("low"), labelled_task("high")]
     run: Any = learn(routed_stream(backbone_folder(), tasks), tmp_path / "run")
@@ -249,6 +287,13 @@ def test_routed_rows_and_similar_tasks(backbone_folder: Folder, tmp_path: Path) 
         run.predict(pd.DataFrame({"body": TEXTS}))
     with pytest.raises(InputError, match="got a set, which has no order"):
         run.predict(set(TEXTS))
+    for empty in (pd.DataFrame({"text": [""]}), {"text": ""}, [{"text": None}], pd.DataFrame({"text": [None]})):
+        with pytest.raises(InputError, match=r"^row 1: the column 'text' is empty here: fill it, or leave the row out"):
+            run.predict(empty)
+    with pytest.raises(InputError, match=r"the columns 'text' and 'source' are empty here: fill one of them"):
+        run.predict([{"text": "", "source": None}])
+    with pytest.raises(InputError, match=r"got a Series of pandas of 2 whose index has 'text'"):
+        run.predict(pd.Series(["w1", "w2"], index=["text", "b"]))
 
 
 def test_conversations_and_streamed_rows(backbone_folder: Folder, tmp_path: Path) -> None:

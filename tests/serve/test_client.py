@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,15 @@ def test_rows_may_be_in_any_container(asking: Client) -> None:
         frame.itertuples(index=False),
     ):
         assert [record["answer"] for record in asking.predict(rows, tasks)] == expected
+    row = namedtuple("row", ["text"])
+    assert asking.predict(row(texts[0]), "first")["answer"] == expected[0]
+    assert asking.predict({"tokens": np.array(["w1", "w2"])}, "tags") == asking.predict(
+        {"tokens": ["w1", "w2"]}, "tags"
+    )
+    with pytest.raises(
+        InputError, match=r"inputs: got a Series of pandas whose index names columns.*series.to_dict\(\)"
+    ):
+        asking.predict(frame.iloc[0], "first")
     with pytest.raises(InputError, match="inputs: got a set, which has no order"):
         asking.predict(set(texts), "first")
     with pytest.raises(InputError, match="inputs: Object of type bytes is not JSON serializable; give texts"):

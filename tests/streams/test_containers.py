@@ -17,7 +17,7 @@ import torch
 
 from continual_petl.errors import InputError
 from continual_petl.streams import TaskSpec
-from continual_petl.streams.schema.containers import rows_in
+from continual_petl.streams.schema.containers import record_of, rows_in
 
 ROWS = [{"text": "a b", "label": "x"}, {"text": "c", "label": "y"}, {"text": "d", "label": "x"}]
 Row = namedtuple("Row", "text label")
@@ -167,6 +167,17 @@ def test_splits_of_a_dataset_are_splits() -> None:
     assert spec.data == {"train": tuple(ROWS), "test": tuple(ROWS)}
 
 
+def test_rows_with_two_columns_of_one_name_are_refused() -> None:
+    with sqlite3.connect(":memory:") as base:
+        base.row_factory = sqlite3.Row
+        rows = base.execute("select 'a' as text, 'b' as text").fetchall()
+    base.close()
+    series = pd.Series(["a", "b"], index=["text", "text"])
+    for row in (rows[0], series):
+        with pytest.raises(InputError, match="two columns named 'text'; give each column a name of its own"):
+            record_of(row)
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -177,9 +188,31 @@ def test_splits_of_a_dataset_are_splits() -> None:
         ({"train": {"a", "b"}}, "key data: train: got a set, which has no order"),
         (
             {"train": {"text": ["a"], "label": ["x", "y"]}},
-            "key data.train: got a mapping with 'text', 'label'; allowed: a list",
+            "key data: train: the columns are of different lengths: 'text' 1, 'label' 2; give one cell per row",
         ),
         ({"train": pd.Series(["a", "b"])}, r"key data.train.0: got 'a'; a row is a mapping .*goes for 1 other row"),
+        (
+            {"text": ["a", "b"], "label": ["x", "y"]},
+            "key data: got the columns of a table, 'text', 'label', without a split",
+        ),
+        (
+            {"words": np.array(["a"]), "y": pd.Series([1])},
+            "key data: got the columns of a table, 'words', 'y', without a split",
+        ),
+        (
+            {"name": ["a", "b"], "way": ["c", "d"]},
+            "key data: got the columns of a table, 'name', 'way', without a split",
+        ),
+        (
+            {"text": "a", "label": "x"},
+            r"key data: got the columns of a table, .*name the split of these rows: \{train:",
+        ),
+        (b"x", "key data: got b'x'; must be a path"),
+        (bytearray(b"x"), r"key data: got bytearray\(b'x'\); must be a path"),
+        (TaskSpec, "key data: got <class .*; must be a path"),
+        ({"a"}, r"key data: got a set, which has no order; give a list of rows and its split, as in data="),
+        (frozenset("a"), "key data: got a frozenset, which has no order"),
+        (io.StringIO("a"), "key data: got a StringIO, an open file; give the path of the file"),
         ({"train": b"abc"}, "key data: train: got a bytes, which is no container"),
     ],
 )

@@ -54,6 +54,9 @@ MISTAKES: list[tuple[str, Any]] = [
     ("tasks.0.data", {"train": [{"text": "a"}, 3, None], "test": ["a"]}),
     ("tasks.0.data", {"train": [], "tset": []}),
     ("tasks.0.data", {"path": "csv"}),
+    ("tasks.0.data", {"label": ["x", "y"], "text": ["a", "b"]}),
+    ("tasks.0.data", {"label": "x", "text": "a"}),
+    ("tasks.0.data", {"train": {"label": ["x", "y"], "text": ["a"]}}),
     ("tasks.0.labels", ["a", "a"]),
     ("tasks.0.labels", 3),
     ("tasks.0.columns", {"txt": "a"}),
@@ -180,3 +183,19 @@ def test_errors_name_keys_for_programs() -> None:
 def test_task_stream_of_something_else_is_refused(given: Any) -> None:
     with pytest.raises(InputError, match=r"TaskStream: got .*; give a StreamSpec, .*TaskStream.from_yaml"):
         TaskStream(given)
+
+
+@pytest.mark.parametrize(
+    ("build", "given", "says"),
+    [
+        (TaskSpec, "a", r"TaskSpec: got 'a' without a key; .*TaskSpec\(name=\.\.\., kind=\.\.\., data=\.\.\.\)"),
+        (StreamSpec, "stream.yaml", r"StreamSpec: got 'stream.yaml' without a key; .*name=\.\.\., backbone=\.\.\., tasks="),
+        (TrainingSpec, 3, r"TrainingSpec: got 3 without a key; give each value by its key, such as TrainingSpec\("),
+        (TaskSpec, TASK, r"TaskSpec: got a mapping; give its values by key: TaskSpec\(\*\*mapping\)"),
+    ],
+)  # fmt: skip
+def test_value_without_a_key_is_one_sentence(build: Any, given: Any, says: str) -> None:
+    with pytest.raises(InputError, match=f"^{says}"):
+        build(given)
+    with pytest.raises(InputError, match=f"^{says}"):
+        build(given, name="a")
