@@ -59,7 +59,9 @@ def numbers_notice(task: str, splits: Mapping[str, Sequence[Any]]) -> str | None
 def nearest(name: str, known: Collection[str]) -> str:
     """Return a hint for an unknown label: a known one that differs only in spelling, or else the most similar one."""
     alike = next((other for other in known if likeness(other) == likeness(name)), None)
-    return did_you_mean(name, known) if alike is None else f" (nearly {visibly(alike)}: write both alike)"
+    if alike is not None:
+        return f" (nearly {visibly(alike)}: write both alike)"
+    return "" if is_plain_number(name) else did_you_mean(name, known)  # 12 is not a misspelled 1
 
 
 def unknown_faults(names: Iterable[tuple[int, str]], known: Collection[str], what: str) -> list[Fault]:

@@ -78,6 +78,7 @@ def test_lists_of_labels_are_noticed() -> None:
         ("\uff12", "is unknown (nearly '2': write both alike)"),
         ("godo", "label 'godo' is unknown (did you mean 'good'?). "),
         ("other", "label 'other' is unknown. "),
+        ("22", "label '22' is unknown. "),
     ],
 )
 def test_unknown_label_of_a_split_names_the_nearly_equal_one(test: str, says: str) -> None:
@@ -89,7 +90,12 @@ def test_unknown_label_of_a_split_names_the_nearly_equal_one(test: str, says: st
 
 def test_only_labels_that_a_message_shows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(spellings, "nearest", lambda name, known: asked.append(name) or " HINT")
+
+    def nearest(name: str, known: Any) -> str:
+        asked.append(name)
+        return " HINT"
+
+    monkeypatch.setattr(spellings, "nearest", nearest)
     faults = spellings.unknown_faults(enumerate(["x"] * 40 + ["good"]), {"good": 0}, "label")
     assert [fault.row for fault in faults] == [*range(40)]
     assert asked == ["x"] * 5
