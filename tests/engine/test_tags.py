@@ -7,16 +7,18 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from seqeval.metrics import f1_score  # type: ignore[import-untyped]
 
 from continual_petl import Run, learn
 from continual_petl.engine.checks.dry_run import dry_run
-from continual_petl.engine.session import Session, settings_that_differ
+from continual_petl.engine.session import Session, _tags, settings_that_differ
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
+from continual_petl.streams.schema.tags_spec import TagsSpec
 from continual_petl.streams.stream import TaskStream
 from tests.streams_in_code import stream
 from tests.tiny import WORDS
@@ -95,3 +97,11 @@ def test_other_reading_in_the_stream_is_a_changed_setting(learned: Path, backbon
     assert settings_that_differ(Session(same.spec, Store(learned))) == {}
     other = two_tasks(backbone_folder("bert"), tags={"scheme": "none"}, metric="accuracy")
     assert settings_that_differ(Session(other.spec, Store(learned))) == {"cut": ["metric", "tags"]}
+
+
+def test_where_the_letter_stands_is_as_learned_if_the_tags_do_not_say_it() -> None:
+    """The training rows decided; without them, both readings fit the labels."""
+    labels = ("O", "B-E", "I-E", "B-I", "I-I")
+    for learned in (TagReading(scheme="IOB2", separator="-", outside=("O",), position=p) for p in ("prefix", "suffix")):
+        task, manifest = Mock(tags=TagsSpec(outside="O")), Mock(labels=labels, tags=learned)
+        assert _tags(task, manifest) == learned
