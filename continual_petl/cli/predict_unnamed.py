@@ -38,7 +38,7 @@ def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int)
     check_can_route(run.store)  # before anything heavy is imported
     limits = given_limits(arguments, [spec.limits for spec in run.spec.tasks])
     if arguments.output:
-        check_output(Path(arguments.output))
+        check_output(Path(arguments.output), Path(arguments.input) if arguments.input else None)
     rows, types = _rows(arguments, limits)
     if (first := next(rows, None)) is None:
         raise InputError(

@@ -135,14 +135,15 @@ def read_unnamed_rows(
     Raises:
         InputError: if a row cannot be used; the message names its line.
     """
-    if _format(path) == ".txt":
-        for number, line in enumerate(TextFile(str(path), f"--input {path}", limits).lines(), 1):
-            yield _unnamed(_without_end(line), f"--input {path}:{number}", limits), None
+    kind = _format(path)
+    if kind == ".txt":
+        lines = map(_without_end, TextFile(str(path), f"--input {path}", limits).lines())
+        for number, line in enumerate(_without_blank_end(lines), 1):
+            yield _unnamed(line, f"--input {path}:{number}", limits), None
         return
     for number, record in read_records(f"--input {path}", path, limits):
         where = f"--input {path}:{number}"
-        in_table = path.suffix in _TABLES
-        row = unnamed_row(record, where, in_table=in_table, advice="--task NAME, or --task-column NAME")
+        row = unnamed_row(record, where, in_table=kind in _TABLES, advice="--task NAME, or --task-column NAME")
         for text in _texts_of(row):
             if not isinstance(text, str):
                 raise InputError(f"{where}: the row holds {text!r:.80}, which is not a text. Write it as text.")

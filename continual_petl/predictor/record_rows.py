@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import Record
 from continual_petl.predictor.task_columns import TaskColumns
@@ -15,7 +16,9 @@ from continual_petl.streams.sources.conversations import conversation, from_cell
 from continual_petl.streams.sources.row_options import options_fault, options_of
 
 UNNAMED = ("text", "source", "tokens", "image", "messages")
-"""The columns that rows without a task are read from; a pair also has text_pair."""
+"""The columns that rows without a task are read from."""
+_BESIDE = {"text_pair": ("text",), "options": ("source", "messages")}
+"""The columns that are read in addition, and beside which ones."""
 
 
 def row_of_record(
@@ -77,7 +80,7 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
         advice: how to name the task instead, for messages.
 
     Raises:
-        InputError: unless exactly one of the columns is filled.
+        InputError: unless exactly one of the columns is filled, beside nothing that could not be read with it.
     """
     found = [name for name in UNNAMED if name in record and not _is_empty(record[name])]
     if len(found) != 1:
@@ -91,19 +94,37 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
         what = f"fills {' and '.join(map(repr, found))}" if found else f"has {column_names(record)}"
         raise InputError(
             f"{where}: a row without a task name is read from one of the columns {', '.join(UNNAMED)} (a pair also "
-            f"from text_pair); this one {what}. Rename the column, or name the task: {advice}."
+            f"from text_pair, and a row with its own options from options); this one {what}. Rename the column, or name the "
+            f"task: {advice}."
         )
+    beside = [name for name in _BESIDE if not _is_empty(record.get(name))]
+    for name in beside:
+        if found[0] not in _BESIDE[name]:
+            raise InputError(
+                f"{where}: a row without a task name that fills {name!r} has to fill {' or '.join(_BESIDE[name])}, but this "
+                f"one fills {found[0]!r}, beside which {name!r} would not be read. Rename or remove the column {name!r}, or "
+                f"name the task: {advice}."
+            )
     row = record[found[0]]
     if found == ["tokens"]:
         return words_in(plain(row), in_table=in_table)
     if found == ["messages"]:
-        return messages_in(plain(row), in_table=in_table)
-    if found == ["text"] and not _is_empty(record.get("text_pair")):
+        row = messages_in(plain(row), in_table=in_table)
+    if beside == ["text_pair"]:
         row = (row, record["text_pair"])
     for text in row if isinstance(row, tuple) else (row,):
-        if found != ["image"] and not isinstance(text, str):
+        if found[0] not in ("image", "messages") and not isinstance(text, str):
             raise InputError(f"{where}: column {found[0]!r} holds {text!r:.80}, which is not a text. Write it as text.")
-    return row
+    if beside != ["options"]:
+        return row
+    value = record["options"] if in_table else plain(record["options"])
+    options = options_of(value) if in_table or not isinstance(value, str) else None
+    if (fault := options_fault(value, options)) is not None:
+        raise InputError(
+            f"{where}: column 'options': {fault}; a row with its own options needs a list of 2 to {MAX_OPTIONS:,} different "
+            "texts. Write it in this form, or remove the column."
+        )
+    return row, options
 
 
 def _is_empty(value: Any) -> bool:

@@ -21,14 +21,20 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.local_engine import Engine, LocalEngine
 from continual_petl.serve.metrics import Metrics
-from continual_petl.serve.middleware import BodyLimit, Observed, UniqueKeysRoute, as_problem, problem_response
+from continual_petl.serve.middleware import (
+    AllowedHosts,
+    BodyLimit,
+    Observed,
+    StrictJsonRoute,
+    as_problem,
+    problem_response,
+)
 from continual_petl.serve.openapi import add_reference
 from continual_petl.serve.problems import Problem, Unreadable, timed_out
 from continual_petl.serve.rows import Asked, PredictRequest, asked_of
@@ -69,7 +75,7 @@ def make_app(folder: str | Path, settings: ServeSettings | None = None, *, engin
         generate_unique_id_function=lambda route: route.name.strip("_"),
     )
     endpoint.add_to(app)
-    add_reference(app, settings)
+    add_reference(app, settings, endpoint.catalog.taken)
     return app
 
 
@@ -78,15 +84,18 @@ class _Endpoint:
 
     def __init__(self, folder: str | Path, settings: ServeSettings, engine: Engine) -> None:
         self._settings, self._token = settings, settings.token()
-        self._catalog, self._metrics = Catalog(folder), Metrics()
+        self.catalog = Catalog(folder)
+        """The learned tasks."""
+        self._metrics = Metrics()
         self._engine = engine
-        self._metrics.watch(self._engine, self._catalog)
+        self._metrics.watch(self._engine, self.catalog)
         self._why_not_ready: str | None = "loading"
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """Start the engine and watch the folder; on shutdown, answer the requests that were accepted."""
         await self._engine.start(self._metrics.seen)
+        await asyncio.to_thread(self.catalog.taken)  # reads all certificates, once
         self._why_not_ready = None
         watching = asyncio.create_task(self._watch())
         yield
@@ -100,9 +109,9 @@ class _Endpoint:
         while True:
             await asyncio.sleep(self._settings.watch_s)
             try:
-                before = self._catalog.seals
-                if await asyncio.to_thread(self._catalog.look):  # takes a while with many tasks
-                    now = self._catalog.seals
+                before = self.catalog.seals
+                if await asyncio.to_thread(self.catalog.look):  # takes a while with many tasks
+                    now = self.catalog.seals
                     new = sorted(task for task, seal in now.items() if before.get(task) != seal)
                     _log.info("tasks changed: added %s, removed %s", new, sorted(set(before).difference(now)))
                 self._why_not_ready = None
@@ -112,15 +121,17 @@ class _Endpoint:
 
     def add_to(self, app: FastAPI) -> None:
         """Add paths, error handlers and limits to an application."""
-        app.add_exception_handler(Problem, lambda request, error: problem_response(as_problem(error)))
-        app.add_exception_handler(RequestValidationError, lambda request, error: problem_response(as_problem(error)))
-        app.add_exception_handler(HTTPException, lambda request, error: problem_response(as_problem(error)))
-        app.add_exception_handler(Exception, lambda request, error: problem_response(as_problem(error)))
+        app.add_exception_handler(Problem, lambda request, error: problem_response(as_problem(error, request)))
+        app.add_exception_handler(
+            RequestValidationError, lambda request, error: problem_response(as_problem(error, request))
+        )
+        app.add_exception_handler(HTTPException, lambda request, error: problem_response(as_problem(error, request)))
+        app.add_exception_handler(Exception, lambda request, error: problem_response(as_problem(error, request)))
         # The middleware that is added last is the outermost.
         app.add_middleware(BodyLimit, max_bytes=self._settings.max_body_bytes, seconds=self._settings.client_s)
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=self._settings.hosts, www_redirect=False)
+        app.add_middleware(AllowedHosts, hosts=self._settings.hosts)
         app.add_middleware(Observed, metrics=self._metrics)
-        app.router.route_class = UniqueKeysRoute
+        app.router.route_class = StrictJsonRoute
         allowed = [] if self._token is None else [Depends(_allowed(self._token))]
         app.post("/v1/predict", dependencies=allowed, response_model=None, summary="Predict rows")(self._predict)
         app.get("/v1/tasks", dependencies=allowed, response_model=None, summary="All learned tasks")(self._tasks)
@@ -134,11 +145,11 @@ class _Endpoint:
         log: dict[str, object] = request.scope["state"]["log"]
         if self._why_not_ready:
             raise Problem(503, "not_ready", f"the endpoint is not ready: {self._why_not_ready}", retry_after=5)
-        asked = await self._read(lambda: asked_of(body, self._catalog, self._settings))
+        asked = await self._read(lambda: asked_of(body, self.catalog, self._settings))
         log |= {"rows": len(asked.rows), "tasks": sorted({task or "(find)" for task in asked.tasks})[:20]}
         if body.stream:
             return await streamed(self._events(asked, request))
-        answer = asyncio.ensure_future(self._engine.answer(asked, self._catalog))
+        answer = asyncio.ensure_future(self._engine.answer(asked, self.catalog))
         predictions = await self._unless_gone(answer, request, self._settings.timeout_s)
         if self._settings.log_texts:
             log["predictions"] = predictions
@@ -147,7 +158,7 @@ class _Endpoint:
     async def _events(self, asked: Asked, request: Request) -> AsyncGenerator[bytes]:
         """Yield the pieces of a text as events, then its record, or the problem if one occurs after the first event."""
         pieces, until = Pieces(), time.monotonic() + self._settings.timeout_s
-        answer = asyncio.ensure_future(self._engine.answer(replace(asked, put=pieces), self._catalog))
+        answer = asyncio.ensure_future(self._engine.answer(replace(asked, put=pieces), self.catalog))
         answer.add_done_callback(lambda _: pieces.found.put_nowait(None))
         begun = False
         try:
@@ -190,11 +201,11 @@ class _Endpoint:
         try:
             return read()
         except Unreadable:
-            await asyncio.to_thread(self._catalog.look)
+            await asyncio.to_thread(self.catalog.look)
             return read()
 
     async def _tasks(self) -> Response:
-        catalog, found = self._catalog, []
+        catalog, found = self.catalog, []
 
         def entry(task: str) -> dict[str, Any] | None:
             return catalog.entry(task) if task in catalog.seals else None
@@ -206,7 +217,7 @@ class _Endpoint:
         return _json({"tasks": list(filter(None, found))})
 
     async def _task(self, task: str) -> Response:
-        manifest, entry = await self._read(lambda: (self._catalog.manifest(task), self._catalog.entry(task)))
+        manifest, entry = await self._read(lambda: (self.catalog.manifest(task), self.catalog.entry(task)))
         return _json(entry | {"certificate": manifest.model_dump(mode="json", exclude={"tensors"})})
 
     async def _counted(self) -> Response:
@@ -217,7 +228,7 @@ class _Endpoint:
 
     async def _ready(self) -> Response:
         why = self._why_not_ready
-        body = {"ready": why is None, "tasks": len(self._catalog.seals)}
+        body = {"ready": why is None, "tasks": len(self.catalog.seals)}
         return _json(body if why is None else body | {"why_not": why}, 200 if why is None else 503)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from continual_petl.errors import StoreError, known_names
 from continual_petl.report.inventory import entry_of
 from continual_petl.serve.problems import Problem, Unreadable
+from continual_petl.serve.taken import Taken
 from continual_petl.store.certificate.manifest import ROUTER, Manifest
 from continual_petl.store.open_run import open_store
 from continual_petl.store.store import Store
@@ -35,6 +36,8 @@ class Catalog:
         self._looking = threading.Lock()
         self._manifests: dict[str, Manifest] = {}
         self._entries: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._taken: dict[str, tuple[str, Taken]] = {}
+        self._together: tuple[dict[str, str], Taken] | None = None
         self.store = self._live
         """The run folder as it was at the last call of `look`."""
         self.seals: dict[str, str] = {}
@@ -62,6 +65,7 @@ class Catalog:
             kept = self._manifests.copy().items()
             self._manifests = {task: found for task, found in kept if found.seal == seals.get(task)}
             self._entries = {task: found for task, found in self._entries.copy().items() if task in seals}
+            self._taken = {task: found for task, found in self._taken.copy().items() if task in seals}
             self.seals, self.forgotten = seals, frozenset(stones.difference(seals))
             self.store, self._stamp = store, stamp
             return True
@@ -95,6 +99,24 @@ class Catalog:
             )
         known = known_names(list(self.seals), task)
         raise Problem(404, "unknown_task", f"task {task!r} has not been learned; learned tasks: {known}")
+
+    def taken(self) -> Taken:
+        """Return which rows the learned tasks take; after a change, only the certificates of new tasks are read."""
+        seals = self.seals
+        if self._together is not None and self._together[0] is seals:
+            return self._together[1]
+        known, found = self._taken, list[Taken]()
+        for task, seal in seals.items():
+            if (own := known.get(task)) is None or own[0] != seal:
+                try:
+                    own = known[task] = (seal, Taken.by(self.manifest(task)))
+                except Problem:  # it cannot be read at the moment; a request for the task says so
+                    continue
+            found.append(own[1])
+        together = Taken.together(found)
+        if len(found) == len(seals):
+            self._together = (seals, together)
+        return together
 
     def entry(self, task: str) -> dict[str, Any]:
         """Return a task's kind, labels, score, size and seal.

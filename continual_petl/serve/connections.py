@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from pydantic_core import to_json
@@ -36,6 +37,12 @@ _WHY = {
     "limit": "the limit of {most:,} connections was reached, and these had waited longest for their clients",
     "refused": "the limit of {most:,} connections was reached, and all others are being answered",
 }
+
+
+_TOO_MANY = Problem(503, "busy", "the endpoint has too many connections: try again later", retry_after=1)
+_NOT_HTTP = Problem(
+    400, "not_http", "this is not a request in HTTP/1.1: check the client, and that the address begins with http://"
+)
 
 
 def max_connections() -> int:
@@ -108,6 +115,10 @@ class Connections:
                 super().data_received(data)
                 limits._received(self, len(data))
 
+            def send_400_response(self, msg: str) -> None:
+                self.transport.write(_response(_NOT_HTTP))
+                self.transport.close()
+
             def connection_lost(self, error: Exception | None) -> None:
                 limits._open.pop(self, None)
                 super().connection_lost(error)
@@ -152,19 +163,18 @@ class Connections:
         self._closed[why] += 1
         transport = each.protocol.transport
         if why == "refused":
-            transport.write(_refusal())
+            transport.write(_response(_TOO_MANY))
             transport.close()
         else:
             transport.abort()  # `close` would wait until the client has read everything
 
 
-def _refusal() -> bytes:
+def _response(problem: Problem) -> bytes:
     """Return a response for a connection whose request is not read."""
-    problem = Problem(503, "busy", "the endpoint has too many connections: try again later", retry_after=1)
     body = to_json(problem.to_json())
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
     lines = [
-        "HTTP/1.1 503 Service Unavailable",
+        f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}",
         *(f"{name}: {text}" for name, text in (headers | problem.headers()).items()),
     ]
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request, Response
@@ -14,11 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from continual_petl.serve.logs import EXTRA
 from continual_petl.serve.metrics import Metrics
 from continual_petl.serve.problems import Problem
+from continual_petl.serve.rows import fault_of
 
 _log = logging.getLogger("continual_petl.serve")
 _MAX_BODIES = 32
@@ -80,22 +82,79 @@ class BodyLimit:
         )
 
 
-class UniqueKeysRoute(APIRoute):
-    """A route whose JSON body may not have the same key twice in one object; Python would silently keep the last value."""
+class AllowedHosts:
+    """Refuses requests whose Host header is not allowed, so that pages of other sites cannot reach the endpoint.
+
+    Args:
+        app: the application.
+        hosts: the names that are allowed.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its host is allowed."""
+        allowed = scope["type"] != "http"
+
+        async def reached(*_: object) -> None:
+            nonlocal allowed
+            allowed = True
+
+        async def unsent(_: Message) -> None:
+            """Leave out the response that the check would send."""
+
+        if not allowed:
+            await TrustedHostMiddleware(reached, self._hosts, www_redirect=False)(scope, receive, unsent)
+        await (self._app if allowed else problem_response(_bad_host(scope)))(scope, receive, send)
+
+
+def _bad_host(scope: Scope) -> Problem:
+    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    return Problem(
+        400,
+        "bad_host",
+        f"the header Host is {host!r:.100}, which this endpoint does not allow: use its own name, or start it with "
+        "--allowed-host NAME",
+    )
+
+
+class StrictJsonRoute(APIRoute):
+    """A route whose JSON body is refused in words if it cannot be read, or has the same key twice in one object.
+
+    Python would silently keep the last value of a repeated key.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the route's handler, which refuses a body with a repeated key."""
+        """Return the route's handler, which reads bodies strictly."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            return await handler(_UniqueKeysRequest(request.scope, request.receive))
+            return await handler(_StrictJsonRequest(request.scope, request.receive))
 
         return strict
 
 
-class _UniqueKeysRequest(Request):
+class _StrictJsonRequest(Request):
     async def json(self) -> Any:
-        return json.loads(await self.body(), object_pairs_hook=_unique)
+        content = await self.body()
+        try:
+            return json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
+        except RecursionError:
+            what = "its brackets are nested too deeply; a request needs at most six levels"
+        except UnicodeDecodeError as error:
+            what = f"byte {error.start + 1:,} is not UTF-8; encode the text as UTF-8"
+        except json.JSONDecodeError as error:
+            what = f"character {error.pos + 1:,} is not what JSON has there ({error.msg}); write it with a JSON library"
+        except ValueError:
+            what = "it has a number of too many digits; a request needs no numbers"
+        raise Problem(400, "bad_request", f"the body cannot be read as JSON: {what}")
+
+
+def _no_constant(name: str) -> Any:
+    raise Problem(
+        400, "bad_request", f"the body cannot be read as JSON: {name} is not JSON; a request needs no numbers"
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,8 +212,13 @@ def problem_response(problem: Problem) -> Response:
     return Response(to_json(problem.to_json()), problem.status, problem.headers(), "application/json")
 
 
-def as_problem(error: Exception) -> Problem:
-    """Return what a client may learn about an error: neither paths nor tracebacks."""
+def as_problem(error: Exception, request: Request | None = None) -> Problem:
+    """Return what a client may learn about an error: neither paths on this machine nor tracebacks.
+
+    Args:
+        error: the error.
+        request: the request, for messages about its path and method.
+    """
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):
@@ -163,13 +227,16 @@ def as_problem(error: Exception) -> Problem:
             return Problem(
                 415, "bad_request", "the body is not declared as JSON: send the header Content-Type: application/json"
             )
-        place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return Problem(422, "bad_request", f"{place}: {first['msg']}; see /docs for what a request may contain")
+        return Problem(422, "bad_request", f"{fault_of(error.body, first['loc'][1:])}; /docs describes a request")
     if isinstance(error, HTTPException):
         if isinstance(error.__cause__, Problem):
             return error.__cause__  # raised while the body was read
-        codes = {404: "unknown_path", 405: "wrong_method"}
-        code, allow = codes.get(error.status_code, "bad_request"), (error.headers or {}).get("Allow")
-        return Problem(error.status_code, code, str(error.detail), allow=allow)
+        allow = (error.headers or {}).get("Allow")
+        path, method = ("", "") if request is None else (request.url.path, request.method)
+        code, message = {
+            404: ("unknown_path", f"there is no path {path!r:.200}: /docs lists all paths"),
+            405: ("wrong_method", f"the path {path!r:.200} has no method {method:.20}; allowed: {allow}"),
+        }.get(error.status_code, ("bad_request", f"the request cannot be read: {error.detail}"))
+        return Problem(error.status_code, code, message, allow=allow)
     _log.error("a request failed", exc_info=error)
     return Problem(500, "internal", "internal error in continual-petl: see the endpoint's log")

@@ -5,6 +5,7 @@ FastAPI generates it without them, since the responses are written as they are a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 from continual_petl.serve import responses
 from continual_petl.serve.request_schema import request_schemas
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.serve.taken import Taken
 
 _TYPES = (
     responses.Predictions, responses.Tasks, responses.Task, responses.Live, responses.Ready, responses.Refusal
@@ -20,15 +22,18 @@ _TYPES = (
 _REFS = "#/components/schemas/{model}"
 _JSON, _TEXT, _EVENTS = "application/json", "text/plain", "text/event-stream"
 _PROBLEMS = {
-    400: "The request is not HTTP or not JSON; or, as plain text, its Host header is not allowed",
+    400: "The request is not HTTP or not JSON, or its Host header is not allowed",
     401: "The token is missing or wrong",
     404: "No task has this name",
     405: "The path has no such method",
     408: "The body did not arrive in time",
+    409: "The request has the form below, but its parts do not fit each other or its tasks: a row does not have the form "
+    "that its own task takes, a conversation does not end with a user message, an image cannot be read, a row is too long "
+    "for the backbone, or there is not one task per row",
     410: "The task was forgotten on purpose",
     413: "The request has too many rows, characters, pixels or bytes",
     415: "The body is not declared as JSON",
-    422: "The request is invalid, or a row does not have the form of its task",
+    422: "The request does not have the form below, which follows what the learned tasks take",
     429: "Too many rows are waiting",
     500: "Internal error",
     503: "The endpoint cannot answer at the moment",
@@ -48,7 +53,7 @@ _EVENTS_FORM = (
 )
 _PATHS: dict[tuple[str, str], tuple[dict[str, Any], tuple[int, ...]]] = {
     ("/v1/predict", "post"): (
-        {_JSON: "Predictions", _EVENTS: _EVENTS_FORM}, (401, 404, 408, 410, 415, 422, 429, 504)
+        {_JSON: "Predictions", _EVENTS: _EVENTS_FORM}, (401, 404, 408, 409, 410, 415, 422, 429, 504)
     ),
     ("/v1/tasks", "get"): ({_JSON: "Tasks"}, (401,)),
     ("/v1/tasks/{task}", "get"): ({_JSON: "Task"}, (401, 404, 410)),
@@ -58,17 +63,20 @@ _PATHS: dict[tuple[str, str], tuple[dict[str, Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-def add_reference(app: FastAPI, settings: ServeSettings) -> None:
-    """Let an application describe its requests and responses completely.
+def add_reference(app: FastAPI, settings: ServeSettings, taken: Callable[[], Taken]) -> None:
+    """Let an application describe its requests and responses completely, as long as the learned tasks stay the same.
 
     Args:
         app: the application, with all its paths.
         settings: how the run is served.
+        taken: returns what the learned tasks take.
     """
-    generated = app.openapi
+    generated, described = app.openapi, None
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
+        nonlocal described
+        if app.openapi_schema is None or described != taken():
+            app.openapi_schema, described = None, taken()
             schema = generated()
             for (path, method), (found, refusals) in _PATHS.items():
                 refusals = tuple(each for each in refusals if each != 401 or settings.token_file is not None)
@@ -78,7 +86,7 @@ def add_reference(app: FastAPI, settings: ServeSettings) -> None:
             _, types = TypeAdapter.json_schemas(
                 [(each, "serialization", TypeAdapter(each)) for each in _TYPES], ref_template=_REFS
             )
-            schema["components"]["schemas"] = types["$defs"] | request_schemas(settings)
+            schema["components"]["schemas"] = types["$defs"] | request_schemas(settings, described)
         assert app.openapi_schema is not None  # FastAPI keeps it
         return app.openapi_schema
 
@@ -92,9 +100,7 @@ def _responses(found: dict[str, Any], refusals: set[int]) -> dict[str, Any]:
     }
     declared: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
     for status in sorted(refusals):
-        media = {_JSON: {"schema": _ref("Refusal")}} | (
-            {_TEXT: {"schema": {"type": "string"}}} if status == 400 else {}
-        )
+        media = {_JSON: {"schema": _ref("Refusal")}}
         declared[str(status)] = {"description": _PROBLEMS[status], "content": media}
         if status in _HEADERS:
             declared[str(status)]["headers"] = {

@@ -76,7 +76,7 @@ def bad_row(number: int, message: str, *, status: int = 422, code: str = "bad_ro
 def unusable(error: InputError, number: int) -> Problem:
     """Return the problem with a row that was predicted alone, with the row's number in place of the error's "row 1"."""
     message = re.sub(r"\b(row 1|image 1 of 1)\b", f"row {number}", str(error), count=1)
-    return Problem(422, "bad_row", message, row=number)
+    return Problem(409, "bad_row", message, row=number)
 
 
 def timed_out(seconds: float) -> Problem:

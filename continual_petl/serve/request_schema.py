@@ -1,96 +1,115 @@
-"""The JSON Schema of a request for predictions. It says what `continual_petl.serve.rows` checks before it looks at a task.
+"""The JSON Schema of a request for predictions: what `continual_petl.serve.rows` does not refuse with status 422.
 
-What a schema cannot say, the descriptions do: the form that a task's rows have, the sum of a row's characters, and that the
+It follows the tasks of the run: a request has only rows of forms that some of them take. What a schema cannot say, the
+descriptions do: that a row has the form of its own task, the sum of a row's characters, the order of messages, and that the
 number of tasks is the number of rows.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.serve.settings import ServeSettings
+from continual_petl.serve.taken import IMAGE, Form, Taken
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES
 
 Schema = dict[str, Any]
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_REF = "#/components/schemas/"
+_NAMED: dict[Form, tuple[str, ...]] = {
+    ("text",): ("Text", "TextRow"),
+    ("text", "text_pair"): ("Pair", "PairRow"),
+    ("source",): ("Text", "SourceRow"),
+    ("tokens",): ("Text", "Words", "TokensRow"),
+    ("messages",): ("Text", "Messages", "MessagesRow"),
+    ("source", "options"): ("SourceWithOptionsRow",),
+    ("messages", "options"): ("MessagesWithOptionsRow",),
+    IMAGE: ("ImageRow",),
+}
+"""How a row of each form may be written if its task is named."""
+_UNNAMED = _NAMED | {
+    ("text",): ("Text", "TextRow", "SourceRow"),
+    ("tokens",): ("TokensRow",),
+    ("messages",): ("MessagesRow",),
+}
+"""Without a task name, where a text may be a row of any kind of task."""
 
 
-def request_schemas(settings: ServeSettings) -> dict[str, Schema]:
-    """Return the schemas of a request and of its parts, by name."""
+def request_schemas(settings: ServeSettings, taken: Taken) -> dict[str, Schema]:
+    """Return the schemas of a request and of its parts, by name.
+
+    Args:
+        settings: how the run is served.
+        taken: what the tasks of the run take.
+    """
     text: Schema = {
         "type": "string",
         "description": "A text with at least one character that is not white space.",
         "minLength": 1,
         "maxLength": settings.max_characters,
-        "pattern": r"\S",
+        # What Python takes for white space; \\s has other characters in each language.
+        "pattern": r"[^\s\u001c-\u001f\u0085]",
     }
-    words = {"type": "array", "items": _ref("Text"), "minItems": 1, "maxItems": settings.max_characters}
-    pair = {"type": "array", "items": _ref("Text"), "minItems": 2, "maxItems": 2}
-    messages = {"type": "array", "items": _ref("Message"), "minItems": 1, "maxItems": MOST_MESSAGES}
-    conversation: Schema = {"anyOf": [_ref("Text"), messages]}
-    options: Schema = {
-        "type": "array",
-        "items": _ref("Text"),
-        "minItems": 2,
-        "maxItems": MAX_OPTIONS,
-        "uniqueItems": True,
-    }
+    conversation: Schema = {"anyOf": [_ref("Text"), _ref("Messages")]}
+    options: Schema = _list("Text", 2, MAX_OPTIONS) | {"uniqueItems": True}
     image = {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}
     objects = {
         "TextRow": {"text": _ref("Text")},
         "PairRow": {"text": _ref("Text"), "text_pair": _ref("Text")},
-        "TokensRow": {"tokens": {"anyOf": [_ref("Text"), words]}},
+        "TokensRow": {"tokens": {"anyOf": [_ref("Text"), _ref("Words")]}},
         "SourceRow": {"source": _ref("Text")},
         "MessagesRow": {"messages": conversation},
         "SourceWithOptionsRow": {"source": _ref("Text"), "options": options},
         "MessagesWithOptionsRow": {"messages": conversation, "options": options},
         "ImageRow": {"image": image},
     }
-    unnamed: Schema = {
-        "description": "A row without a task name: a text, a list of two texts (a pair), or an object with the keys of one "
-        "kind of task; the run must have a task that takes such rows.",
-        "anyOf": [_ref("Text"), pair, _ref("ObjectRow")],
-    }
-    named: Schema = {
-        "description": "A row in the form of its task: a text; a list of two texts (a task on pairs); a list of words "
-        "(token-classification); a list of messages (a task on conversations); or an object. The characters of a row "
-        f"together are at most {settings.max_characters:,}.",
-        "anyOf": [_ref("Text"), words, messages, _ref("ObjectRow")],
-    }
-    return {
+    # Without any task, every request is refused because of the names in it.
+    named, unnamed = _written(_NAMED, taken.named or _NAMED), _written(_UNNAMED, taken.unnamed)
+    schemas = {
         "Text": text,
+        "Words": _list("Text", 1, settings.max_characters),
+        "Pair": _list("Text", 2, 2),
+        "Messages": _list("Message", 1, MOST_MESSAGES),
         "Message": _message(),
         **{
             name: _object(parts, description=f"A row with the keys {', '.join(parts)}.")
             for name, parts in objects.items()
         },
-        "ObjectRow": {"description": "A row as an object.", "anyOf": list(map(_ref, objects))},
-        "UnnamedRow": unnamed,
-        "Row": named,
-        "PredictRequest": _request(settings),
+        "NamedRow": {
+            "description": "A row whose task is named, in one of the forms that the learned tasks take. A row that does not "
+            "have the form of its own task is refused with status 409. The characters of a row together are at most "
+            f"{settings.max_characters:,}.",
+            "anyOf": list(map(_ref, named)),
+        },
+        "UnnamedRow": {
+            "description": "A row without a task name, in one of the forms that the tasks that can be found take.",
+            "anyOf": list(map(_ref, unnamed)),
+        },
+        "PredictRequest": _request(settings, named, unnamed, streams=taken.streams and settings.streams),
     }
+    return {name: schemas[name] for name in schemas if name in _used(schemas, "PredictRequest")}
 
 
-def _request(settings: ServeSettings) -> Schema:
+def _request(settings: ServeSettings, named: Sequence[str], unnamed: Sequence[str], *, streams: bool) -> Schema:
+    one_of_several = {"type": ["string", "null"] if unnamed else "string"}
     properties = {
         "inputs": {
             "description": f"One row, or a list of at most {settings.max_rows:,} rows.",
-            "anyOf": [
-                _ref("Text"),
-                _ref("ObjectRow"),
-                {"type": "array", "items": _ref("Row"), "minItems": 1, "maxItems": settings.max_rows},
-            ],
+            **_inputs({"NamedRow": named, "UnnamedRow": unnamed}, settings.max_rows),
             "examples": [["How far is the moon?"]],
         },
         "task": {
             "description": "The task of all rows, or a list with one per row; null: the run finds the task of each row.",
             "anyOf": [
                 {"type": "string"},
-                {"type": "array", "items": {"type": ["string", "null"]}, "minItems": 1, "maxItems": settings.max_rows},
-                {"type": "null"},
+                {"type": "array", "items": one_of_several, "minItems": 1, "maxItems": settings.max_rows},
+                *([{"type": "null"}] if unnamed else []),
             ],
-            "default": None,
+            **({"default": None} if unnamed else {}),
         },
         "unknown": {
             "description": "What to return for rows without a task name that resemble no task's rows: no prediction "
@@ -103,26 +122,60 @@ def _request(settings: ServeSettings) -> Schema:
             "description": "For one row of one named task that generates text: send the text in pieces, as server-sent "
             "events.",
             "default": False,
+            **({} if streams else {"const": False}),
         },
     }
-    named = {"required": ["task"], "properties": {"task": {"type": ["string", "array"]}}}
-    unnamed = {
-        "properties": {
-            "inputs": {"anyOf": [{"type": ["string", "object"]}, {"type": "array", "items": _ref("UnnamedRow")}]}
+    names = {"type": ["string", "array"], "items": {"type": "string"}}
+    all_named = {"required": ["task"], "properties": {"task": names}}
+    some_named = {"required": ["task"], "properties": {"task": {"type": ["string", "array"], "contains": names}}}
+    conditions: list[Schema] = [{"if": all_named, "then": _rows({"NamedRow": named}, settings.max_rows)}]
+    if unnamed:
+        conditions.append(
+            {"if": {"not": some_named}, "then": _rows({"UnnamedRow": unnamed}, settings.max_rows)},
+        )
+    if streams:
+        one_row = {
+            "required": ["task"],
+            "properties": {
+                "inputs": {"type": ["string", "object", "array"], "maxItems": 1},
+                "task": {**names, "maxItems": 1},
+            },
         }
-    }
-    streams = {"required": ["stream"], "properties": {"stream": {"const": True}}}
-    one_row = {
-        "required": ["task"],
-        "properties": {
-            "inputs": {"type": ["string", "object", "array"], "maxItems": 1},
-            "task": {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 1},
-        },
-    }
-    return _object(properties, ["inputs"], description="Rows to predict.") | {
+        asked = {"required": ["stream"], "properties": {"stream": {"const": True}}}
+        conditions.append({"if": asked, "then": one_row})
+    required = ["inputs"] if unnamed else ["inputs", "task"]
+    return _object(properties, required, description="Rows to predict.") | {
         "title": "PredictRequest",
-        "allOf": [{"if": {"not": named}, "then": unnamed}, {"if": streams, "then": one_row}],
+        "allOf": conditions,
     }
+
+
+def _rows(kinds: dict[str, Sequence[str]], most: int) -> Schema:
+    return {"properties": {"inputs": _inputs(kinds, most)}}
+
+
+def _inputs(kinds: dict[str, Sequence[str]], most: int) -> Schema:
+    """Return the schema of one row or a list of rows; a row that is a list has to be in a list."""
+    kinds = {name: forms for name, forms in kinds.items() if forms}
+    alone = {form: None for forms in kinds.values() for form in forms if form not in ("Pair", "Words", "Messages")}
+    rows = list(map(_ref, kinds))
+    item = rows[0] if len(rows) == 1 else {"anyOf": rows}
+    return {"anyOf": [*map(_ref, alone), {"type": "array", "items": item, "minItems": 1, "maxItems": most}]}
+
+
+def _written(ways: dict[Form, tuple[str, ...]], forms: Iterable[Form]) -> list[str]:
+    """Return the names of all ways to write rows of these forms, in a fixed order."""
+    forms = set(forms)
+    return list(dict.fromkeys(name for form, names in ways.items() if form in forms for name in names))
+
+
+def _used(schemas: dict[str, Schema], name: str) -> set[str]:
+    """Return the names of a schema and of all that it refers to."""
+    found, new = set[str](), {name}
+    while new:
+        found |= new
+        new = {each for known in new for each in re.findall(f'"{_REF}(\\w+)"', json.dumps(schemas[known]))} - found
+    return found
 
 
 def _message() -> Schema:
@@ -141,4 +194,8 @@ def _object(properties: Schema, required: list[str] | None = None, **more: Any) 
 
 
 def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": _REF + name}
+
+
+def _list(name: str, fewest: int, most: int) -> Schema:
+    return {"type": "array", "items": _ref(name), "minItems": fewest, "maxItems": most}

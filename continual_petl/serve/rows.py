@@ -1,4 +1,8 @@
-"""Turns the JSON of a request into rows, after checking the form and size of each."""
+"""Turns the JSON of a request into rows, after checking the form and size of each.
+
+A request that does not match the schema of requests is refused with status 422. What the schema cannot say, such as that the
+form of a row is that of its own task, and not that of another one, is refused with 409.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from continual_petl.errors import InputError, counted
+from continual_petl.errors import InputError, counted, did_you_mean
 from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
@@ -20,13 +24,13 @@ from continual_petl.predictor.streamed import check_streams
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
-from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.serve.taken import IMAGE, Form, Taken, form_of
 from continual_petl.streams.encoding.images import pillow
 from continual_petl.streams.sources.conversations import messages_of
 from continual_petl.streams.sources.row_options import options_fault
 
 IMAGE_FORM = "an object with the key image, which holds the bytes of an image file in base64"
-_FORMS = {
+_FORMS: dict[Form, str] = {
     ("text",): "a text, or an object with the key text",
     ("text", "text_pair"): "a list of two texts, or an object with the keys text and text_pair",
     ("source",): "a text, or an object with the key source",
@@ -43,10 +47,21 @@ _IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Only formats that browsers and cameras write: Pillow starts other programs to read some of the other formats."""
 _MAX_PIXELS = 2**25
 """A file of a few bytes can expand to gigabytes of pixels; this number of pixels takes about 400 MB during resizing."""
-_UNNAMED = (
-    "a text, a list of two texts, or an object with the keys of one kind of task: text, optionally with text_pair; source or "
-    "messages, optionally with options; tokens; or image"
-)
+_UNNAMED = _FORMS | {
+    ("text",): "a text, or an object with the key text or source",
+    ("tokens",): "an object with the key tokens",
+    ("messages",): "an object with the key messages (a text, or a list of {role, content})",
+}
+"""Forms without a task name, where a text could be a row of any kind of task."""
+_SHORT: dict[Form, str] = {
+    ("text",): "a text",
+    ("text", "text_pair"): "a pair of texts",
+    ("tokens",): "a list of words",
+    ("messages",): "a conversation",
+    ("source", "options"): "a text with options",
+    ("messages", "options"): "a conversation with options",
+    IMAGE: "an image",
+}
 
 
 class PredictRequest(BaseModel):
@@ -58,6 +73,41 @@ class PredictRequest(BaseModel):
     task: str | list[str | None] | None = None
     unknown: Literal["reject", "nearest"] | None = None
     stream: bool = False
+
+
+_KEYS = {
+    "inputs": "one row (a text or an object), or a list of rows",
+    "task": "the name of a task, a list with a name or null for each row, or null",
+    "unknown": "'reject', 'nearest' or null",
+    "stream": "true or false",
+}
+
+
+def fault_of(body: Any, place: Sequence[Any]) -> str:
+    """Return what is wrong with the body of a request, in words.
+
+    Args:
+        body: the body; None if it is empty.
+        place: the keys and indices that lead to the first value that `PredictRequest` does not allow.
+
+    Example:
+        >>> fault_of({"inputs": 5}, ("inputs",))
+        'inputs: it is a number; give one row (a text or an object), or a list of rows'
+    """
+    if not isinstance(body, dict):
+        what = "empty, or null" if body is None else in_json(body)
+        return f"the body is {what}; send an object with the key inputs, and optionally task, unknown and stream"
+    key = str(place[0]) if place else ""
+    if key not in _KEYS:
+        return f"{key!r:.80} is not a key of a request{did_you_mean(key, _KEYS)}; allowed: {', '.join(_KEYS)}"
+    if key not in body:
+        return f"{key}: it is missing; give {_KEYS[key]}"
+    value = body[key]
+    if key == "task" and isinstance(value, list):
+        number = next(n for n, each in enumerate(value, 1) if not isinstance(each, str | None))
+        return f"task: element {number} of the list is {in_json(value[number - 1])}; give {_KEYS[key]}"
+    shown = f"{value!r:.80}" if isinstance(value, str) else in_json(value)
+    return f"{key}: it is {shown}; give {_KEYS[key]}"
 
 
 @dataclass(frozen=True)
@@ -111,16 +161,20 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
     tasks = request.task if isinstance(request.task, list) else [request.task] * len(values)
     if len(tasks) != len(values):
         raise Problem(
-            422, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
+            409, "bad_request", f"task: {len(tasks):,} tasks for {len(values):,} rows; give one per row, or one for all"
         )
     _check_options(values, tasks, catalog, settings.max_rows)
     rows = []
     numbers: dict[str, list[int]] = {}
+    taken, most = catalog.taken(), settings.max_characters
     for number, (value, task) in enumerate(zip(values, tasks, strict=True), 1):
-        manifest = None if task is None else catalog.manifest(task)
-        row = _row(value, manifest, number)
-        _check_texts(row, number, settings.max_characters)
-        rows.append(row)
+        form = None if task is None else standard_columns(catalog.manifest(task))
+        try:
+            rows.append(_read(value, form, number, taken, most))
+        except Problem as problem:
+            if problem.status != 422 or not _is_valid(value, tasks, taken, most):
+                raise
+            raise Problem(409, problem.code, problem.message, row=number) from problem
         if task is not None:
             numbers.setdefault(task, []).append(number - 1)
     for task, own in numbers.items():
@@ -129,9 +183,9 @@ def asked_of(request: PredictRequest, catalog: Catalog, settings: ServeSettings)
             try:
                 check_request(rows, [index], manifest)
             except InputError as error:
-                raise Problem(422, "bad_row", str(error), row=index + 1) from error
+                raise Problem(409, "bad_row", str(error), row=index + 1) from error
     if request.stream:
-        _check_stream(tasks, catalog)
+        _check_stream(tasks, catalog, settings)
     return Asked(rows, tasks, request.unknown or settings.unknown, range(1, len(rows) + 1))
 
 
@@ -153,20 +207,65 @@ def _check_options(values: Sequence[Any], tasks: Sequence[str | None], catalog: 
         )
 
 
-def _check_stream(tasks: Sequence[str | None], catalog: Catalog) -> None:
+def _check_stream(tasks: Sequence[str | None], catalog: Catalog, settings: ServeSettings) -> None:
     if len(tasks) != 1 or tasks[0] is None:
         got = "a row without a task" if len(tasks) == 1 else counted(len(tasks), "row")
         raise Problem(422, "no_stream", f"stream: got {got}; give one row and the name of its task")
     try:
         check_streams(catalog.manifest(tasks[0]))
     except InputError as error:
-        raise Problem(422, "no_stream", str(error)) from error
+        status = 409 if catalog.taken().streams and settings.streams else 422
+        raise Problem(status, "no_stream", str(error)) from error
 
 
-def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
-    """Return one row in the form that `Run.predict` takes; checks that depend on the bank come later."""
-    names = None if manifest is None else standard_columns(manifest)
-    form = _UNNAMED if names is None else _FORMS[names]
+def _is_valid(value: Any, tasks: Sequence[str | None], taken: Taken, most: int) -> bool:
+    """Return whether the schema allows a row in a request with these tasks, though it may not fit its own task."""
+    if None in tasks and not taken.unnamed:
+        return False
+    forms: list[Form | None] = [None] if None in tasks else []
+    if any(task is not None for task in tasks):
+        forms += taken.named
+    for form in forms:
+        try:
+            _read(value, form, 1, taken, most)
+        except Problem as problem:
+            if problem.status == 422:
+                continue
+        return True
+    return False
+
+
+def _read(value: Any, names: Form | None, number: int, taken: Taken, most: int) -> Row:
+    """Return one row in the form that `Run.predict` takes; checks that depend on the bank come later.
+
+    Args:
+        value: the row in JSON.
+        names: the form of the rows of its task; None: the task has to be found.
+        number: 1-based number of the row.
+        taken: what the tasks of the run take.
+        most: maximum number of characters.
+    """
+    if names is None and not taken.unnamed:
+        raise Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")
+    form = _FORMS[names] if names else "; or ".join(each for key, each in _UNNAMED.items() if key in taken.unnamed)
+    if names is None and isinstance(value, dict) and tuple(value) == IMAGE and IMAGE not in taken.unnamed:
+        raise _not_taken(IMAGE, form, number)  # without decoding it
+    row = _row(value, names, form, number)
+    _check_texts(row, number, most)
+    if names is None and (found := form_of(row)) not in taken.unnamed:
+        raise _not_taken(found, form, number)
+    return row
+
+
+def _not_taken(found: Form, form: str, number: int) -> Problem:
+    return bad_row(
+        number,
+        f"it is {_SHORT[found]}, and no task that can be found without a name accepts such rows: name the task; without it, "
+        f"each row must be {form}",
+    )
+
+
+def _row(value: Any, names: Form | None, form: str, number: int) -> Row:
     beside = isinstance(value, dict) and "options" in value
     if names is not None and beside != (names[-1] == "options"):
         raise bad_row(number, f"it has {'options' if beside else 'no options'}; each row must be {form}")
@@ -182,7 +281,7 @@ def _row(value: Any, manifest: Manifest | None, number: int) -> Row:
     return _source(source, None if names is None else names[:-1], form, number), value["options"]
 
 
-def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -> Row:
+def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
     """Return one row without its options."""
     given: tuple[str, ...] = ()
     if isinstance(value, dict):
@@ -190,7 +289,7 @@ def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -
         if given not in _FORMS or (names is not None and given != names):
             raise bad_row(number, f"it has the keys {', '.join(map(repr, given)) or 'none'}; each row must be {form}")
         value = [value["text"], value["text_pair"]] if len(given) == 2 else value[given[0]]
-        if given == ("image",):
+        if given == IMAGE:
             return _image(value, number)
         if given in (("tokens",), ("messages",)):
             if names is None and isinstance(value, str):
@@ -199,7 +298,7 @@ def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -
             names = given
         elif given != ("text", "text_pair") and not isinstance(value, str):
             raise bad_row(number, f"key {given[0]!r} must hold a text; each row must be {form}")
-    elif names == ("image",):
+    elif names == IMAGE:
         # A text would be read as a path on the server.
         raise bad_row(number, f"each row must be {form}")
     if names == ("messages",):
@@ -214,24 +313,31 @@ def _source(value: Any, names: tuple[str, ...] | None, form: str, number: int) -
         if len(value) == 2 and names in (None, ("text", "text_pair")):
             first, second = value
             return (first, second)
-    if not isinstance(value, str):
-        raise bad_row(number, f"it is a {_JSON.get(type(value), 'value')}; each row must be {form}")
+    if not isinstance(value, str) or names == ("text", "text_pair"):
+        raise bad_row(number, f"it is {in_json(value)}; each row must be {form}")
     return value
 
 
-_JSON = {list: "list", dict: "object", int: "number", float: "number", bool: "boolean", type(None): "null"}
+_JSON = {str: "a text", list: "a list", dict: "an object", int: "a number", float: "a number", type(None): "null"}
+
+
+def in_json(value: Any) -> str:
+    """Return what a value is in JSON, for messages."""
+    return str(value).lower() if isinstance(value, bool) else _JSON[type(value)]
 
 
 def _image(value: Any, number: int) -> Row:
     try:
-        content = base64.b64decode(value, validate=True)
+        # Tools that write base64 end it with a line feed.
+        content = base64.b64decode(value.removesuffix("\n") if isinstance(value, str) else value, validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
         raise bad_row(number, "image: it is not base64; give the bytes of an image file in base64") from error
     try:
         with pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as opened:  # reads its size, not its pixels
             width, height = opened.size
     except Exception as error:  # Pillow raises many kinds of exceptions for broken files
-        raise bad_row(number, f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}") from error
+        what = f"image: it cannot be read; allowed formats are {', '.join(_IMAGE_FORMATS)}"
+        raise bad_row(number, what, status=409) from error
     if width * height > _MAX_PIXELS:
         raise bad_row(
             number,

@@ -132,7 +132,7 @@ class ServedRun:
             (found,) = self.answer([job.part(half)])
             if isinstance(found, Problem):
                 return found
-        return Problem(422, "bad_row", str(error))
+        return Problem(409, "bad_row", str(error))
 
     def _look(self) -> None:
         before = self._catalog.seals

@@ -106,6 +106,11 @@ class ServeSettings:
             )
 
     @property
+    def streams(self) -> bool:
+        """Whether texts can be sent in pieces while they are generated."""
+        return self.engine == "local"
+
+    @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the endpoint."""
         try:

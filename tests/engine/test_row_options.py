@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,23 +155,109 @@ def test_predict_reads_the_options_of_a_file(
     assert ":2" in (shown := capsys.readouterr().err) or ":1" in shown
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "csv.gz"])
+def test_options_of_a_file_are_read_without_a_task_name(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    file, given = tmp_path / f"rows.{form}", [(row["source"], row["choices"]) for row in rows(9, 3)[:4]]
+    text = io.StringIO()
+    if form == "jsonl":
+        text.writelines(json.dumps({"source": source, "options": own}) + "\n" for source, own in given)
+    else:
+        csv.writer(text).writerows([("source", "options"), *((source, json.dumps(own)) for source, own in given)])
+    content = text.getvalue().encode()
+    file.write_bytes(gzip.compress(content) if form.endswith("gz") else content)
+    assert main(["predict", str(learned), "--json", "--unknown", "nearest", "--input", str(file)]) == 0
+    run, records = Run(learned), json.loads(capsys.readouterr().out)
+    wanted = run.predict(given, [record["task"] for record in records])
+    for record, (source, own), answer in zip(records, given, wanted, strict=True):
+        assert record["task"] in ("choice", "talk")
+        assert (record["source" if record["task"] == "choice" else "messages"], record["options"]) == (source, own)
+        assert record["answer"] == answer.value
+    named = run.predict([{"source": source, "options": own} for source, own in given], unknown="nearest")
+    assert isinstance(named, list)
+    assert [each.answer.value for each in named if each.answer is not None] == [answer.value for answer in wanted]
+    output = ["--output", str(tmp_path / "answers.jsonl")]
+    assert main(["predict", str(learned), "--unknown", "nearest", "--input", str(file), *output]) == 0
+    written = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [each["answer"] for each in written] == [answer.value for answer in wanted]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"text": "w1", "options": ["w2", "w3"]},
+            "that fills 'options' has to fill source or messages, but this one fills",
+        ),
+        ({"tokens": ["w1"], "options": ["w2", "w3"]}, "beside which 'options' would not be read. Rename or remove"),
+        ({"source": "w1", "text_pair": "w2"}, "that fills 'text_pair' has to fill text, but this one fills 'source'"),
+        (
+            {"source": "w1", "options": ["w2"]},
+            "column 'options': it has 1 option; a row with its own options needs a list",
+        ),
+        ({"source": "w1", "options": "w2"}, "column 'options': 'w2' is not a list; a row"),
+        ({"source": "w1", "options": []}, "column 'options': it has 0 options; a row"),
+        ({"source": 3, "options": ["w2", "w3"]}, "column 'source' holds 3, which is not a text"),
+    ],
+)
+def test_columns_that_would_not_be_read_are_refused(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, Any], message: str
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    assert main(["predict", str(learned), "--input", str(file)]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(InputError, match=re.escape(message)):
+        Run(learned).predict([row], unknown="nearest")
+
+
+def test_empty_columns_and_options_of_no_task_are_not_read(learned: Path, tmp_path: Path) -> None:
+    run = Run(learned)
+    row: dict[str, Any] = {"text": "w1 w2", "text_pair": None, "options": None, "source": ""}
+    assert run.predict([row], unknown="nearest") == run.predict(["w1 w2"], unknown="nearest")
+
+
+def test_output_without_a_task_does_not_replace_the_input(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "w1"}\n')
+    assert main(["predict", str(learned), "--input", str(file), "--output", str(file)]) == 2
+    assert "this is the file given with --input, which would be overwritten" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert file.read_text() == '{"text": "w1"}\n'
+
+
+def test_blank_lines_at_the_end_of_a_text_file_hold_no_rows(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.txt").write_text("w1 w2\nw3\n\n")
+    assert main(["predict", str(learned), "--input", str(tmp_path / "rows.txt")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_endpoint_takes_options_beside_the_source(learned: Path) -> None:
     inputs = [{"source": source, "options": options} for source, options in pairs()]
     with CheckedClient(make_app(learned, ServeSettings(max_rows=100)), base_url="http://127.0.0.1") as client:
         found = client.post("/v1/predict", json={"inputs": inputs, "task": "choice"}).json()
         answers = Run(learned).predict(pairs(), task="choice")
         assert [record["answer"] for record in found["predictions"]] == [answer.value for answer in answers]
-        for row, message in (
-            ({"source": "w1"}, "it has no options; each row must be an object with the keys source and options"),
-            ({"source": "w1", "options": "w2"}, "options: it is not a list of texts"),
+        for row, message, status in (
+            ({"source": "w1"}, "it has no options; each row must be an object with the keys source and options", 409),
+            ({"source": "w1", "options": "w2"}, "options: it is not a list of texts", 422),
             (
                 {"source": "w1", "options": ["w2", 3]},
                 "options: option 2 is 3; a row needs 2 to 1,000 different texts to choose from",
+                422,
             ),
-            ({"source": "w1", "options": ["w2", "w2"]}, "'w2' is listed more than once"),
+            ({"source": "w1", "options": ["w2", "w2"]}, "'w2' is listed more than once", 422),
         ):
             refused = client.post("/v1/predict", json={"inputs": [row], "task": "choice"})
-            assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.json()
+            assert (refused.status_code, message in refused.json()["error"]["message"]) == (status, True), (
+                refused.json()
+            )
     with CheckedClient(make_app(learned, ServeSettings(max_rows=9)), base_url="http://127.0.0.1") as client:
         refused = client.post("/v1/predict", json={"inputs": inputs, "task": "choice"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_many_rows")

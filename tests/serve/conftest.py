@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ TASKS = [
     task_of_kind("multilabel", "many"),
 ]
 TRAINING = {"epochs": 1, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32"}
+
+
+def until(check: Callable[[], bool]) -> None:
+    """Wait until a check holds, since the endpoint rereads the folder at intervals; the limit only stops a hanging test."""
+    deadline = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

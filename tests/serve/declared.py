@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any
 
 import httpx2
@@ -15,7 +14,6 @@ OPEN = ("/", "/docs", "/openapi.json")
 """Paths that are not part of the reference."""
 
 
-@cache
 def validator(app: FastAPI, name: str) -> Draft202012Validator:
     """Return what checks a value of one of the named types of the reference."""
     reference = app.openapi()

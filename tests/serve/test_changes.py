@@ -20,7 +20,7 @@ from continual_petl.serve.rows import Asked
 from continual_petl.serve.served_run import ServedRun
 from continual_petl.serve.verified import REFUSED_S, VerifiedTasks
 from continual_petl.store.model_cache import ModelCache
-from tests.serve.conftest import TASKS, TRAINING, Open
+from tests.serve.conftest import TASKS, TRAINING, Open, until
 from tests.small import small
 from tests.streams_in_code import stream, task
 
@@ -33,19 +33,11 @@ def _ask(client: TestClient, name: str) -> tuple[int, str]:
     return response.status_code, found["error"]["code"] if "error" in found else found["predictions"][0]["answer"]
 
 
-def _until(check: Callable[[], bool]) -> None:
-    """Wait until a check holds, since the endpoint rereads the folder at intervals; the limit only stops a hanging test."""
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_new_task_is_served_without_a_restart(own: Path, opened: Open, backbone_folder: Folder) -> None:
     client = opened(own)
     assert _ask(client, "later") == (404, "unknown_task")
     learn(stream(backbone_folder(), [*TASKS, task("later", num_rows=24)], training=TRAINING), own)
-    _until(lambda: _ask(client, "later")[0] == 200)
+    until(lambda: _ask(client, "later")[0] == 200)
     assert _ask(client, "later")[1] == Run(own).predict("w1 w20 w30", "later").value
     assert [entry["task"] for entry in client.get("/v1/tasks").json()["tasks"]][-1] == "later"
 
@@ -54,7 +46,7 @@ def test_forgotten_task_is_gone(own: Path, opened: Open) -> None:
     client = opened(own)
     assert _ask(client, "second")[0] == 200
     forget(own, "second")
-    _until(lambda: _ask(client, "second") == (410, "forgotten"))
+    until(lambda: _ask(client, "second") == (410, "forgotten"))
     response = client.get("/v1/tasks/second")
     assert response.status_code == 410
     assert "was forgotten on purpose" in response.json()["error"]["message"]
@@ -122,7 +114,7 @@ def test_replaced_task_answers_with_its_new_bank(own: Path, opened: Open, backbo
     assert _ask(client, "first")[0] == 200
     new = [task("first", num_rows=24, bank=small("pfeiffer")), *TASKS[1:]]
     learn(stream(backbone_folder(), new, training=TRAINING), own, replace=["first"])
-    _until(lambda: client.get("/v1/tasks/first").json()["seal"] != before)
+    until(lambda: client.get("/v1/tasks/first").json()["seal"] != before)
     found = client.post("/v1/predict", json={"inputs": ["w1 w20 w30"], "task": "first"}).json()["predictions"][0]
     now = Run(own).predict("w1 w20 w30", "first")
     assert found["probabilities"] == pytest.approx(dict(now.probabilities or {}), abs=1e-6)
@@ -175,11 +167,11 @@ def test_run_that_breaks_while_it_is_served_is_not_ready(own: Path, opened: Open
     client = opened(own)
     assert client.get("/health/ready").json() == {"ready": True, "tasks": 5}
     (own / "banks" / "second").rename(own / "second")
-    _until(lambda: client.get("/health/ready").status_code == 503)
+    until(lambda: client.get("/health/ready").status_code == 503)
     assert _ask(client, "first") == (503, "not_ready")
     assert client.get("/health/live").status_code == 200
     (own / "second").rename(own / "banks" / "second")
-    _until(lambda: client.get("/health/ready").status_code == 200)
+    until(lambda: client.get("/health/ready").status_code == 200)
     assert _ask(client, "second")[0] == 200
 
 
@@ -188,10 +180,10 @@ def test_folder_that_goes_away_is_not_an_empty_run(own: Path, opened: Open) -> N
     client = opened(own)
     assert _ask(client, "first")[0] == 200
     own.rename(own.with_name("away"))
-    _until(lambda: client.get("/health/ready").status_code == 503)
+    until(lambda: client.get("/health/ready").status_code == 503)
     assert _ask(client, "first") == (503, "not_ready")
     own.with_name("away").rename(own)
-    _until(lambda: _ask(client, "first")[0] == 200)
+    until(lambda: _ask(client, "first")[0] == 200)
 
 
 def test_run_without_routing_asks_for_the_task(backbone_folder: Folder, tmp_path: Path, opened: Open) -> None:
@@ -203,7 +195,7 @@ def test_run_without_routing_asks_for_the_task(backbone_folder: Folder, tmp_path
         assert "name the task of every row" in error["message"]
         assert str(tmp_path) not in error["message"]
         forget(tmp_path / "run", "one") if "one" in Run(tmp_path / "run").store.tasks else None
-        _until(lambda: _ask(client, "one")[0] == 410)
+        until(lambda: _ask(client, "one")[0] == 410)
 
 
 def test_backbone_that_cannot_be_loaded_is_named_in_the_log_only(

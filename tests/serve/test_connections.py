@@ -115,6 +115,19 @@ def until_closed(connection: socket.socket, content: bytes, seconds: float) -> N
             time.sleep(seconds)
 
 
+@pytest.mark.parametrize("content", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"])
+def test_what_is_not_http_is_refused_in_words(content: bytes) -> None:
+    with running(plain) as address, opened(address, content) as connection:
+        head, _, body = rest(connection).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        error = {
+            "code": "not_http",
+            "message": "this is not a request in HTTP/1.1: check the client, and that the address begins with http://",
+        }
+        assert json.loads(body) == {"error": error}
+        assert healthy(address) == 200
+
+
 @pytest.mark.parametrize("half", HALF)
 def test_unfinished_request_is_ended(
     learned: Path, half: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

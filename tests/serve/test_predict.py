@@ -116,25 +116,21 @@ def test_unknown_row_gets_no_prediction(client: TestClient) -> None:
         ({"inputs": [], "task": "first"}, 422, "no_rows", "give at least one row"),
         ({"inputs": ["w1", 3], "task": "first"}, 422, "bad_row", "row 2: it is a number; each row must be a text"),
         ({"inputs": ["w1", "  "], "task": "first"}, 422, "bad_row", "row 2: it is empty"),
-        ({"inputs": ["w1", "w2"], "task": "pairs"}, 422, "bad_row", "row 1 is 'w1'; each row of this task is a pair"),
-        ({"inputs": [["w1", "w2"]], "task": "first"}, 422, "bad_row", "row 1: it is a list; each row must be a text"),
+        ({"inputs": ["w1", "w2"], "task": "pairs"}, 409, "bad_row", "row 1: it is a text; each row must be a list of two"),
+        ({"inputs": [["w1", "w2"]], "task": "first"}, 409, "bad_row", "row 1: it is a list; each row must be a text"),
         ({"inputs": [{"txt": "w1"}], "task": "first"}, 422, "bad_row", "it has the keys 'txt'; each row must be a text"),
-        ({"inputs": [{"tokens": ["w1"]}], "task": "first"}, 422, "bad_row", "it has the keys 'tokens'"),
+        ({"inputs": [{"tokens": ["w1"]}], "task": "first"}, 409, "bad_row", "it has the keys 'tokens'"),
         ({"inputs": [{"image": "aaaa"}], "task": "first"}, 422, "bad_row", "it has the keys 'image'"),
         ({"inputs": [["w1", 2]], "task": "tags"}, 422, "bad_row", "row 1: it is a list; each row must be a list of words"),
-        ({"inputs": [None]}, 422, "bad_row", "row 1: it is a null; each row must be a text, a list of two texts"),
+        ({"inputs": [None]}, 422, "bad_row", "row 1: it is null; each row must be a text, or an object with the"),
         ({"inputs": [["w1", "w2", "w3"]]}, 422, "bad_row", "row 1: it is a list"),
-        ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "image: it is not base64"),
-        ({"inputs": [{"image": "aaaa"}]}, 422, "bad_row", "row 1: image: it cannot be read; allowed formats are PNG, JPEG"),
+        ({"inputs": [{"image": "not base64!"}]}, 422, "bad_row", "row 1: it is an image, and no task that can be found"),
         ({"inputs": [{"image": PIXEL}]}, 422, "bad_row", "no task that can be found without a name accepts"),
         ({"inputs": [{"text": ["w1", "w2"]}]}, 422, "bad_row", "row 1: key 'text' must hold a text"),
         ({"inputs": [{"text": 1, "text_pair": "w1"}], "task": "pairs"}, 422, "bad_row", "row 1: it is a list"),
         ({"inputs": ["w1 \ud800"], "task": "first"}, 422, "bad_row", "row 1: it contains an unpaired surrogate"),
-        ({"inputs": ["w1"], "task": ["first", "first"]}, 422, "bad_request", "2 tasks for 1 rows"),
-        ({"inputs": ["w1"], "tsk": "first"}, 422, "bad_request", "tsk: Extra inputs are not permitted"),
-        ({"inputs": 5}, 422, "bad_request", "inputs"),
-        ({"inputs": ["w1"], "unknown": "guess"}, 422, "bad_request", "unknown: Input should be 'reject' or 'nearest'"),
-        ({"inputs": [["w"] * 200], "task": "tags"}, 422, "bad_row", "row 1 has 200 words"),
+        ({"inputs": ["w1"], "task": ["first", "first"]}, 409, "bad_request", "2 tasks for 1 rows"),
+        ({"inputs": [["w"] * 200], "task": "tags"}, 409, "bad_row", "row 1 has 200 words"),
     ],
 )  # fmt: skip
 def test_bad_request_is_refused_with_its_reason(
@@ -160,22 +156,106 @@ def test_problem_of_one_row_names_its_number(client: TestClient) -> None:
     [
         ([*["w1"] * 70, ["w"] * 200, "w1"], [*["first"] * 70, "tags", "first"], 71),
         (["w1", ["w"] * 200, ["w"] * 200], [None, "tags", "tags"], 2),
-        ([["w1"], {"image": PIXEL}], ["tags", None], 2),
     ],
 )
 def test_problem_found_in_a_batch_names_its_row(client: TestClient, inputs: Any, tasks: Any, row: int) -> None:
     """Rows are predicted in parts, and some are left out, but the error gives the row's number in the request."""
     response = client.post("/v1/predict", json={"inputs": inputs, "task": tasks})
     error = response.json()["error"]
-    assert (response.status_code, error["code"], error["row"]) == (422, "bad_row", row)
+    assert (response.status_code, error["code"], error["row"]) == (409, "bad_row", row)
     assert f"row {row} " in error["message"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"inputs": "\xff"}', b"null"])
-def test_invalid_json_is_refused(client: TestClient, content: bytes) -> None:
+_OBJECT = "send an object with the key inputs, and optionally task, unknown and stream; /docs describes a request"
+_TASK = "give the name of a task, a list with a name or null for each row, or null; /docs describes a request"
+_INPUTS = "give one row (a text or an object), or a list of rows; /docs describes a request"
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        (b"", 422, f"the body is empty, or null; {_OBJECT}"),
+        (b"null", 422, f"the body is empty, or null; {_OBJECT}"),
+        (b"[]", 422, f"the body is a list; {_OBJECT}"),
+        (b'"w1"', 422, f"the body is a text; {_OBJECT}"),
+        (b"true", 422, f"the body is true; {_OBJECT}"),
+        (b"{}", 422, f"inputs: it is missing; {_INPUTS}"),
+        (b'{"inputs": 5}', 422, f"inputs: it is a number; {_INPUTS}"),
+        (b'{"inputs": null}', 422, f"inputs: it is null; {_INPUTS}"),
+        (b'{"inputs": false, "task": 1}', 422, f"inputs: it is false; {_INPUTS}"),
+        (b'{"inputs": "w1", "task": 1}', 422, f"task: it is a number; {_TASK}"),
+        (b'{"inputs": "w1", "task": {}}', 422, f"task: it is an object; {_TASK}"),
+        (b'{"inputs": "w1", "task": ["first", 2]}', 422, f"task: element 2 of the list is a number; {_TASK}"),
+        (
+            b'{"inputs": "w1", "unknown": "guess"}',
+            422,
+            "unknown: it is 'guess'; give 'reject', 'nearest' or null; /docs describes a request",
+        ),
+        (
+            b'{"inputs": "w1", "stream": "yes"}',
+            422,
+            "stream: it is 'yes'; give true or false; /docs describes a request",
+        ),
+        (
+            b'{"inputs": "w1", "stream": 1}',
+            422,
+            "stream: it is a number; give true or false; /docs describes a request",
+        ),
+        (
+            b'{"inputs": "w1", "tsk": "first"}',
+            422,
+            "'tsk' is not a key of a request (did you mean 'task'?); allowed: inputs, task, unknown, stream; /docs describes "
+            "a request",
+        ),
+        (
+            b'{"inputs": "\xff"}',
+            400,
+            "the body cannot be read as JSON: byte 13 is not UTF-8; encode the text as UTF-8",
+        ),
+        (
+            b"{",
+            400,
+            "the body cannot be read as JSON: character 2 is not what JSON has there (Expecting property name enclosed in "
+            "double quotes); write it with a JSON library",
+        ),
+        (
+            b"[" * 100_000,
+            400,
+            "the body cannot be read as JSON: its brackets are nested too deeply; a request needs at most six levels",
+        ),
+        (
+            b'{"inputs": [' + b'{"a":' * 100_000,
+            400,
+            "the body cannot be read as JSON: its brackets are nested too deeply; a request needs at most six levels",
+        ),
+        (b'{"inputs": NaN}', 400, "the body cannot be read as JSON: NaN is not JSON; a request needs no numbers"),
+        (
+            b'{"inputs": ' + b"9" * 5000 + b"}",
+            400,
+            "the body cannot be read as JSON: it has a number of too many digits; a request needs no numbers",
+        ),
+    ],
+)
+def test_body_that_is_no_request_is_refused_in_words(
+    client: TestClient, content: bytes, status: int, message: str
+) -> None:
     response = client.post("/v1/predict", content=content, headers={"content-type": "application/json"})
-    assert response.status_code in (400, 422)
-    assert response.json()["error"]["code"] == "bad_request"
+    assert (response.status_code, response.json()) == (status, {"error": {"code": "bad_request", "message": message}})
+
+
+def test_unknown_paths_methods_and_hosts_are_refused_in_words(client: TestClient) -> None:
+    for method, path, status, message in (
+        ("GET", "/v1/none", 404, "there is no path '/v1/none': /docs lists all paths"),
+        ("DELETE", "/v1/predict", 405, "the path '/v1/predict' has no method DELETE; allowed: POST"),
+    ):
+        response = client.request(method, path)
+        assert (response.status_code, response.json()["error"]["message"]) == (status, message)
+    response = client.get("/v1/tasks", headers={"host": "evil.example.org"})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "bad_host")
+    assert response.json()["error"]["message"] == (
+        "the header Host is 'evil.example.org', which this endpoint does not allow: use its own name, or start it with "
+        "--allowed-host NAME"
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,5 +287,5 @@ def test_problem_of_one_request_does_not_affect_others(client: TestClient, run: 
     bodies = [{"inputs": [["w"] * 200], "task": "tags"}] + [{"inputs": [text], "task": "first"} for text in TEXTS]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda body: client.post("/v1/predict", json=body), bodies))
-    assert [response.status_code for response in found] == [422, 200, 200, 200]
+    assert [response.status_code for response in found] == [409, 200, 200, 200]
     assert [r.json()["predictions"][0]["answer"] for r in found[1:]] == [a.value for a in run.predict(TEXTS, "first")]

@@ -41,7 +41,7 @@ def test_replicas_answer_as_this_process_does(learned: Path, run: Run) -> None:
             found = client.post("/v1/predict", json={"inputs": texts, "task": "first"}).json()["predictions"]
             assert [record["answer"] for record in found] == [answer.value for answer in run.predict(texts, "first")]
             bad = client.post("/v1/predict", json={"inputs": [["w"] * 200], "task": "tags"})
-            assert (bad.status_code, bad.json()["error"]["code"]) == (422, "bad_row")
+            assert (bad.status_code, bad.json()["error"]["code"]) == (409, "bad_row")
             assert 'continual_petl_rows_total{lane="ray"} 20.0' in client.get("/metrics").text
 
 

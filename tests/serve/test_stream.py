@@ -97,11 +97,11 @@ def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -
     [
         ({"inputs": ["w1", "w2"]}, 422, "stream: got 2 rows; give one row and the name of its task"),
         ({"task": None}, 422, "stream: got a row without a task; give one row and"),
-        ({"task": "labels"}, 422, "task 'labels' is a classification task, which generates no text"),
-        ({"task": "beams"}, 422, "task 'beams' generates with 2 beams"),
+        ({"task": "labels"}, 409, "task 'labels' is a classification task, which generates no text"),
+        ({"task": "beams"}, 409, "task 'beams' generates with 2 beams"),
         ({"task": "none"}, 404, "task 'none' has not been learned"),
         ({"inputs": " "}, 422, "row 1: it is empty"),
-        ({"stream": "yes"}, 422, "stream: Input should be a valid boolean"),
+        ({"stream": "yes"}, 422, "stream: it is 'yes'; give true or false"),
     ],
 )
 def test_refusals_are_ordinary_responses(asked: TestClient, changed: Any, status: int, fragment: str) -> None:

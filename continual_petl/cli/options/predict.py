@@ -11,7 +11,7 @@ EPILOG = """Without --task and --task-column, the run finds the task of each row
 `routing: off`, and prints the task with its probability before the prediction. A row that does not resemble the rows of any
 task is printed as (unknown); with --unknown nearest, the most probable task predicts it. With --json and --output,
 records also have task (empty if unknown), task_probability and runners_up; the rows of a file are in the columns text
-(and text_pair), source, tokens or image.
+(and text_pair), source or messages (and options, if each row has its own), tokens or image.
 
 A row has the same form as the task's training rows: a text; two texts separated by a tab (pairs); words separated by spaces
 (token-classification); the path of an image. Paths are relative to the working directory. In a file, a row is in the columns

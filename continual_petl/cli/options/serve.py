@@ -16,10 +16,10 @@ its first prediction. The log, on standard error, has one JSON object per line, 
                      with "stream": true, for one row of a task that generates text: its pieces, as server-sent events
   GET  /v1/tasks, /v1/tasks/TASK, /health/live, /health/ready, /metrics (Prometheus), /docs (OpenAPI), / (a page to try it)
 
-Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 not JSON (or, as plain text, a Host header that is
-not allowed: see --allowed-host), 401 no token, 404 unknown task, 405 wrong method (see Allow), 408 body too slow, 410
-forgotten task, 413 too large, 415 not declared as JSON, 422 a row that the task cannot predict, 429 too many rows waiting
-(see Retry-After), 503 not ready, 504 timed out.
+Errors are {"error": {"code": ..., "message": ..., "row": ...}}: 400 not JSON (or a Host header that is not allowed: see
+--allowed-host), 401 no token, 404 unknown task, 405 wrong method (see Allow), 408 body too slow, 409 a row that its own
+task cannot predict, 410 forgotten task, 413 too large, 415 not declared as JSON, 422 not a request that /openapi.json
+describes, 429 too many rows waiting (see Retry-After), 503 not ready, 504 timed out.
 Ctrl-C and SIGTERM stop the endpoint once every accepted request is answered; a client that is still sending its request
 has until 5 s after --timeout to finish.
 
