@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.bounded import MAX_BYTES, MAX_SECONDS, TooLong, bounded
@@ -29,7 +30,6 @@ from continual_petl.streams.schema.chat_spec import (
 from continual_petl.streams.sources.checks import show
 from continual_petl.streams.sources.conversations import Message
 
-_TOKENS = ("return_dict", "return_assistant_tokens_mask")
 _TIMES, _MORE = 4, 200_000
 """A rendering may have at most ``_TIMES`` times the characters of its messages, plus ``_MORE``."""
 _CHANGING = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b|[\"']random[\"']")
@@ -60,7 +60,7 @@ def render(
     Raises:
         UnusableChat: if the template fails, or returns too much text.
     """
-    text = str(_applied(tokenizer, chat, messages, tokenize=False, add_generation_prompt=prompt))
+    text, _ = _rendered(tokenizer, chat, messages, prompt=prompt)
     for message in _with_system(chat, messages):
         if message["role"] != "assistant":  # some templates leave the thinking out of earlier answers
             check_written(message, text)
@@ -87,21 +87,42 @@ def marked(tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Seq
     Raises:
         UnusableChat: as in `render`.
     """
-    return list(
-        _applied(tokenizer, chat, messages, return_dict=True, return_assistant_tokens_mask=True)["assistant_masks"]
-    )
+    text, spans = _rendered(tokenizer, chat, messages, marks=True)
+    found = tokenizer(text, add_special_tokens=False)
+    mask = [0] * len(found["input_ids"])
+    for begin, end in spans:  # as in `apply_chat_template`, which would render the conversation without limits
+        first, last = found.char_to_token(0, begin), found.char_to_token(0, end - 1)
+        if first is None:
+            break
+        for place in range(first, last + 1 if last else len(mask)):
+            mask[place] = 1
+    return mask
 
 
-def _applied(
-    tokenizer: PreTrainedTokenizerBase, chat: ResolvedChat, messages: Sequence[Message], **options: Any
-) -> Any:
-    options |= {"chat_template": chat.template, **chat.tokens}
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    chat: ResolvedChat,
+    messages: Sequence[Message],
+    *,
+    prompt: bool = False,
+    marks: bool = False,
+) -> tuple[str, Sequence[tuple[int, int]]]:
+    """Return a conversation as text and, with ``marks``, the spans that the template marks as generated.
+
+    Nothing else renders a template.
+    """
     messages = _with_system(chat, messages)
     limit = _TIMES * sum(len(message["content"]) for message in messages) + _MORE
-    text_only = {key: value for key, value in options.items() if key not in _TOKENS} | {"tokenize": False}
+    names: dict[str, Any] = {**tokenizer.special_tokens_map, **chat.tokens}
     try:
         with bounded():
-            found = str(tokenizer.apply_chat_template(messages, **text_only))
+            rendered: Any = render_jinja_template(
+                [messages],
+                chat_template=chat.template,
+                add_generation_prompt=prompt,
+                return_assistant_tokens_mask=marks,
+                **names,
+            )
     except (TooLong, MemoryError) as error:
         what = f"needs more than {MAX_BYTES >> 20} MB of memory"
         if isinstance(error, TooLong):
@@ -114,13 +135,13 @@ def _applied(
             f"the chat template cannot render this conversation: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}; change the conversation, or name another template under chat.template"
         ) from error
+    (found,), spans = rendered
     if len(found) > limit:
         raise UnusableChat(
             f"the chat template turns a conversation of {(limit - _MORE) // _TIMES:,} characters into {len(found):,}; at "
             f"most {limit:,} are allowed: name another template under chat.template"
         )
-    # Tokenised only now that the text is known to be short.
-    return tokenizer.apply_chat_template(messages, **options) if options.get("tokenize", True) else found
+    return found, spans[0] if marks else ()
 
 
 def chat_of(task: str, spec: ChatSpec | None, tokenizer: PreTrainedTokenizerBase | None) -> ResolvedChat | None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import resource
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding import chat_template
 from continual_petl.streams.encoding.bounded import bounded
-from continual_petl.streams.encoding.chat_template import UnusableChat, render, resolve_chat
+from continual_petl.streams.encoding.chat_template import UnusableChat, marked, render, resolve_chat
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import MAX_TEMPLATE, ChatSpec, ResolvedChat
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -255,3 +259,51 @@ def test_memory_of_a_process_is_not_limited_from_another_thread() -> None:
         assert threads.submit(limit).result() == before
     assert (limit() != before) is (sys.platform == "linux")
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize("loss_on", ["response", "last", "all"])
+@pytest.mark.parametrize("template", [CHATML, CHATML_PLAIN])
+def test_every_rendering_is_bounded(monkeypatch: pytest.MonkeyPatch, template: str, loss_on: Any) -> None:
+    """Also the second rendering of a conversation, which finds the tokens that the template marks."""
+    inside, rendered = [0], [0]
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        inside[0] += 1
+        with bounded():
+            yield
+        inside[0] -= 1
+
+    def checked(real: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
+            assert inside[0] == 1
+            rendered[0] += 1
+            return real(*given, **more)
+
+        return call
+
+    monkeypatch.setattr(chat_template, "bounded", watched)
+    monkeypatch.setattr(jinja2.Template, "render", checked(jinja2.Template.render))
+    monkeypatch.setattr(jinja2.Template, "generate", checked(jinja2.Template.generate))
+    chat = chat_of(template, loss_on=loss_on)
+    rows = [[user("a"), assistant("b"), user("c")], [user("d")]]
+    tokenise_chats(rows, ["e", "f"], CHAT_TOKENIZER, 200, chat=chat, options=["e", "f"])
+    assert rendered[0] > 6
+
+
+def test_marks_are_found_within_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that takes longer the second time is interrupted then."""
+    chat, times = chat_of(), [0]
+
+    def slow(*given: Any, **more: Any) -> Any:
+        if more["return_assistant_tokens_mask"]:
+            while True:
+                times[0] += 1
+        return render_jinja_template(*given, **more)
+
+    monkeypatch.setattr(chat_template, "render_jinja_template", slow)
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(chat_template, "bounded", lambda: bounded(0.05))
+    with pytest.raises(UnusableChat, match=r"took more than 0\.05 seconds for one conversation"):
+        marked(CHAT_TOKENIZER, chat, [user("a"), assistant("b")])
+    assert times[0] > 0
