@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,13 @@ class _Continued(ExperimentWriter):
     def _write(self, rows: list[dict[str, Any]]) -> None:
         """Write all rows in one step, so that none is lost if the process is killed."""
         beside = f"{self.metrics_file_path}.new"
-        with open(beside, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=self.metrics_keys)
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(beside, self.metrics_file_path)
+        try:
+            with open(beside, "w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, fieldnames=self.metrics_keys)
+                writer.writeheader()
+                writer.writerows(rows)
+            os.replace(beside, self.metrics_file_path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from continual_petl.backbones.available import check_available
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable, quoted
-from continual_petl.store.files.atomic import write_file
+from continual_petl.store.files.atomic import explain_refusals, write_file
 from continual_petl.streams.scaffold.choose import choose
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -109,9 +110,12 @@ def _written(file: Path, text: str) -> StreamSpec:
     try:
         write_file(temporary, text.encode())
         spec = load_stream(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
-    write_file(file, text.encode())
+        with explain_refusals(file):
+            os.replace(temporary, file)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     return spec
 
 

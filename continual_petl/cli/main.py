@@ -34,6 +34,10 @@ from continual_petl.errors import (
     printable,
 )
 
+_OF_THE_DISK = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EXDEV, errno.EMFILE, errno.ENFILE
+}  # fmt: skip
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -79,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: this name is longer than the system allows; give a shorter path", 2)
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            place = "a file" if error.filename is None else os.fsdecode(error.filename)
+            return _fail(f"{place}: {error.strerror}; free up space on that disk, or repair the permissions", 1)
         print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
         return _fail("this is a bug in continual-petl, not in your input; please report it with the lines above", 3)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from continual_petl.engine.checks.replaced import check_not_read, check_not_shared
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError
-from continual_petl.store.files.atomic import remove_folder
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.certificate.tombstone import Tombstone, take_back, tombstone_file
+from continual_petl.store.files.atomic import explain_refusals, remove_folder
 from continual_petl.store.folder.position import half_learned
 from continual_petl.store.folder.stream_seal import stream_problem
-from continual_petl.store.forget import forget_entry, forget_task
+from continual_petl.store.forget import delete_forgotten, forget_entry, forget_task
 from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.dump import dump_stream, settled
@@ -47,10 +48,13 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     with store.lock():
         store.clean()
         problem = stream_problem(store)
+        known, stone = store.tombstone_files(), None
         if entry is not None:
-            task = forget_entry(store, entry).task
+            stone = forget_entry(store, entry)
+            task = stone.task
         elif task is not None:
-            _forget_task(run, store, task)
+            stone = _forget_task(run, store, task)
+        is_new = stone is not None and tombstone_file(store.tombstone_folder, stone.index) not in known
         spec = run.spec
         others = tuple(known for known in spec.tasks if known.name != task)
         if problem is not None:
@@ -58,20 +62,29 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
                 "%s It was therefore left unchanged, and may still name the forgotten task.", problem.rstrip(".") + "."
             )
         elif others and len(others) < len(spec.tasks) and task is not None and not store.has(task):
-            store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
+            try:
+                store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
+            except StoreError:
+                if stone is not None and is_new:
+                    with explain_refusals(store.tombstone_folder):
+                        take_back(store.tombstone_folder, stone)
+                raise
+        if stone is not None:
+            delete_forgotten(store, task)
     return Run(run_dir)
 
 
-def _forget_task(run: Run, store: Store, task: str) -> None:
+def _forget_task(run: Run, store: Store, task: str) -> Tombstone | None:
+    """Drop a task; return its tombstone, or None if it needs none."""
     known = [each.name for each in run.spec.tasks]
     gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
     if not store.has(task) and task not in {lost.task for lost in store.missing()}:
         if task in half_learned(store):
             remove_folder(store.progress_folder(task))  # no certificate names it, so no tombstone is needed
-            return
+            return None
         if task in gone and task in known and len(known) > 1:
-            return  # already forgotten; the process may have been killed before it wrote the stream
+            return None  # already forgotten; the process may have been killed before it wrote the stream
         run.check_learned(task)
     check_not_shared(store, task, "forgotten")
     check_not_read(store, task, "forgotten")
-    forget_task(store, task)
+    return forget_task(store, task)

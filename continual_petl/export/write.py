@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from continual_petl.errors import InputError, did_you_mean
+from continual_petl.errors import InputError, StoreError, did_you_mean
 from continual_petl.export.words import FORMATS, Format
 from continual_petl.store.files.atomic import new_folder
 from continual_petl.store.store import Store
@@ -40,6 +40,8 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
         The formats of transformers 5.23, peft 0.21 and adapters 1.3.
     """
     target, chosen = check_request(models.store, format, folder), cast(Format, format)
+    from safetensors import SafetensorError
+
     from continual_petl.export.adapterhub.files import write_adapters
     from continual_petl.export.formats import check_format
     from continual_petl.export.merged import write_checkpoint
@@ -49,7 +51,10 @@ def export_task(models: ModelCache, task: str, format: str, folder: str | Path) 
     subject = find_subject(models, task)
     check_format(subject, chosen)
     with new_folder(target) as beside:
-        {"peft": write_peft, "adapters": write_adapters}.get(chosen, write_checkpoint)(subject, beside)
+        try:
+            {"peft": write_peft, "adapters": write_adapters}.get(chosen, write_checkpoint)(subject, beside)
+        except SafetensorError as error:  # what the compiled code raises if the disk is full
+            raise StoreError(f"{target}: could not be written: {error}. Nothing was written.") from error
     return target
 
 

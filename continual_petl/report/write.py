@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -49,6 +51,11 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
         StoreError: if a file cannot be written, or a link leads out of the run; the old page is then kept.
     """
     refuse_links_inside(facts.folder, folder / TASKS)
+    with _none_if_failing(folder):
+        return _write_report(folder, facts, live=live)
+
+
+def _write_report(folder: Path, facts: RunFacts, *, live: bool) -> Path:
     make_folder(folder / TASKS)
     kept, together = set(), TOGETHER if facts.is_long else 1
     for place in range(0, len(facts.tasks), together):
@@ -68,11 +75,24 @@ def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = Fal
     """Write a page that compares several runs; see `write_report`."""
     for facts in runs:
         refuse_links_inside(facts.folder, folder)
-    make_folder(folder)
     names = compared.named(runs)
     parts = compared.sections(names)
     title = " vs. ".join(name for name, _ in names) if len(names) <= 3 else f"{len(names)} runs side by side"
-    return _write_page(folder, title, parts, runs, live=live)
+    with _none_if_failing(folder):
+        make_folder(folder)
+        return _write_page(folder, title, parts, runs, live=live)
+
+
+@contextmanager
+def _none_if_failing(folder: Path) -> Iterator[None]:
+    """Remove a folder that did not exist before, with its files, if the block fails."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        if new:
+            shutil.rmtree(new[-1], ignore_errors=True)
+        raise
 
 
 @cache

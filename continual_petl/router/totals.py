@@ -196,7 +196,7 @@ def keep_totals(store: Store) -> None:
     Args:
         store: the run, whose lock the caller holds.
     """
-    with suppress(InputError, StoreError):
+    with suppress(InputError, StoreError, OSError):  # the file is only a cache
         seals = {link.task: link.seal for link in store.links()}
         path = _file(store)
         if len(seals) - _num_kept(path) < max(MIN_NEW, len(seals) // 16):

@@ -26,7 +26,7 @@ from continual_petl.store.certificate.origin import Origin
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
-from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
+from continual_petl.store.certificate.tombstone import Tombstone, take_back, write_tombstone
 from continual_petl.store.certificate.values import Parent, SplitScores, TensorEntry
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
@@ -180,6 +180,6 @@ def _set_aside(store: Store, tombstone: Tombstone) -> Iterator[None]:
     except BaseException:
         if aside.exists():
             aside.rename(path)
-        tombstone_file(store.tombstone_folder, tombstone.index).unlink(missing_ok=True)
+        take_back(store.tombstone_folder, tombstone)
         raise
     shutil.rmtree(aside, ignore_errors=True)

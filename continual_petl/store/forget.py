@@ -21,7 +21,7 @@ def tombstone_of(store: Store, task: str, why: Literal["forgotten", "replaced"])
 
 
 def forget_task(store: Store, task: str) -> Tombstone:
-    """Drop a learned task, or one whose bank is missing: its tombstone joins the chain, then its folder is deleted.
+    """Drop a learned task, or one whose bank is missing: its tombstone joins the chain. `delete_forgotten` deletes its files.
 
     Args:
         store: the run; its lock is held.
@@ -106,5 +106,22 @@ def _write(
         aside=aside,
     )
     write_tombstone(store.tombstone_folder, tombstone)
-    store.clean()
     return tombstone
+
+
+def delete_forgotten(store: Store, task: str | None) -> None:
+    """Delete the files of a task that has a tombstone.
+
+    Raises:
+        StoreError: if some of them remain.
+    """
+    try:
+        store.clean()
+    except StoreError:
+        try:
+            store.clean()  # for instance, another process was reading one of them
+        except StoreError as error:
+            raise StoreError(
+                f"{store.folder}: task {task!r} is forgotten, and no bank predicts its rows any more, but not all of its "
+                f"files could be deleted ({error.__cause__ or error}). The next command that writes to the run deletes them."
+            ) from error

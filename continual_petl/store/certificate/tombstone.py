@@ -8,6 +8,7 @@ what is known about it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -72,7 +73,19 @@ def tombstone_file(folder: Path, index: int) -> Path:
 def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
     """Write a tombstone; from then on, the dropped bank is not part of the run, even if its folder still exists."""
     make_folder(folder)
-    write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
+    try:
+        write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
+    except StoreError:
+        with suppress(OSError):
+            folder.rmdir()  # unless there are others
+        raise
+
+
+def take_back(folder: Path, tombstone: Tombstone) -> None:
+    """Remove a tombstone that was just written: the bank is part of the run again, if its folder still exists."""
+    tombstone_file(folder, tombstone.index).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()  # unless there are others
 
 
 def read_tombstone(path: Path) -> Tombstone:

@@ -65,8 +65,10 @@ def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
                     with _undoing(path):
                         _put_back(path, beside, old())
                     raise
-        finally:
-            beside.unlink(missing_ok=True)
+        except BaseException:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
@@ -84,30 +86,32 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
     """
     if room is None and path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
-    beside = _beside(path)
-    with explain_refusals(path):
+    beside, new = _beside(path), [parent for parent in path.parents if not parent.exists()]
+    with explain_refusals(path), _removing(new):
         # Leftovers of other processes that were killed; the caller holds the lock, so none of them is alive.
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
             shutil.rmtree(stale)
         make_folder(path.parent)
         os.mkdir(beside)
-    try:
-        yield beside
-        with explain_refusals(path):
-            for file in beside.iterdir():
-                _sync(file)
-            sync_folder(beside)
-            with room or nullcontext():
-                os.rename(beside, path)
-                try:
-                    sync_folder(path.parent)
-                except OSError:
-                    with _undoing(path):
-                        os.rename(path, beside)
-                    raise
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+    with _removing(new):
+        try:
+            with _explain_below(beside, path):
+                yield beside
+            with explain_refusals(path):
+                for file in beside.iterdir():
+                    _sync(file)
+                sync_folder(beside)
+                with room or nullcontext():
+                    os.rename(beside, path)
+                    try:
+                        sync_folder(path.parent)
+                    except OSError:
+                        with _undoing(path):
+                            os.rename(path, beside)
+                        raise
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
 
 
 def remove_unfinished(folder: Path, *, links: bool = True) -> None:
@@ -148,12 +152,15 @@ def make_folder(path: Path) -> None:
     with explain_refusals(path):
         if not path.is_dir():
             make_folder(path.parent)
+            made = [path]
             try:
                 os.mkdir(path)
             except FileExistsError:
                 if not path.is_dir():
                     raise  # if it is a folder, another process has just created it
-            sync_folder(path.parent)
+                made = []
+            with _removing(made):
+                sync_folder(path.parent)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -204,6 +211,30 @@ def explain_refusals(path: Path) -> Iterator[None]:
             "everything else that was learned. Free up space on that disk, or fix the reported problem, and run the same "
             "command again: it resumes from there."
         ) from error
+
+
+@contextmanager
+def _explain_below(folder: Path, path: Path) -> Iterator[None]:
+    """Turn an error of writing into ``folder``, which becomes ``path``, into a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or not Path(os.fsdecode(error.filename)).is_relative_to(folder):
+            raise
+        with explain_refusals(path):
+            raise
+
+
+@contextmanager
+def _removing(folders: Sequence[Path]) -> Iterator[None]:
+    """Remove folders that were created, the innermost first, if the block fails."""
+    try:
+        yield
+    except BaseException:
+        for folder in folders:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def line_bytes(row: Mapping[str, Any]) -> bytes:

@@ -123,9 +123,10 @@ def write_index(path: Path, entries: Iterable[Entry]) -> None:
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with suppress(OSError):
         beside.unlink(missing_ok=True)
-        if _write(beside, b"".join(map(_line, entries)), os.O_EXCL):
-            os.replace(beside, path)
-        else:
+        try:
+            if _write(beside, b"".join(map(_line, entries)), os.O_EXCL):
+                os.replace(beside, path)
+        finally:
             beside.unlink(missing_ok=True)
 
 
