@@ -46,15 +46,19 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     run = Run(run_dir)
     store = Store(run.store.folder)
     with store.lock():
+        # The same command may have been killed, or failed, after it wrote the tombstone.
+        unfinished = not store.has(task or "") and any(
+            stone.task == task and store.bank_folder(stone.name).exists() for stone in store.tombstones()
+        )
         store.clean()
         problem = stream_problem(store)
-        known, stone = store.tombstone_files(), None
+        stones, stone = store.tombstone_files(), None
         if entry is not None:
             stone = forget_entry(store, entry)
             task = stone.task
-        elif task is not None:
+        elif task is not None and not unfinished:
             stone = _forget_task(run, store, task)
-        is_new = stone is not None and tombstone_file(store.tombstone_folder, stone.index) not in known
+        is_new = stone is not None and tombstone_file(store.tombstone_folder, stone.index) not in stones
         spec = run.spec
         others = tuple(known for known in spec.tasks if known.name != task)
         if problem is not None:
