@@ -1,12 +1,16 @@
 """How much a row's outputs in bf16 depend on its batch: alone, and in batches of other sizes.
 
-``python -m experiments.benchmarks.batch_rounding --data FOLDER [--out FILE.json]`` learns four tasks with Houlsby banks on
-MiniLM in bf16, from a folder with a subfolder of rows for each, and predicts test rows alone and in batches.
+``python -m experiments.benchmarks.batch_rounding --data FOLDER [--writer FOLDER] [--out FILE.json]`` learns four tasks with
+labels and one with numbers, with Houlsby banks on MiniLM in bf16, from a folder with a subfolder of rows for each, and
+predicts test rows alone and in batches. With a backbone that writes, such as the one that ``python -m
+experiments.he2022.pretraining`` makes, it also does so for a task that generates texts by greedy search, and for one that
+chooses among options.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 import tempfile
@@ -21,53 +25,81 @@ from continual_petl import Run, TaskStream, learn
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.task_finder import States, task_finder
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from experiments.benchmarks.machine import commit, describe
+from experiments.benchmarks.machine import describe, write_measured
 from experiments.studies.learning import QUIET
 
 TASKS = ("trec", "amazon", "rte", "clinc150")
+NUMBERS = "stsb"
+PAIRS = ("rte", NUMBERS)
+TEXTS, OPTIONS = "xsum", "trec"
 SIZES = (2, 5, 16, 64)
 LIMITS = {"train": 1500, "validation": 200, "test": 200}
 
 
 def stream_of(data: Path, backbone: str = "minilm", bank: Any = "houlsby") -> TaskStream:
-    """Return the stream of the four tasks."""
+    """Return the stream of the tasks with labels and numbers."""
     tasks: list[dict[str, Any]] = [
-        {"name": name, "kind": "classification", "data": name, "limits": LIMITS}
-        for name in TASKS
+        {"name": name, "kind": "regression" if name == NUMBERS else "classification", "data": name, "limits": LIMITS}
+        for name in (*TASKS, NUMBERS)
         if (data / name).is_dir()
     ]
     for task in tasks:
-        if task["name"] == "rte":
+        if task["name"] in PAIRS:
             task["columns"] = {"text_pair": "text_pair"}
+    return _stream(data, backbone, bank, tasks)
+
+
+def writing_stream_of(data: Path, backbone: str, bank: Any = "houlsby") -> TaskStream:
+    """Return the stream of a task that generates texts and one that chooses among options."""
+    texts = {"name": TEXTS, "kind": "seq2seq", "data": TEXTS, "generation": {"max_new_tokens": 32}}
+    options = json.loads((data / OPTIONS / "labels.json").read_text("utf-8"))["names"]
+    rows = {}
+    for split in LIMITS:
+        with gzip.open(data / OPTIONS / f"{split}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            read = map(json.loads, lines)
+            rows[split] = [{"source": row["text"], "target": options[row["label"]]} for row in read]
+    chosen = {"name": OPTIONS, "kind": "seq2seq", "data": rows, "options": options}
+    tasks = [task | {"limits": LIMITS, "max_target_length": 32} for task in (texts, chosen)]
+    return _stream(data, backbone, bank, tasks)
+
+
+def _stream(data: Path, backbone: str, bank: Any, tasks: Sequence[dict[str, Any]]) -> TaskStream:
     tree: dict[str, Any] = {
         "name": "rounding",
         "data_dir": str(data.resolve()),
         "backbone": {"name": backbone, "max_length": 64},
+        "bank": bank,
+        "training": {"epochs": 2, "precision": "bf16"},
+        "evaluate": "certified",
+        "tasks": tasks,
     }
-    tree["bank"] = bank
-    training = {"epochs": 2, "precision": "bf16"}
-    return TaskStream(StreamSpec.model_validate(tree | {"training": training, "evaluate": "certified", "tasks": tasks}))
+    return TaskStream(StreamSpec.model_validate(tree))
 
 
 def changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, float]:
-    """Return how much the difference of a row's two best outputs changes between batches, and what that does to labels."""
+    """Return how much predictions of rows alone differ from those in batches: of numbers, of texts, or of the two best
+    outputs.
+    """
     alone = [run.predict([row], task)[0] for row in rows]
-    changed, labels, flagged, near = [], 0, 0, []
-    for size in SIZES:
-        for one, other in zip(alone, run.predict(list(rows), task, batch_size=size), strict=True):
-            gap, again = _gaps(one, other)
-            changed.append(abs(gap - again))
-            near += [abs(gap - again)] if gap < 1 else []
-            if one.value != other.value:
-                labels += 1
-                flagged += one.near_tie and other.near_tie
+    again = [each for size in SIZES for each in run.predict(list(rows), task, batch_size=size)]
+    pairs = list(zip(alone * len(SIZES), again, strict=True))
+    manifest = run.store.manifest(task)
+    if manifest.targets is not None:
+        largest = max(abs(float(one.value) - float(other.value)) for one, other in pairs)
+        deviations = largest / manifest.targets.deviation
+        return {"predictions": len(pairs), "largest change": largest, "largest change in deviations": deviations}
+    changed = [(one, other) for one, other in pairs if one.value != other.value]
+    share, both = float(np.mean([each.near_tie for each in alone])), sum(a.near_tie and b.near_tie for a, b in changed)
+    what = "text" if manifest.generation is not None else "label"
+    counts = {f"other {what}": len(changed), f"other {what}, both near a tie": both, "share of rows near a tie": share}
+    if manifest.generation is not None:
+        return {"predictions": len(pairs), **counts}
+    gaps = [_gaps(one, other) for one, other in pairs]
     return {
-        "predictions": len(changed),
-        "largest change of the gap": max(changed),
-        "largest change of a gap below 1": max(near, default=0.0),
-        "other label": labels,
-        "other label, both near a tie": flagged,
-        "share of rows near a tie": float(np.mean([each.near_tie for each in alone])),
+        "predictions": len(pairs),
+        "largest change of the gap": max(abs(gap - again) for gap, again in gaps),
+        "largest change of a gap below 1": max((abs(gap - again) for gap, again in gaps if gap < 1), default=0.0),
+        **counts,
     }
 
 
@@ -106,14 +138,16 @@ def routing_changes_of(run: Run, task: str, rows: Sequence[Any]) -> dict[str, fl
 
 
 def measure(folder: Path, stream: TaskStream) -> dict[str, Any]:
-    """Learn the tasks and return what was measured for each."""
+    """Learn the tasks and return what was measured for each, with routing if it is a stream of labels."""
     run = learn(stream, folder, trainer=QUIET, progress=False)
-    found = {}
+    found: dict[str, Any] = {}
     for task in run.store.tasks:
         (spec,) = (each for each in run.spec.tasks if each.name == task)
         checked = run.session.rows(spec)
         rows = checked.inputs if checked.pairs is None else list(zip(checked.inputs, checked.pairs, strict=True))
-        found[task] = changes_of(run, task, rows) | {"routing": routing_changes_of(run, task, rows)}
+        found[task] = changes_of(run, task, rows)
+        if run.store.manifest(task).kind == "classification":
+            found[task]["routing"] = routing_changes_of(run, task, rows)
     return found
 
 
@@ -121,24 +155,19 @@ def main(arguments: list[str]) -> None:
     """Learn, measure, and print or write the result."""
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.batch_rounding", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--writer", type=Path)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     machine = describe(torch.device("cpu"))
     with tempfile.TemporaryDirectory() as scratch:
         found = measure(Path(scratch) / "run", stream_of(given.data))
-    revision, changed = commit()
-    result = {
-        "command": "python -m experiments.benchmarks.batch_rounding --data FOLDER",
-        "commit": revision,
-        "changed": changed,
-        "machine": machine.model_dump(mode="json"),
-        "tasks": found,
-    }
-    text = json.dumps(result, indent=2) + "\n"
-    if given.out is None:
-        print(text)
-    else:
-        given.out.write_text(text, encoding="utf-8")
+        result = {"numbers": {NUMBERS: found.pop(NUMBERS)}} if NUMBERS in found else {}
+        if given.writer is not None:
+            written = measure(Path(scratch) / "written", writing_stream_of(given.data, str(given.writer.resolve())))
+            result |= {"texts": {TEXTS: written[TEXTS]}, "options": {OPTIONS: written[OPTIONS]}}
+    command = "python -m experiments.benchmarks.batch_rounding --data FOLDER"
+    command += "" if given.writer is None else " --writer FOLDER"
+    write_measured({"tasks": found, **result}, command, machine, given.out)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -74,6 +77,17 @@ def commit(besides: str | None = None) -> tuple[str, bool]:
         return head, bool(_git("status", "--porcelain", *left_out).strip())
     except (OSError, subprocess.CalledProcessError):
         return "", True
+
+
+def write_measured(found: Mapping[str, Any], command: str, machine: Machine, file: Path | None) -> None:
+    """Write measurements as JSON, after the command, the commit and the machine; print them if there is no file."""
+    revision, changed = commit()
+    facts = {"command": command, "commit": revision, "changed": changed, "machine": machine.model_dump(mode="json")}
+    text = json.dumps(facts | dict(found), indent=2)
+    if file is None:
+        print(text)
+    else:
+        file.write_text(text + "\n", encoding="utf-8")
 
 
 def _git(*words: str) -> str:

@@ -26,7 +26,7 @@ from continual_petl import Run, forget, learn
 from experiments.benchmarks.growing import WORDS, many_tasks
 from experiments.benchmarks.growth import fill
 from experiments.benchmarks.load import Answers, closed_loop, encoded, open_loop
-from experiments.benchmarks.machine import commit, describe
+from experiments.benchmarks.machine import describe, write_measured
 
 NUM_TASKS = 8
 TOLERANCE = 1e-4
@@ -169,19 +169,8 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         found = soak(Path(scratch) / "run", given.backbone, given.minutes)
-    revision, changed = commit()
     command = f"python -m experiments.benchmarks.soak --minutes {given.minutes:g}"
-    facts = {
-        "command": command,
-        "commit": revision,
-        "changed": changed,
-        "machine": describe(torch.device("cpu")).model_dump(mode="json"),
-    }
-    text = json.dumps(facts | found, indent=2) + "\n"
-    if given.out is None:
-        print(text)
-    else:
-        given.out.write_text(text, encoding="utf-8")
+    write_measured(found, command, describe(torch.device("cpu")), given.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ is none, so that the command chooses.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ from continual_petl import Run, TaskStream
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.dump import dump_stream
-from experiments.benchmarks.machine import commit, describe
+from experiments.benchmarks.machine import describe, write_measured
 
 SETTINGS = (
     {"GOMP_SPINCOUNT": "300000"},
@@ -81,20 +80,9 @@ def main(arguments: list[str]) -> None:
                         took = seconds(stream, Path(scratch) / f"{others}-{turn}-{number}", setting)
                     own.setdefault(name, []).append(took)
                     print(f"{where}: {name}: {took:.1f} s", file=sys.stderr, flush=True)
-    revision, changed = commit()
-    result = {
-        "command": f"python -m experiments.benchmarks.waiting --repeats {given.repeats}",
-        "commit": revision,
-        "changed": changed,
-        "machine": machine.model_dump(mode="json"),
-        "seconds": found,
-        "medians": {where: {key: statistics.median(own[key]) for key in own} for where, own in found.items()},
-    }
-    text = json.dumps(result, indent=2) + "\n"
-    if given.out is None:
-        print(text)
-    else:
-        given.out.write_text(text, encoding="utf-8")
+    medians = {where: {key: statistics.median(own[key]) for key in own} for where, own in found.items()}
+    command = f"python -m experiments.benchmarks.waiting --repeats {given.repeats}"
+    write_measured({"seconds": found, "medians": medians}, command, machine, given.out)
 
 
 if __name__ == "__main__":

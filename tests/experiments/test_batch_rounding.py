@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from continual_petl import Run
 from continual_petl.heads.words import ROUNDING
 from continual_petl.predictor.task_finder import ROUNDING as ROUTE_ROUNDING
-from experiments.benchmarks.batch_rounding import measure, stream_of
+from experiments.benchmarks.batch_rounding import measure, stream_of, writing_stream_of
 from experiments.benchmarks.waiting import SETTINGS, busy
 from tests.docs.blocks import ROOT
 from tests.streams_in_code import classification_rows
+
+
+@pytest.mark.slow
+def test_numbers_texts_and_options_are_compared(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+    for name in ("stsb", "xsum", "trec"):
+        (tmp_path / name).mkdir()
+        for split, count in (("train", 24), ("validation", 12), ("test", 12)):
+            rows: list[dict[str, Any]] = classification_rows(f"{name} {split}", count, pairs=name == "stsb")
+            if name == "stsb":
+                rows = [row | {"label": 0.5 * len(row["text"].split())} for row in rows]
+            elif name == "xsum":
+                rows = [{"source": row["text"], "target": row["text"][:6]} for row in rows]
+            else:
+                rows = [row | {"label": int(row["label"] == "yes")} for row in rows]
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (tmp_path / name / f"{split}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "trec" / "labels.json").write_text(json.dumps({"names": ["no", "yes"]}))
+    bank = {"preset": "houlsby", "bottleneck": 8}
+    folders = [str(backbone_folder(family)) for family in ("bert", "bart")]
+    numbers = tmp_path / "numbers"
+    shutil.copytree(tmp_path / "stsb", numbers / "stsb")
+    found = measure(tmp_path / "run", stream_of(numbers, folders[0], bank))
+    assert 0 <= found["stsb"]["largest change in deviations"] < 0.1
+    found = measure(tmp_path / "written", writing_stream_of(tmp_path, folders[1], bank))
+    assert found["xsum"]["predictions"] == found["trec"]["predictions"] == 48
+    assert found["xsum"]["other text"] == found["xsum"]["other text, both near a tie"]
+    assert found["trec"]["other label"] == found["trec"]["other label, both near a tie"]
 
 
 @pytest.mark.slow
