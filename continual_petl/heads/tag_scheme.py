@@ -66,7 +66,7 @@ class TagReading(FrozenModel):
     def in_words(self) -> str:
         """The scheme, an example and the tags outside."""
         if self.scheme == "none":
-            return "not as entities"
+            return "not read as entities"
         letter = _LETTERS.get(self.scheme, "b")[0].upper()
         sides = {"prefix": f"{letter}{self.separator}TYPE", "suffix": f"TYPE{self.separator}{letter}"}
         form = f", as in {sides[self.position]}" if self.separator else ""
@@ -115,7 +115,7 @@ def read_tags(
     """Return how the tags of a task are read.
 
     The first argument is all that is needed; the others are what the user wrote. Schemes with the same letters (IOB1 and
-    IOB2, IOE1 and IOE2) are told apart by `settled`.
+    IOB2, IOE1 and IOE2) cannot be told apart without rows: `settled` does that.
 
     Args:
         labels: all tags of the task.

@@ -16,7 +16,7 @@ from continual_petl.errors import counted, known_names, printable
 from continual_petl.export.words import in_words as formats_in_words
 from continual_petl.heads.kinds import ERROR_NAMES
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
-from continual_petl.report.task_settings import training_in_words
+from continual_petl.report.task_settings import answers_in_words, training_in_words
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
@@ -160,9 +160,7 @@ def _task_settings(manifest: Manifest, history: History) -> dict[str, str]:
         "parameters": f"{sum(manifest.parameters.values()):,}: "
         + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in manifest.parameters.items()),
     }
-    if manifest.targets is not None:
-        mean, deviation = manifest.targets.mean, manifest.targets.deviation
-        lines["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
+    lines |= answers_in_words(manifest)
     if manifest.max_length:
         lines["tokens"] = f"at most {manifest.max_length} per row"
     if manifest.reads:

@@ -90,6 +90,17 @@ def training_in_words(training: ResolvedTraining, history: History | None = None
     return ", ".join([first, *others])
 
 
+def answers_in_words(manifest: Manifest) -> dict[str, str]:
+    """Describe what a task's answers are read as: how its tags mark entities, or how its target numbers are standardised."""
+    found = {}
+    if manifest.targets is not None:
+        mean, deviation = manifest.targets.mean, manifest.targets.deviation
+        found["targets"] = f"standardised: mean {mean:.15g}, standard deviation {deviation:.6g}"
+    if manifest.tags is not None:
+        found["tags"] = manifest.tags.in_words
+    return found
+
+
 def settings_in_words(manifest: Manifest, history: History | None) -> dict[str, str]:
     """Return the settings of a task by name: the most important ones, and all that do not have their default value.
 
@@ -113,7 +124,7 @@ def settings_in_words(manifest: Manifest, history: History | None) -> dict[str, 
         lines["tokens per row"] = f"at most {manifest.max_length:,}"
     if manifest.max_target_length:
         lines["tokens per target"] = f"at most {manifest.max_target_length:,}"
-    lines["pooling"] = manifest.pooling
+    lines |= {"pooling": manifest.pooling, **answers_in_words(manifest)}
     if manifest.normalise is not None:
         lines["scores of options"] = f"divided by the number of {manifest.normalise}"
     elif manifest.generation is not None:

@@ -49,9 +49,10 @@ def tags_of(task: TaskSpec, labels: tuple[str, ...], train: Checked) -> tuple[Ta
     if breaking:
         notice = (
             f"task {name!r}: the tags of {breaking} of {len(train)} training rows break the rules of {reading.scheme}; "
-            "entities are read as by conlleval, where an entity may begin or end with any of its letters."
+            "entities are counted as conlleval counts them: an entity may begin or end with any letter."
         )
-    return reading, notice, f"task {name!r}: tags are read as {reading.in_words}."
+    how = reading.in_words if reading.scheme == "none" else f"read as {reading.in_words}"
+    return reading, notice, f"task {name!r}: tags are {how}."
 
 
 def _decided(found: AmbiguousTags, labels: tuple[str, ...], train: Checked, written: bool) -> TagReading:

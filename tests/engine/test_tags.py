@@ -13,9 +13,11 @@ import pytest
 from seqeval.metrics import f1_score  # type: ignore[import-untyped]
 
 from continual_petl import Run, learn
+from continual_petl.cli.main import main
 from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.session import Session, _tags, settings_that_differ
 from continual_petl.heads.tag_scheme import TagReading
+from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.tags_spec import TagsSpec
@@ -84,10 +86,20 @@ def test_certificate_without_the_key_is_written_as_before(learned: Path) -> None
         Manifest.model_validate({**manifest.model_dump(), "tags": {"scheme": "IOB2", "separator": "-"}})
 
 
+def test_show_and_the_report_say_how_tags_are_read(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, wanted in (("speech", "not read as entities"), ("cut", "BMES, as in B_TYPE; outside of entities: 'o'")):
+        manifest = Store(learned).manifest(name)
+        assert settings_in_words(manifest, None)["tags"] == wanted
+        assert main(["show", str(learned), name]) == 0
+        assert wanted in " ".join(capsys.readouterr().out.split())
+        assert main(["show", str(learned), name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["tags"]["scheme"] == ("none" if name == "speech" else "BMES")
+
+
 def test_dry_run_shows_how_tags_are_read(backbone_folder: Folder, tmp_path: Path) -> None:
     stream = two_tasks(backbone_folder("bert"))
     facts = dry_run(Session(stream.spec, Store(tmp_path / "run")))
-    assert [each.tags for each in facts] == ["not as entities", "BMES, as in B_TYPE; outside of entities: 'o'"]
+    assert [each.tags for each in facts] == ["not read as entities", "BMES, as in B_TYPE; outside of entities: 'o'"]
     assert any("tags are read as BMES" in notice for notice in facts[1].notices)
     json.dumps([each.to_json() for each in facts])
 

@@ -113,6 +113,13 @@ def test_changed_generation_settings_are_shown(facts: RunFacts) -> None:
     )
 
 
+def test_mean_and_deviation_of_targets_are_shown(facts: RunFacts) -> None:
+    shown = settings_in_words(facts.tasks[1].manifest, None)["targets"]
+    targets = facts.tasks[1].manifest.targets
+    assert targets is not None
+    assert shown == f"standardised: mean {targets.mean:.15g}, standard deviation {targets.deviation:.6g}"
+
+
 def test_epochs_are_those_that_were_run_of_those_that_were_planned(facts: RunFacts) -> None:
     history = facts.tasks[0].history
     assert history is not None
