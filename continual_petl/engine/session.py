@@ -6,6 +6,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.backbones.auto_defaults import resolve_precision
@@ -240,8 +241,13 @@ class Session:
 
 def defaults_of_run(store: Store) -> int | None:
     """Return the version of the defaults that a run was started with, even if its stream file was edited; None if unknown."""
+    return defaults_in(store.stream_file)
+
+
+def defaults_in(file: Path) -> int | None:
+    """Return the version of the defaults in a stream that `dump_stream` wrote; None if there is no such file or key."""
     # Parsing a stream of thousands of tasks would take seconds.
-    found = _DEFAULTS.search(store.stream_file.read_bytes()) if store.stream_file.is_file() else None
+    found = _DEFAULTS.search(file.read_bytes()) if file.is_file() else None
     return None if found is None else int(found[1])
 
 

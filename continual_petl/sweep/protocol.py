@@ -13,7 +13,7 @@ from pathlib import Path
 
 from continual_petl.engine.checks.preflight import preflight
 from continual_petl.engine.parallel.executors import Executor, Pool
-from continual_petl.engine.session import Session
+from continual_petl.engine.session import Session, defaults_in
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError, StreamFileError, check_names
 from continual_petl.store.files.atomic import make_folder
@@ -24,7 +24,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream, check_is_stream
 from continual_petl.streams.stream_file.dump import settled
 from continual_petl.streams.stream_file.places import dotted
-from continual_petl.sweep.folder import open_folder, write_result
+from continual_petl.sweep.folder import SWEPT, open_folder, write_result
 from continual_petl.sweep.result import SweepResult
 from continual_petl.sweep.runner import OnTrial, Runner
 from continual_petl.sweep.sampler import check_optuna
@@ -77,7 +77,7 @@ def sweep(
     check_names("tasks", tasks)
     if not isinstance(spec, SweepSpec):
         raise InputError(f"spec: got {spec!r:.80}; give a SweepSpec(space={{...}}), or load_sweep(FILE)")
-    swept = stream.spec
+    swept = _as_started(stream.spec, place)
     found = chosen_tasks(swept, tasks)
     _check(swept, spec, found)
     pool = Pool(jobs, executor)
@@ -115,6 +115,14 @@ def _check(spec: StreamSpec, sweep: SweepSpec, tasks: Sequence[TaskSpec]) -> Non
             f"trainer: its devices give each trial {world_size} processes, but a sweep runs each trial in a single process; "
             "use --jobs to run several in parallel. Set trainer: {devices: 1}."
         )
+
+
+def _as_started(spec: StreamSpec, folder: Path) -> StreamSpec:
+    """Return the stream with the version of the defaults that a sweep was started with, unless the stream names one: trials
+    of another version would be measured on other rows.
+    """
+    started = None if "defaults" in spec.model_fields_set else defaults_in(folder / SWEPT)
+    return spec if started is None else spec.model_copy(update={"defaults": started})
 
 
 def _of(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> StreamSpec:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, TaskStream
+from continual_petl import InputError, TaskStream, learn
 from continual_petl.errors import StoreError
 from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome, Records
 from continual_petl.sweep.rows import ROWS, SweptRows
 from continual_petl.sweep.worker import carried_out, folder_of
-from tests.streams_in_code import stream, write_rows
+from tests.streams_in_code import classification_rows, stream, write_rows
 from tests.sweep.sweeps import TRAINING, ended, small_sweep, without_time
 
 Folder = Callable[..., Path]
@@ -89,6 +89,35 @@ def test_added_validation_split_counts_as_changed_data(backbone_folder: Folder, 
     (tmp_path / "data" / "validation.jsonl").write_text(text)
     with pytest.raises(InputError, match="its validation rows differ from those"):
         sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
+
+
+def test_trials_are_measured_on_the_rows_of_the_streams_version_of_the_defaults(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    rows = classification_rows("one", 40)
+    one = {"name": "one", "kind": "classification", "data": {"train": rows}}
+
+    def of(**more: Any) -> TaskStream:
+        return stream(backbone_folder(), [one], training=TRAINING, **more)
+
+    held_out = {}
+    for version in (2, 3):
+        run = learn(of(defaults=version), tmp_path / f"run-{version}")
+        held_out[version] = run.store.manifest("one").data
+        # Also if the stream is the one that the run has stored.
+        for name, given in {
+            "given": of(defaults=version),
+            "stored": TaskStream.from_yaml(run.store.stream_file),
+        }.items():
+            result = sweep(given, small_sweep(trials=1, seeds=2), folder=tmp_path / f"{name}-{version}")
+            assert all(trial.data == held_out[version] for trial in result.tasks["one"].trials)
+            assert result.chosen.defaults == version
+    assert held_out[2] != held_out[3]
+    # A sweep that was started with an older version keeps its rows, like a run.
+    result = sweep(of(), small_sweep(trials=2, seeds=2), folder=tmp_path / "given-2")
+    assert [trial.data for trial in result.tasks["one"].trials] == [held_out[2]] * 2
+    with pytest.raises(InputError, match=r"stream\.defaults was 2, is 3"):
+        sweep(of(defaults=3), small_sweep(trials=2, seeds=2), folder=tmp_path / "given-2")
 
 
 def test_test_rows_may_change(backbone_folder: Folder, tmp_path: Path) -> None:
