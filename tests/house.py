@@ -87,6 +87,7 @@ INSIDE = {
         {"card", "written"},
         {"code", "compare", "hard_rows", "head_file"},
         {"classes", "model_card", "subject"},
+        {"of_bank"},
         {"words"},
     ),
     "store": (

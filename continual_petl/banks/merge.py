@@ -14,18 +14,9 @@ from transformers import PreTrainedModel
 
 from continual_petl.backbones.quantised import is_quantised, refuse_parts
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.config.forms import FORMS
-from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.config.legal import MERGEABLE, not_mergeable
 from continual_petl.banks.forms import form_of, in_order
 from continual_petl.errors import InputError
-
-MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
-"""Forms that can be merged."""
-
-
-def not_mergeable(spec: BankSpec) -> list[str]:
-    """Return the forms of a bank that cannot be merged."""
-    return sorted({m.form for m in spec.modifications if m.form not in MERGEABLE})
 
 
 @torch.no_grad()
@@ -42,7 +33,7 @@ def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
     Raises:
         InputError: if a form of the bank cannot be merged.
     """
-    if stuck := not_mergeable(bank.spec):
+    if stuck := not_mergeable(m.form for m in bank.spec.modifications):
         raise InputError(
             f"bank: {', '.join(stuck)} cannot be merged into weights; {', '.join(MERGEABLE)} can. Use the bank itself "
             "instead, as a Predictor does."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,13 @@ from continual_petl.backbones.available import check_available
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable, quoted
+from continual_petl.export.of_bank import refused_by_bank
+from continual_petl.export.words import FORMATS, in_words
 from continual_petl.store.files.atomic import explain_refusals, write_file
 from continual_petl.streams.scaffold.choose import choose
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
@@ -33,15 +36,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     file = Path(arguments.output)
     for data in arguments.data:
         suffix = Path(data).suffix
-        if suffix in (".yaml", ".yml") and os.path.isfile(data):
-            raise InputError(
-                f"{data}: this is a YAML file, but init reads data; if the file describes a stream, "
-                f"`continual-petl run {quoted(data)} --dry-run` shows what would be learned"
-            )
-        if os.path.isfile(Path(data) / "stream.yaml") and os.path.isdir(Path(data) / "banks"):
-            raise InputError(
-                f"{data}: this is a run folder, but init reads data; `continual-petl show {quoted(data)}` shows it"
-            )
+        refuse_other_kind(os.path.expanduser(data), "data", takes=("rows", "data"))
         known = suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz")
         if known and not is_url(data) and not Path(data).exists():
             raise InputError(
@@ -76,7 +71,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     remarks += [remark for data, table in tables if (remark := header_remark(data, table)) is not None]
     if arguments.json:
         made = [
-            {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}
+            {
+                **{"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left},
+                "exports_refused": refused_by_bank(spec.resolved_bank(t)),
+            }
             for t, (_, g) in zip(spec.tasks, tasks, strict=True)
         ]
         more = {"problems": problems, "remarks": remarks}
@@ -86,6 +84,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     lines += [f"{s.data}: {g.pairing}" for s, g in tasks if g.pairing]
     lines += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
     lines.append(f"backbone {backbone.name}: {backbone.why}")
+    lines += [_about_exports(task.name, refused_by_bank(spec.resolved_bank(task))) for task in spec.tasks]
     lines += remarks
     lines += [f"fix before running: {problem}" for problem in problems]
     then = "once its backbone can be loaded" if unavailable else "next"
@@ -93,6 +92,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     for line in lines:
         out().print(printable(line), markup=False, soft_wrap=True)
     return 1 if problems else 0
+
+
+def _about_exports(task: str, refused: Mapping[str, str]) -> str:
+    if len(refused) < len(FORMATS):  # the others depend on the backbone, which is not loaded here
+        return f"task {task!r}: --dry-run says in which formats it can be exported"
+    return f"task {task!r} can be exported {in_words(refused)}"
 
 
 def _check_file(file: Path, *, force: bool) -> None:

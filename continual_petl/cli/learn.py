@@ -17,6 +17,7 @@ from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import ROW_SUFFIXES
+from continual_petl.streams.stream_file.kind_of_file import YAML, refuse_other_kind
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task, load_stream
 
@@ -31,6 +32,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns if its columns do not have "
             "the standard names; `continual-petl init` writes such entries under tasks."
         )
+    refuse_other_kind(arguments.task_file, "the file of one task", YAML)
     try:
         task, places = load_placed_task(arguments.task_file, overrides)
     except PartlyUsableError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -19,9 +20,9 @@ from continual_petl.cli.answers_out import check_output, in_portions, line_of, w
 from continual_petl.cli.columns_out import CopiedColumns, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
 from continual_petl.cli.predict_unnamed import answer_unnamed
-from continual_petl.cli.rows_in import Named, given_rows, read_rows
+from continual_petl.cli.rows_in import SUFFIXES, Named, given_rows, read_rows
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError, counted, printable
+from continual_petl.errors import InputError, counted, printable, quoted
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, record_of
@@ -164,6 +165,11 @@ def _print_records(windows: Iterable[list[Record]]) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that cannot be combined."""
+    for text in arguments.texts:
+        if Path(text).suffix in SUFFIXES and os.path.isfile(text):
+            raise InputError(
+                f"{text}: this is a file, but a text is expected here; `--input {quoted(text)}` predicts the rows in it"
+            )
     if arguments.texts and arguments.input:
         raise InputError("texts and --input were both given; give one of them")
     if arguments.input and is_url(arguments.input):

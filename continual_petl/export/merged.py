@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.weights import quiet
-from continual_petl.banks.merge import merged, not_mergeable
+from continual_petl.banks.merge import merged
 from continual_petl.errors import ExportError
 from continual_petl.export.card import checkpoint_card
 from continual_petl.export.classes import AUTO, Place, configured, find_place, with_head
@@ -18,6 +18,7 @@ from continual_petl.export.code import Loading, code_of, generation_settings
 from continual_petl.export.compare import Compute, check_outputs
 from continual_petl.export.hard_rows import ends_every_text
 from continual_petl.export.model_card import HERE
+from continual_petl.export.of_bank import check_bank
 from continual_petl.export.subject import Subject
 from continual_petl.export.words import CannotExpressError
 from continual_petl.export.written import OnDevice, check_written
@@ -82,12 +83,7 @@ def check_merged(subject: Subject) -> Place | None:
             tokenizer otherwise.
     """
     plan = subject.plan
-    if stuck := not_mergeable(plan.bank):
-        raise CannotExpressError(plan.name, "merged", f"{' and '.join(stuck)} cannot be merged into weights")
-    if plan.bank.fuse:
-        raise CannotExpressError(
-            plan.name, "merged", f"its bank reads other tasks' banks ({', '.join(plan.bank.fuse)})"
-        )
+    check_bank(plan.name, plan.bank, "merged")
     place = find_place(plan, subject.backbone)
     if place is not None and place.last_by == "eos_token_id" and not ends_every_text(subject):
         why = (

@@ -9,11 +9,12 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names, quoted
+from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
 from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.position import not_learned
 from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
 from continual_petl.streams.stream_file.near import did_you_mean_path
 
 
@@ -48,27 +49,17 @@ def open_store(folder: str | Path) -> Store:
             raise InputError(
                 f"{store.folder}: no run here, but it contains the runs {known_names(inside)}; give one of them"
             )
+        refuse_other_kind(store.folder, "a run folder")
         if os.path.isfile(store.folder):
-            raise InputError(_is_a_file(store.folder))
+            raise InputError(
+                f"{store.folder}: this is a file, but a run folder is expected here; give a folder such as runs/NAME"
+            )
         there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
         hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
         raise InputError(
             f"{store.folder}: no run here ({there}){hint}; give a folder that `continual-petl run` created, such as runs/NAME"
         )
     return store
-
-
-def _is_a_file(path: Path) -> str:
-    if path.suffix not in (".yaml", ".yml"):
-        return f"{path}: this is a file, but a run folder is expected here; give a folder such as runs/NAME"
-    if path.name == "stream.yaml" and (path.parent / "banks").is_dir():
-        return (
-            f"{path}: this is the stream file of a run, but the run folder is expected here; give {quoted(path.parent)}"
-        )
-    return (
-        f"{path}: this is a YAML file, but a run folder is expected here; give a folder that `continual-petl run` created, "
-        f"such as runs/NAME. If the file is a stream, `continual-petl run {quoted(path)}` learns it"
-    )
 
 
 def _is_run(folder: Path) -> bool:

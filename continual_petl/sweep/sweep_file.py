@@ -13,7 +13,7 @@ from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_PROBLEMS
 from continual_petl.streams.stream_file.json_schema import schema_of
-from continual_petl.streams.stream_file.kind_of_file import check_kind
+from continual_petl.streams.stream_file.kind_of_file import YAML, check_kind, refuse_other_kind
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
@@ -40,6 +40,7 @@ def load_sweep(
         StreamFileError: listing all mistakes.
     """
     file = os.fspath(path)
+    refuse_other_kind(file, "the file of a sweep", YAML)
     parsed = parse(_text(file))
     check_kind(file, parsed.tree, "sweep")
     places = Places(file, parsed.lines)

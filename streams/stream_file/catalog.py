@@ -43,14 +43,13 @@ def find_stream(name: str) -> Path:
             f"{name}: a stream is a YAML file, but this one holds rows; `continual-petl init {quoted(name)}` drafts a "
             "stream that learns them"
         )
-    if os.path.isfile(path):  # also False for strings that are not valid paths
+    if os.path.exists(path):  # also False for strings that are not valid paths
+        from continual_petl.streams.stream_file.kind_of_file import YAML, refuse_other_kind  # imports the schema
+
+        refuse_other_kind(name, "a stream file", YAML)
+    if os.path.isfile(path):
         return path
     if os.path.isdir(path):
-        if os.path.isfile(path / "stream.yaml") and os.path.isdir(path / "banks"):
-            raise InputError(
-                f"{name}: this is a run folder, but a stream file is expected here; `continual-petl learn {quoted(name)} "
-                f"TASK.yaml` adds a task to it, and `continual-petl report {quoted(name)}` shows it"
-            )
         raise InputError(f"{name}: this is a folder; give the stream file itself, such as {path / 'stream.yaml'}")
     known = catalog()
     if (resolved := ALIASES.get(name, name)) in known:

@@ -13,7 +13,9 @@ import pytest
 
 from continual_petl.banks.config.presets import RECIPES
 from continual_petl.cli.main import main
+from continual_petl.export.of_bank import refused_by_bank
 from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.cli.light import LightProcesses
 from tests.streams_in_code import classification_rows, row_of_kind
 
 Folder = Callable[..., Path]
@@ -88,6 +90,24 @@ def test_drafts_of_other_kinds_pass_a_dry_run(
     fitting = ["--bank", "lora", *([] if kind.startswith("token") else ["--tasks.rows.generation.max_new_tokens", "4"])]
     assert main(["run", "stream.yaml", "--dry-run", *fitting]) == 0
     assert kind in capsys.readouterr().out
+
+
+def test_init_says_which_formats_each_task_exports_to(
+    here: Path, backbone_folder: Folder, capsys: Any, light_processes: LightProcesses
+) -> None:
+    done = light_processes.run(["init", "questions.csv", "pairs.csv"], here)
+    assert (done.code, done.err, "torch" in done.modules) == (0, "", False)
+    for name in ("questions", "pairs"):
+        assert (
+            f"task {name!r} can be exported in no format; it can be served; not as merged (bottleneck cannot"
+            in done.out
+        )
+    assert main(["init", "questions.csv", "--backbone", str(backbone_folder()), "--force", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["tasks"][0]["exports_refused"]
+    spec = load_stream("stream.yaml")
+    assert said == refused_by_bank(spec.resolved_bank(spec.tasks[0]))
+    assert main(["run", "stream.yaml", "--dry-run", "--json", "--bank.bottleneck", "4"]) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)[0]["exports"] == said
 
 
 def test_existing_file_is_not_overwritten_silently(here: Path, capsys: Any) -> None:

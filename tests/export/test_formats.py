@@ -19,6 +19,7 @@ from continual_petl.engine.session import Session
 from continual_petl.export.adapterhub.files import write_adapters
 from continual_petl.export.formats import announced, check_format
 from continual_petl.export.merged import write_checkpoint
+from continual_petl.export.of_bank import refused_by_bank
 from continual_petl.export.peft.files import write_peft
 from continual_petl.export.words import FORMATS, ONLY_IF, CannotExpressError, in_words
 from continual_petl.heads.kinds import METRICS
@@ -41,6 +42,8 @@ def agrees(backbone_folder: Folder, family: str, kind: str, preset: Any, pooling
         assume(False)  # no such task on this backbone
     said = announced(subject.plan, subject.backbone, subject.tokenizer, subject.max_length)
     assert tuple(sorted(said)) == tuple(sorted(FORMATS))
+    known_before = refused_by_bank(subject.plan.bank)
+    assert {format: said[format] for format in known_before} == known_before
     for format, why in said.items():
         with TemporaryDirectory() as folder:
             try:

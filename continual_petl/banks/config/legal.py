@@ -6,6 +6,7 @@ form lists its own in `continual_petl.banks.config.forms`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from continual_petl.banks.config.forms import FORMS
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 else:
     Form = Literal[tuple(FORMS)]
 
+MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
+"""Forms that can be merged into weights."""
 LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in form.rows)
+
+
+def not_mergeable(forms: Iterable[str]) -> list[str]:
+    """Return the forms that cannot be merged."""
+    return sorted({*forms}.difference(MERGEABLE))
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:

@@ -15,6 +15,7 @@ from continual_petl.export.adapterhub.bottleneck import bottlenecks
 from continual_petl.export.adapterhub.lowrank import factors, low_rank
 from continual_petl.export.adapterhub.parts import PLACES, HubAdapter, refused
 from continual_petl.export.adapterhub.prefix import prefixes
+from continual_petl.export.of_bank import check_bank
 from continual_petl.export.subject import Subject
 
 _METHODS: Mapping[str, Callable[[Subject, str, Sequence[Modification]], list[HubAdapter]]] = {
@@ -35,18 +36,13 @@ def adapterhub_adapter(subject: Subject, name: str) -> HubAdapter:
     Raises:
         InputError: if `adapters` has no equivalent method for this family.
     """
+    check_bank(subject.plan.name, subject.plan.bank, "adapters")
     family = str(subject.backbone.model.config.model_type)
     if family not in PLACES:
         raise refused(subject, f"its model type {family!r} is not one of {', '.join(PLACES)}")
-    if subject.plan.bank.layernorms == "own":
-        raise refused(subject, "its bank has LayerNorms of its own, and adapters keeps those of the model")
-    if subject.plan.bank.fuse:
-        raise refused(subject, f"its bank reads other tasks' banks ({', '.join(subject.plan.bank.fuse)})")
     rows: dict[str, list[Modification]] = {}
     for row in subject.plan.bank.modifications:
         rows.setdefault(row.form, []).append(row)
-    if not rows or not rows.keys() <= _METHODS.keys():
-        raise refused(subject, f"its bank has {' and '.join(sorted(rows)) or 'nothing but a head'}")
     parts = [part for form, group in rows.items() for part in _METHODS[form](subject, name, group)]
     lora = [part for part in parts if part.config.get("architecture") == "lora"]
     if len(lora) > 1:

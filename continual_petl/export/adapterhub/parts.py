@@ -12,6 +12,7 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Placement
+from continual_petl.export.of_bank import without_method
 from continual_petl.export.subject import Subject
 from continual_petl.export.words import CannotExpressError
 
@@ -48,8 +49,7 @@ def refused(subject: Subject, why: str) -> CannotExpressError:
     return CannotExpressError(
         subject.plan.name,
         "adapters",
-        f"{why}. Bottlenecks after or beside a sub-layer with frozen LayerNorms, prefixes, LoRA of one rank and factor, IA3, "
-        "and unions of these can be exported",
+        without_method(why),
     )
 
 

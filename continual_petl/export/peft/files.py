@@ -15,13 +15,13 @@ from continual_petl.export.code import Loading, code_of
 from continual_petl.export.compare import check_outputs
 from continual_petl.export.head_file import HEAD, head_notes, save_tensors
 from continual_petl.export.model_card import HERE, base_model
+from continual_petl.export.of_bank import check_bank
 from continual_petl.export.peft.adapter import Adapter, Names, find_names
 from continual_petl.export.peft.lowrank import low_rank
 from continual_petl.export.peft.restated import restated
 from continual_petl.export.peft.vectors import factors, norm_copies, norms
 from continual_petl.export.peft.virtual import prefix, prompt
 from continual_petl.export.subject import Subject
-from continual_petl.export.words import CannotExpressError
 from continual_petl.export.written import OnDevice, check_written
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
@@ -114,9 +114,7 @@ def peft_adapter(subject: Subject) -> tuple[Names, Adapter]:
     Raises:
         CannotExpressError: if peft has no such adapter.
     """
-    if subject.plan.bank.fuse:
-        why = f"its bank reads other tasks' banks ({', '.join(subject.plan.bank.fuse)})"
-        raise CannotExpressError(subject.plan.name, "peft", why)
+    check_bank(subject.plan.name, subject.plan.bank, "peft")
     names = find_names(subject.plan, subject.backbone, headless=_is_virtual(subject))
     return names, _built(subject, names)
 
@@ -127,16 +125,7 @@ def _built(subject: Subject, names: Names) -> Adapter:
     own = spec.layernorms == "own"
     if not forms and own:
         return norms(subject, names)
-    build = _BUILT.get(forms)
-    if build is None or (own and build in {prompt, prefix}):
-        what = [*sorted(forms), *(["LayerNorms of its own"] if own else [])]
-        why = (
-            f"peft has no adapter for a bank with {' and '.join(what) or 'nothing but a head'}. It has adapters for low-rank "
-            "changes (lora, dora), with or without trained LayerNorms, for factors (ia3), for LayerNorms, for a prompt, and "
-            "for prefixes"
-        )
-        raise CannotExpressError(subject.plan.name, "peft", why)
-    adapter = build(subject, names)
+    adapter = _BUILT[forms](subject, names)
     if own:
         copies = norm_copies(subject, names)
         adapter.config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in copies})
