@@ -26,7 +26,8 @@ class Answer(_notebook.Pretty):
     """Probabilities in the order of the labels or options; None for a number, for tags and for a generated text."""
     near_tie: bool = False
     """Whether the same row in another batch could get another label, option or tag, because the two best differ by no more
-    than rounding does; see `ROUNDING`. Always False for numbers and generated texts."""
+    than rounding does; see `ROUNDING`. For a text from greedy search, whether that is so at any of its tokens. Always False
+    for numbers, and for texts from a search with beams or from sampling."""
 
 
 ROUNDING: Mapping[str, float] = {"fp32": 1e-5, "bf16": 0.04}
@@ -74,7 +75,8 @@ def answers(
             )
             for row in outputs_BC
         ]
-    return [_best(labels, row, ROUNDING[precision]) for row in outputs_BC]
+    rounding = ROUNDING[precision] * (_OF_SUMS if kind in GENERATIVE else 1)
+    return [_best(labels, row, rounding) for row in outputs_BC]
 
 
 def number_in_words(value: float, targets: Targets | None) -> str:

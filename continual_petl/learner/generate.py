@@ -19,6 +19,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import backbone_inputs, head_of, start_token
+from continual_petl.learner.near_ties import NearTies
 from continual_petl.learner.sampling import Sampler, Stops, before_stop
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.chat_spec import ResolvedChat
@@ -67,6 +68,7 @@ def generate(
     seed: int = 0,
     chat: ResolvedChat | None = None,
     streamer: BaseStreamer | None = None,
+    near_ties: list[bool] | None = None,
 ) -> list[list[int]]:
     """Return the generated token ids of every row, without the prompt. A row ends before the end token, or with the token
     that completes a stop string; `decode` then removes the stop string.
@@ -80,6 +82,8 @@ def generate(
         seed: seed of the task, for sampling.
         chat: the chat template of a task on conversations.
         streamer: gets every token as soon as it is generated; for one row, without beams.
+        near_ties: if given, it is filled for every row with whether its text was nearly another one; see `NearTies`. Only a
+            greedy search fills it.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
     settings = {**_NEUTRAL, **spec.model_dump(include=_SEARCH), "eos_token_id": end, "pad_token_id": pad}
@@ -92,6 +96,9 @@ def generate(
     given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
     if processors := _processors(spec, seed, batch, given):
         settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
+    ties = NearTies(backbone.precision, spec.repetition_penalty) if near_ties is not None and spec.is_greedy else None
+    if ties is not None:
+        settings["logits_processor"] = [*processors, ties]
     stops: Stops | None = None
     if spec.stop:
         assert not isinstance(tokenizer, Ends), "stop strings need a full tokenizer"
@@ -101,8 +108,14 @@ def generate(
         settings["streamer"] = streamer
     inputs = backbone_inputs(backbone, batch)
     ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
-    rows = [_up_to(row, end) for row in ids_BW[:, given:].tolist()]
-    return rows if stops is None else [stops.cut(row) for row in rows]
+    generated = ids_BW[:, given:].tolist()
+    rows = [_up_to(row, end) for row in generated]
+    if stops is not None:
+        rows = [stops.cut(row) for row in rows]
+    if ties is not None and near_ties is not None:
+        # The end token is also chosen.
+        near_ties += ties.of_rows([min(len(row) + 1, len(whole)) for row, whole in zip(rows, generated, strict=True)])
+    return rows
 
 
 def _processors(spec: GenerationSpec, seed: int, batch: dict[str, Tensor], given: int) -> list[LogitsProcessor]:

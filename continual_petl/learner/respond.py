@@ -34,6 +34,7 @@ def respond(
     tokenizer: PreTrainedTokenizerBase | None,
     *,
     tags: bool = True,
+    near_ties: list[bool] | None = None,
 ) -> Outputs:
     """Return a bank's outputs for the rows of a batch.
 
@@ -44,10 +45,13 @@ def respond(
         batch: an evaluation batch.
         tokenizer: the backbone's tokenizer; only generative tasks need it.
         tags: whether token-classification returns tag indices; if not, it returns the outputs of every token (B, W, C).
+        near_ties: for generated texts, see `generate`.
     """
     if plan.generation is not None:
         assert tokenizer is not None
-        return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat)
+        return generate(
+            backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat, near_ties=near_ties
+        )
     if plan.options_from is not None:
         return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)

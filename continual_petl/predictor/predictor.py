@@ -222,12 +222,14 @@ class Predictor:
         encoded = asked.encoded(models)
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
-            positions = batch["index"].tolist()
+            positions, near = batch["index"].tolist(), list[bool]()
             with oom_reported(task, batch, f"batch_size (it is {batch_size})"), held.attending():
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
                 with resumed(held.backbone, [held], tensors, below, [numbers[position] for position in positions]):
-                    outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer, tags=False)
-            found |= zip(positions, in_words(outputs, asked.manifest, models, encoded, positions), strict=True)
+                    outputs = respond(
+                        held.backbone, held.bank, held.plan, tensors, models.tokenizer, tags=False, near_ties=near
+                    )
+            found |= zip(positions, in_words(outputs, asked.manifest, models, encoded, positions, near), strict=True)
         return [found[position] for position in range(len(numbers))]
 
     def _mixed(

@@ -44,9 +44,9 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
 
 def has_near_ties(manifest: Manifest) -> bool:
     """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
-    return manifest.environment.precision == "bf16" and (
-        manifest.labels is not None or manifest.options_from is not None
-    )
+    if manifest.environment.precision != "bf16" or manifest.kind == "regression":
+        return False
+    return manifest.generation is None or manifest.generation.is_greedy
 
 
 def route_of(answer: RoutedAnswer) -> Record:

@@ -159,7 +159,12 @@ def accepts(row: Row, manifest: Manifest) -> bool:
 
 
 def in_words(
-    outputs: Outputs, manifest: Manifest, models: ModelCache, encoded: TokenisedRows, positions: Sequence[int]
+    outputs: Outputs,
+    manifest: Manifest,
+    models: ModelCache,
+    encoded: TokenisedRows,
+    positions: Sequence[int],
+    near_ties: Sequence[bool] = (),
 ) -> list[Answer]:
     """Convert a bank's outputs for some rows to predictions.
 
@@ -169,12 +174,14 @@ def in_words(
         models: the run's backbone and banks, which provide the tokenizer.
         encoded: all rows of the task.
         positions: indices of the predicted rows among them.
+        near_ties: for generated texts, whether each was nearly another one; empty if that is not known.
     """
     if isinstance(outputs, list):
         assert models.tokenizer is not None
         assert manifest.generation is not None
         texts = decode(models.tokenizer, outputs, manifest.generation.stop)
-        return [Answer(value=text, probabilities=None) for text in texts]
+        near = near_ties or [False] * len(texts)
+        return [Answer(value=t, probabilities=None, near_tie=tie) for t, tie in zip(texts, near, strict=True)]
     precision = manifest.environment.precision
     if encoded.first_piece is not None:
         assert manifest.labels is not None

@@ -27,6 +27,15 @@ _NearTie = Annotated[
 ]
 
 
+_NearTieOfText = Annotated[
+    bool,
+    Field(
+        description="Whether the other rows of a batch could decide one of the tokens; only for tasks that generate in bf16 "
+        "by greedy search."
+    ),
+]
+
+
 class _Found(TypedDict):
     """What every record has. The last three keys are there if the request did not name the row's task."""
 
@@ -91,6 +100,8 @@ class _Source(_Found):
 
 class TextPrediction(_Source):
     """A generated text (seq2seq, causal-lm)."""
+
+    near_tie: NotRequired[_NearTieOfText]
 
 
 class OptionPrediction(_Source):

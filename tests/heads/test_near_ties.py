@@ -40,6 +40,8 @@ def test_options_are_sums_over_tokens_with_more_rounding(precision: Literal["fp3
     # The third value is not an option of these rows.
     found = choices([["x", "y"], ["x", "y"]], outputs_BK, precision=precision)
     assert [each.near_tie for each in found] == [True, False]
+    for kind in ("seq2seq", "causal-lm"):  # the same options for all rows of a task
+        assert [e.near_tie for e in answers(kind, ("x", "y"), outputs_BK[:, :2], precision=precision)] == [True, False]
 
 
 def test_numbers_and_single_labels_have_no_ties() -> None:

@@ -1,0 +1,66 @@
+"""Finds the generated texts that rounding could decide: at one of their tokens, the two best scores are nearly equal.
+
+Shape suffixes: B rows, T steps, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from continual_petl.heads.words import ROUNDING
+
+Precision = Literal["fp32", "bf16"]
+_PLACES: Mapping[Precision, int] = {"fp32": 21, "bf16": 8}
+"""Binary places of a token's score; in float32, the last three are lost in the layers of a backbone."""
+
+
+class NearTies(LogitsProcessor):
+    """Notes at every step of a greedy search which rows are `near`; the scores stay as they are.
+
+    Args:
+        precision: precision of the backbone.
+        penalty: the repetition penalty, by which scores were multiplied or divided.
+    """
+
+    def __init__(self, precision: Precision, penalty: float) -> None:
+        self._precision, self._factor = precision, max(penalty, 1 / penalty)
+        self._near: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores."""
+        self._near.append(near(scores, self._precision, self._factor))
+        return scores
+
+    def of_rows(self, num_tokens: Sequence[int]) -> list[bool]:
+        """Return for each row whether one of its first tokens was nearly another one.
+
+        Args:
+            num_tokens: how many tokens were chosen for each row; further ones only fill up the batch.
+        """
+        near_TB = torch.stack(self._near).cpu()
+        return [bool(near_TB[:count, row].any()) for row, count in enumerate(num_tokens)]
+
+
+def near(scores_BV: Tensor, precision: Precision, factor: float = 1.0) -> Tensor:
+    """Return for each row whether rounding could exchange the two tokens with the highest scores, bool ``(B,)``.
+
+    The language-modelling head rounds each score to the precision of the backbone, so that each may be off by one unit in
+    the last place, besides the differences of `ROUNDING`.
+
+    Args:
+        scores_BV: the scores, float32.
+        precision: precision of the backbone.
+        factor: by how much rounding is enlarged.
+
+    Example:
+        >>> near(torch.tensor([[20.0, 19.75, 1.0], [20.0, 19.5, 1.0]]), "bf16")
+        tensor([ True, False])
+    """
+    best_B, second_B = scores_BV.topk(2, dim=-1).values.unbind(-1)
+    unit_B = (best_B.abs().frexp().exponent - _PLACES[precision]).exp2()
+    return best_B - second_B <= factor * (ROUNDING[precision] + 2 * unit_B)
