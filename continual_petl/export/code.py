@@ -383,8 +383,8 @@ def _of_images(subject: Subject) -> Code:
             lines += ["        a, b = (np.cumsum([0.5 * s, *[s] * (n - 1)]).astype(np.int64) for s, n in steps)"]
             lines += ["        x = x[:, torch.from_numpy(a)[:, None], torch.from_numpy(b)]"]
         else:
-            lines += ["    for to in ((x.shape[1], size[1]), size):", "        if to != tuple(x.shape[1:]):"]
-            lines += [f'            x = F.interpolate(x[None], size=to, mode="{known.mode}", antialias=True)[0]']
+            lines += ["    for target in ((x.shape[1], size[1]), size):", "        if target != tuple(x.shape[1:]):"]
+            lines += [f'            x = F.interpolate(x[None], size=target, mode="{known.mode}", antialias=True)[0]']
             lines += ["            x = x.round().clamp(0, 255)"]
     if known.crop is not None:
         lines += [f"    for axis, wanted in enumerate({tuple(known.crop)}, 1):"]

@@ -60,8 +60,8 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
         where = "" if position is None else f" ({position.in_steps})"
         raise InputError(
             f"task {task!r}: its saved progress{where} cannot be used, because {changed} changed since it was saved. Change "
-            "this back to go on from there; or add --discard-progress (in Python: discard_progress=True) to lose it "
-            "and start this task over"
+            "this back to continue from there, or add --discard-progress (in Python: discard_progress=True) to give the "
+            "progress up and start this task over"
         )
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
