@@ -34,7 +34,7 @@ def test_numbers_texts_and_options_are_compared(backbone_folder: Callable[..., P
                 rows = [row | {"label": int(row["label"] == "yes")} for row in rows]
             text = "".join(json.dumps(row) + "\n" for row in rows)
             (tmp_path / name / f"{split}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "trec" / "labels.json").write_text(json.dumps({"names": ["no", "yes"]}))
+    (tmp_path / "trec" / "labels.json").write_text(json.dumps({"names": ["w1", "w2"]}))
     bank = {"preset": "houlsby", "bottleneck": 8}
     folders = [str(backbone_folder(family)) for family in ("bert", "bart")]
     numbers = tmp_path / "numbers"
