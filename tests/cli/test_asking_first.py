@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,18 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def run(backbone_folder: Folder, tmp_path: Path) -> Path:
-    """Return a run with two small tasks, in a folder whose name has spaces and a quote."""
-    folder = tmp_path / "it's a run"
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with two small tasks."""
+    folder = tmp_path_factory.mktemp("learned") / "run"
     learn(_stream(backbone_folder()), folder)
     return folder
+
+
+@pytest.fixture
+def run(learned: Path, tmp_path: Path) -> Path:
+    """Return a copy of it, in a folder whose name has spaces and a quote."""
+    return shutil.copytree(learned, tmp_path / "it's a run")
 
 
 def _stream(backbone: Path, *more: dict[str, Any], **settings: Any) -> TaskStream:

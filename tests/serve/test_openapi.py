@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
-from continual_petl import forget, learn
+from continual_petl import Run, forget, learn
 from continual_petl.serve import ServeSettings
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem
@@ -318,14 +318,18 @@ def test_rows_in_the_form_of_their_task_are_valid(
 PAIRS = [["w1", "w2"], {"text": "w1", "text_pair": "w2"}]
 
 
+@pytest.fixture(scope="module")
+def without_pairs(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with tasks on texts and words."""
+    tasks = [task("first", num_rows=24), task_of_kind("token-classification", "tags")]
+    return learn(stream(backbone_folder(), tasks, training=TRAINING), tmp_path_factory.mktemp("texts") / "run")
+
+
 @pytest.mark.parametrize("row", PAIRS)
 @pytest.mark.parametrize("unknown", ["reject", "nearest"])
-def test_pair_is_not_answered_as_words(
-    backbone_folder: Callable[..., Path], tmp_path: Path, opened: Open, row: Any, unknown: str
-) -> None:
-    tasks = [task("first", num_rows=24), task_of_kind("token-classification", "tags")]
-    run = learn(stream(backbone_folder(), tasks, training=TRAINING), tmp_path / "run")
-    client = opened(tmp_path / "run")
+def test_pair_is_not_answered_as_words(without_pairs: Run, opened: Open, row: Any, unknown: str) -> None:
+    run = without_pairs
+    client = opened(run.store.folder)
     response = client.post("/v1/predict", json={"inputs": [row], "unknown": unknown})
     assert (response.status_code, response.json()["error"]["row"]) == (422, 1)
     assert (
