@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import types
 
@@ -20,7 +21,9 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests_pass(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    module = importlib.import_module(name)
+    if ">>>" in inspect.getsource(module):  # looking at every object of a module takes long
+        assert doctest.testmod(module).failed == 0
 
 
 def test_wrong_doctest_fails(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from continual_petl.export.adapterhub.files import write_adapters
 from continual_petl.export.hard_rows import expected_of, flat, rows_of
 from tests.export.readme import code_in, with_rows
 from tests.export.subjects import Folder, subject_of
+from tests.usual import walk
 
 PYTHON = "CONTINUAL_PETL_ADAPTERS_PYTHON"
 """Variable with the path of an interpreter that has adapters 1.3.0 and transformers 4.57; see tests/golden/make_golden.py."""
@@ -76,7 +77,7 @@ HEADS: list[tuple[str, str, str | None]] = [
 """Families, kinds and poolings for whose heads `adapters` has a class."""
 
 
-@pytest.mark.parametrize(("family", "choice"), CASES + OTHERWISE, ids=str)
+@pytest.mark.parametrize(("family", "choice"), walk(CASES) + OTHERWISE, ids=str)
 def test_files_compute_what_the_bank_computes(
     backbone_folder: Folder, tmp_path: Path, family: str, choice: Any
 ) -> None:

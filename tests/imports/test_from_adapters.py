@@ -17,9 +17,10 @@ from continual_petl.export.adapterhub.files import write_adapters
 from tests.export.subjects import Folder, subject_of
 from tests.export.test_adapters import CASES, HOULSBY
 from tests.imports.test_round_trip import imported, same
+from tests.usual import THREE, walk
 
 
-@pytest.mark.parametrize(("family", "choice"), CASES, ids=str)
+@pytest.mark.parametrize(("family", "choice"), walk(CASES, (*THREE, "t5")), ids=str)
 def test_bank_comes_back_bit_for_bit(backbone_folder: Folder, tmp_path: Path, family: str, choice: Any) -> None:
     subject = subject_of(backbone_folder(family), "classification", choice)
     write_adapters(subject, tmp_path)

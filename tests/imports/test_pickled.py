@@ -138,7 +138,7 @@ PROGRAMS = {
     "size that is too long to print": NESTED + VIEW + STORAGE + b"h\x00))\x89NtR",
     "metadata that is too long to print": NESTED + VIEW + STORAGE + b"K\x00))\x89Nh\x00tR",
     "key that takes for ever to hash": NESTED + b"}h\x00Ns",
-    "key that takes the whole stack to hash": b"})" + b"\x85" * 300_000 + b"Ns",
+    "key that takes the whole stack to hash": b"})" + b"\x85" * 200_000 + b"Ns",
 }
 
 

@@ -183,7 +183,10 @@ def test_missing_tombstone_is_reported(
     assert problems(folder) == {}
 
 
-def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) -> None:
+def test_missing_replacement_is_reported(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("continual_petl.store.folder.consistent_read._REPLACING", 0.1)
     learn_one_more(backbone_folder(), folder, replace=["two"])
     (folder / "results.jsonl").unlink()
     assert Store(folder).link("four").index == 5

@@ -102,16 +102,19 @@ def check_equal(messages: list[Message], chat: ResolvedChat, theirs: tuple[list[
 
 
 @given(conversations)
+@settings(max_examples=20)
 def test_marked_answers_have_the_labels_of_trl(messages: list[Message]) -> None:
     check_equal(messages, chat_of(CHATML), trl_labels(messages, CHATML))
 
 
 @given(conversations)
+@settings(max_examples=20)
 def test_without_marks_prefixes_find_the_same_labels(messages: list[Message]) -> None:
     check_equal(messages, chat_of(CHATML_PLAIN), trl_labels(messages, CHATML_WITH_BREAK))
 
 
 @given(conversations)
+@settings(max_examples=20)
 def test_last_has_the_labels_of_trl_for_a_prompt_and_its_completion(messages: list[Message]) -> None:
     check_equal(messages, chat_of(CHATML_PLAIN, "last"), trl_completion(messages, CHATML_PLAIN))
     ids, labels = trl_labels(messages, CHATML)
@@ -119,6 +122,20 @@ def test_last_has_the_labels_of_trl_for_a_prompt_and_its_completion(messages: li
         n for n, label in enumerate(labels) if label == IGNORED and n + 1 < len(ids) and labels[n + 1] != IGNORED
     )
     check_equal(messages, chat_of(CHATML, "last"), (ids, [IGNORED] * (last + 1) + labels[last + 1 :]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_marked_answers_have_the_labels_of_trl,
+        test_without_marks_prefixes_find_the_same_labels,
+        test_last_has_the_labels_of_trl_for_a_prompt_and_its_completion,
+    ],
+)
+@given(messages=conversations)
+def test_labels_are_those_of_trl_in_many_conversations(test: Any, messages: list[Message]) -> None:
+    test.hypothesis.inner_test(messages)
 
 
 @given(conversations)
