@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,7 @@ def source_files() -> Iterator[tuple[str, Path]]:
             yield ".".join((package, *(part for part in parts if part != "__init__"))), path
 
 
+@cache  # several rules ask for the same files
 def imports(module: str, source: str, *, is_package: bool = False) -> list[tuple[int, str]]:
     """Return the line and the absolute name of everything that ``module`` imports, at any depth and in any branch.
 
@@ -174,7 +176,7 @@ def _upward_inside(whole: str, module: str, line: int, name: str) -> list[str]:
 
 def imported_files(module: str, source: str, files: Collection[str]) -> set[str]:
     """Return which of ``files`` a module imports, at any depth and in any branch."""
-    names = {name for _, name in imports(module, source)}
+    names = {name for _, name in imports(module, source, is_package=False)}
     return {file for name in names for file in (name, name.rpartition(".")[0]) if file in files and file != module}
 
 
@@ -196,7 +198,9 @@ def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
 def pickle_uses(where: str, source: str) -> list[str]:
     """Return one sentence for each import or call in ``source`` that could write or read a pickle."""
     wrong = [
-        f"{where}:{line} imports {name!r}" for line, name in imports(where, source) if name.split(".")[0] in PICKLES
+        f"{where}:{line} imports {name!r}"
+        for line, name in imports(where, source, is_package=False)
+        if name.split(".")[0] in PICKLES
     ]
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

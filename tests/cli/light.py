@@ -1,7 +1,8 @@
 """Commands in separate processes, which report what they imported.
 
-Each is forked from a process that has already imported the light parts: the schema and the store. If these imported a heavy
-library, it would count as imported by every command, so nothing is missed. This module imports only the standard library.
+Each is forked from a process that has already imported the light parts: the schema, the store and the output. If these
+imported a heavy library, it would count as imported by every command, so nothing is missed. This module imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class LightProcesses:
 
 def serve() -> None:
     """Fork a process for every line of standard input, and print its exit code."""
+    import rich.table  # noqa: F401
+
     import continual_petl.__main__
+    import continual_petl.report.console
     import continual_petl.store.store
     import continual_petl.streams.stream_file.yaml_file  # noqa: F401
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
@@ -81,11 +81,22 @@ def test_task_is_named_after_its_data(data: str, name: str) -> None:
     assert name_of(data) == name
 
 
-@given(st.text(min_size=1, max_size=40))
-def test_any_text_roundtrips(text: str) -> None:
+def check_roundtrip(text: str) -> None:
     found = parse(f"key: {quoted(text)}\n")
     if not found.problems:  # texts with characters that are not allowed in YAML are refused
         assert found.tree == {"key": text}
+
+
+@given(st.text(min_size=1, max_size=40))
+@settings(max_examples=20)
+def test_any_text_roundtrips(text: str) -> None:
+    check_roundtrip(text)
+
+
+@pytest.mark.slow
+@given(st.text(min_size=1, max_size=40))
+def test_any_text_roundtrips_many_examples(text: str) -> None:
+    check_roundtrip(text)
 
 
 def test_missing_data_is_reported(tmp_path: Path) -> None:
