@@ -25,7 +25,7 @@ from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.dump import dump_stream
 from experiments.benchmarks.machine import describe, write_measured
 
-SETTINGS = (
+SETTINGS: tuple[dict[str, str], ...] = (
     {"GOMP_SPINCOUNT": "300000"},
     {"GOMP_SPINCOUNT": "20000"},
     {"GOMP_SPINCOUNT": "1000"},
