@@ -138,6 +138,11 @@ class Anatomy:
     positions_after_padding: bool = False
     """Whether positions start at the padding id + 1 (RoBERTa), which leaves room for fewer tokens."""
 
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether an encoder reads one text and a decoder another."""
+        return len(self.stacks) > 1
+
 
 _ANATOMIES: dict[str, Anatomy] = {}
 

@@ -34,9 +34,7 @@ def line_of(answer: Answer, manifest: Manifest) -> str:
 
 
 def _value_of(answer: Answer, manifest: Manifest) -> str:
-    if manifest.kind == "multilabel":
-        assert answer.probabilities is not None
-        assert isinstance(answer.value, list)
+    if isinstance(answer.value, list) and answer.probabilities is not None:
         shares = answer.probabilities
         return "\t".join(f"{printable(name)} {shares[name]:.4f}" for name in answer.value) or "(none)"
     if isinstance(answer.value, list):

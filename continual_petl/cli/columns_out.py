@@ -17,6 +17,7 @@ from typing import Any
 
 from continual_petl.cli._console import plain
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.predictor.records import ANSWER, NEAR_TIE, SHARES, Record, has_near_ties, standard_columns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.sources.records import format_of
@@ -78,7 +79,7 @@ class CopiedColumns:
             if not self._any_text:
                 _check_writable(name, value, where)
             if not self._typed:
-                self.types.setdefault(name, set()).add(kind_of(value))
+                self.types.setdefault(name, set()).add(type_of(value))
 
 
 def given_columns(manifest: Manifest) -> Types:
@@ -88,19 +89,18 @@ def given_columns(manifest: Manifest) -> Types:
 
 def answer_columns(manifests: Sequence[Manifest]) -> Types:
     """Return the columns that the predictions for these tasks add."""
-    lists = ("token-classification", "multilabel")
-    answer = {"list" if m.kind in lists else "float" if m.kind == "regression" else "text" for m in manifests}
+    answer: set[str] = {kind_of(manifest).answer_type for manifest in manifests}
     shares = {SHARES: {"shares"}} if any(map(has_shares, manifests)) else {}
     return {ANSWER: answer} | shares | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, manifests)) else {})
 
 
 def has_shares(manifest: Manifest) -> bool:
     """Return whether predictions for a task include a probability for each label."""
-    return manifest.labels is not None and manifest.kind != "token-classification"
+    return manifest.labels is not None and not kind_of(manifest).per_word
 
 
-def kind_of(value: Any) -> str:
-    """Return the kind of a value.
+def type_of(value: Any) -> str:
+    """Return the type of a value.
 
     It is ``null``, ``bool``, ``int`` (a float can hold it exactly), ``long`` (any other 64-bit integer), ``float``, ``text``,
     ``list`` (of strings) or ``json``.

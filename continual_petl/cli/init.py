@@ -19,6 +19,7 @@ from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable, quoted
 from continual_petl.export.of_bank import refused_by_bank
 from continual_petl.export.words import FORMATS, in_words
+from continual_petl.kind import kind_of
 from continual_petl.store.files.atomic import explain_refusals, write_file
 from continual_petl.streams.scaffold.choose import choose
 from continual_petl.streams.schema.data_spec import is_url
@@ -61,7 +62,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             found = _asked(data, found, columns)
         tasks.append((seen, found))
     backbone = choose({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
-    tasks = [(s, replace(g, kind=backbone.writes if g.kind == "seq2seq" else g.kind)) for s, g in tasks]
+    tasks = [(s, replace(g, kind=backbone.writes if kind_of(g).generates else g.kind)) for s, g in tasks]
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)
     problems, remarks = _read(spec, backbone.name)

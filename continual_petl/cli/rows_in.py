@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.record_rows import column_names, row_of_record, unnamed_row
 from continual_petl.predictor.records import standard_columns
@@ -39,7 +40,7 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
         )
     if not manifest.pair:
         _check_filled(where, line)
-        return line.split() if manifest.kind == "token-classification" else line
+        return kind_of(manifest).row_of_line(line)
     first, tab, second = line.partition("\t")
     if not tab and line.strip():
         raise InputError(

@@ -30,7 +30,6 @@ from continual_petl.engine.task.learn_task import (
 from continual_petl.engine.task_run import Clock, TaskRun, TrainedBank
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject, tokenizer_of
-from continual_petl.heads.kinds import LABELLED
 from continual_petl.heads.linear import LinearHead
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.imports.base_model import check_base
@@ -38,6 +37,7 @@ from continual_petl.imports.draft import put
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.imported import Imported, check_imported
 from continual_petl.imports.translate import read_adapter, translate
+from continual_petl.kind import kind_of
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -142,7 +142,7 @@ def _entry(
 ) -> tuple[StreamSpec, TaskSpec]:
     """Return the stream (with the new task added if it has data) and the task."""
     head = imported.head
-    if data is not None and head.kind in LABELLED and labels is None and head.labels is None:
+    if data is not None and kind_of(head).has_labels and labels is None and head.labels is None:
         raise InputError(
             f"labels: the adapter does not say which label each of its {len(head.tensors['weight'])} outputs stands for, so "
             "rows cannot be scored: give the labels in the order of the outputs (--labels)."
@@ -158,7 +158,7 @@ def _entry(
         row["data"] = os.path.abspath(data) if isinstance(data, str) and os.path.exists(data) else data
     if named is not None:
         row["labels"] = list(named)
-        if head.kind == "token-classification" and _tags(named).scheme == "none":
+        if kind_of(head).per_word and _tags(named).scheme == "none":
             row["metric"] = "accuracy"
     try:
         entry = TaskSpec.checked(row)
@@ -247,7 +247,7 @@ def _without_rows(
     clock, backbone = Clock(), session.backbone(entry)
     labels = entry.labels if isinstance(entry.labels, tuple) else None
     chat = chat_of(entry.name, session.spec.resolved_chat(entry), session.models.tokenizer)
-    tags = _tags(labels) if labels is not None and entry.kind == "token-classification" else None
+    tags = _tags(labels) if labels is not None and kind_of(entry).per_word else None
     plan = plan_task(session.spec, entry, labels, backbone, bank=imported.draft.spec, chat=chat, tags=tags)
     bank = build_bank(plan, backbone, folded=True)
     bank.initialise(backbone.model, derive_seed(plan.seed, "init"))

@@ -13,9 +13,9 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.metric_code import load_metric
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
+from continual_petl.kind import kind_of
 from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -224,7 +224,7 @@ class Session:
             "chat": None if manifest.chat is None else manifest.chat.spec,
             "options": manifest.options,
         }
-        learned = task if manifest.kind not in GENERATIVE else task.model_copy(update=settings)
+        learned = task if not kind_of(manifest).generates else task.model_copy(update=settings)
         return check_again(
             self.spec,
             learned,
@@ -372,7 +372,7 @@ def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
 
 def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
     """Return a task's generation settings; if the stream sets no length, they contain the one it was learned with."""
-    if manifest.kind not in GENERATIVE:
+    if not kind_of(manifest).generates:
         return {}
     own = {} if manifest.generation is None else {"generation": spec}
     return {**own, "max_target_length": manifest.max_target_length if length is None else length}

@@ -20,6 +20,7 @@ from continual_petl.engine.checks.shared_bank import shared_bank
 from continual_petl.engine.checks.warm_start import parent_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
+from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
@@ -146,7 +147,7 @@ class TaskRun:
                 routing=routing,
                 pad_token_id=self.session.models.pad_token_id,
                 seed=self.plan.seed,
-                has_labels=self.plan.kind in ("classification", "image-classification"),
+                has_labels=kind_of(self.plan).has_one_label,
             )
         return self._sums[routing]
 

@@ -9,6 +9,7 @@ from typing import Any
 from continual_petl.export.code import Code
 from continual_petl.export.model_card import base_model, new_card
 from continual_petl.export.subject import Subject
+from continual_petl.kind import find_kind
 from continual_petl.learner.task_plan import TaskPlan
 
 
@@ -24,7 +25,7 @@ def peft_card(subject: Subject, code: Code, config: Mapping[str, Any]) -> str:
     text = f"""An adapter of [peft](https://huggingface.co/docs/peft) ({form}) for a task of kind {kind}, exported by
 continual-petl. On the rows in the task's certificate, its outputs match those of the certified bank within 1e-5 in float32.
 """
-    text += _in_vllm(config) if kind == "causal-lm" and form == "LORA" else ""
+    text += _in_vllm(config) if find_kind(kind).continues and form == "LORA" else ""
     text += _sampled(subject.plan) + _labels_and_code(subject, code)
     return new_card(base_model(subject.backbone.name), "peft", ("peft", "continual-learning"), subject.plan.name, text)
 

@@ -29,25 +29,16 @@ from transformers import PreTrainedModel
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.export.words import CannotExpressError
-from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.heads.linear import LinearHead
+from continual_petl.kind import find_kind, kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
-AUTO: Mapping[Kind, str] = {
-    "classification": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "multilabel": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "image-classification": "AutoModelForImageClassification",
-    "seq2seq": "AutoModelForSeq2SeqLM",
-    "causal-lm": "AutoModelForCausalLM",
-}
-"""The `transformers` class for each kind."""
-PROBLEMS: Mapping[Kind, str] = {
-    "classification": "single_label_classification",
-    "regression": "regression",
-    "multilabel": "multi_label_classification",
-}
+
+def auto_class(kind: str) -> str:
+    """Return the class of transformers with the head of a kind, which must have one."""
+    found = find_kind(kind).auto_class
+    assert found is not None
+    return found
 
 
 @dataclass(frozen=True)
@@ -117,15 +108,15 @@ def find_place(plan: TaskPlan, backbone: Backbone) -> Place | None:
     Raises:
         CannotExpressError: if the class cannot express the task's pooling and head.
     """
-    if plan.kind in GENERATIVE:
+    if kind_of(plan).generates:
         return None
     family = str(backbone.model.config.model_type)
     unknown = f"it is not known how transformers builds this class for model type {family!r}"
-    if plan.kind == "token-classification":
+    if kind_of(plan).per_word:
         if family not in _TOKENS:
             raise _inexpressible(plan, family, _TOKEN_REASONS.get(family, unknown))
         return _TOKENS[family]
-    places = (_IMAGES if plan.kind == "image-classification" else _TEXT).get(family)
+    places = (_IMAGES if kind_of(plan).reads_images else _TEXT).get(family)
     if places is None:
         raise _inexpressible(plan, family, _REASONS.get(family, unknown))
     if plan.pooling not in places:
@@ -139,26 +130,27 @@ _UNBIASED = ("gpt2", "llama", "qwen2", "qwen3")
 """Families whose text classifier is one linear layer without a bias, on the last token's state."""
 
 
-def plain_heads(kind: Kind, family: str) -> dict[str, Pooling | None]:
+def plain_heads(kind: str, family: str) -> dict[str, Pooling | None]:
     """Return the modules that are the entire head of the class for a kind, each with the pooling before it.
 
     Args:
-        kind: the kind of the task.
+        kind: name of the kind of the task.
         family: the backbone's model type.
     """
-    if kind in GENERATIVE:
+    found = find_kind(kind)
+    if found.generates:
         return {}
-    if kind == "token-classification":
+    if found.per_word:
         return {_TOKENS[family].out: None} if family in _TOKENS else {}
-    places = (_IMAGES if kind == "image-classification" else _TEXT).get(family, {})
-    found: dict[str, Pooling | None] = {place.out: pooling for pooling, place in places.items() if place.plain}
-    return found | ({"score": "last"} if family in _UNBIASED and kind != "image-classification" else {})
+    places = (_IMAGES if found.reads_images else _TEXT).get(family, {})
+    plain: dict[str, Pooling | None] = {place.out: pooling for pooling, place in places.items() if place.plain}
+    return plain | ({"score": "last"} if family in _UNBIASED and found.reads_texts else {})
 
 
 def _inexpressible(plan: TaskPlan, family: str, why: str) -> CannotExpressError:
-    of = plan.kind if plan.kind == "token-classification" else f"{plan.kind}, pooling {plan.pooling}"
+    of = plan.kind if kind_of(plan).per_word else f"{plan.kind}, pooling {plan.pooling}"
     return CannotExpressError(
-        plan.name, "merged", f"{AUTO[plan.kind]} cannot express its head ({of}) on model type {family!r}: {why}"
+        plan.name, "merged", f"{auto_class(plan.kind)} cannot express its head ({of}) on model type {family!r}: {why}"
     )
 
 
@@ -182,7 +174,7 @@ def configured(plan: TaskPlan, whole: PreTrainedModel, place: Place | None, pad:
     names = plan.labels or ("score",)
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
-    config.problem_type = PROBLEMS.get(plan.kind)
+    config.problem_type = kind_of(plan).problem_type
     for key, value in place.config.items():
         setattr(config, key, value)
     return config
@@ -202,7 +194,7 @@ def with_head(plan: TaskPlan, whole: PreTrainedModel, head: LinearHead, place: P
         config: from `configured`.
     """
     with torch.device("meta"):
-        made: PreTrainedModel = getattr(transformers, AUTO[plan.kind]).from_config(config)
+        made: PreTrainedModel = getattr(transformers, auto_class(plan.kind)).from_config(config)
     wanted = made.state_dict()
     inner: Any = made.base_model
     prefix = next(f"{name}." for name, module in made.named_modules() if module is inner)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import start_token
 from continual_petl.learner.generate import ends_of
 from continual_petl.streams.encoding.image_processing import image_processing
@@ -110,7 +110,7 @@ def code_of(subject: Subject, how: Loading) -> Code:
         made = replace(made, reader=tuple(reader))
     if how.separate:
         made = replace(made, compute=_pooled(subject, how))
-    if plan.kind == "token-classification":
+    if kind_of(plan).per_word:
         made = replace(made, compute=(*made.compute, *_TAGS))
     needed = "\n".join([*made.encode, *made.compute])
     classes |= {each for each in _OF_GENERATION if each in needed}
@@ -153,9 +153,9 @@ def _of_texts(subject: Subject, how: Loading) -> Code:
     plan = subject.plan
     if plan.options_from is not None:
         return _of_options(subject)
-    if plan.kind in GENERATIVE:
+    if kind_of(plan).generates:
         return _generating(subject, how)
-    if plan.kind == "token-classification":
+    if kind_of(plan).per_word:
         return _of_words(subject)
     limits = f"truncation=True, max_length={subject.max_length}"
     example = '[("some text", "its second text"), ("and another", "and its second")]' if plan.pair else TEXTS
@@ -203,7 +203,7 @@ _TAGS = (
 def _pooled(subject: Subject, how: Loading) -> tuple[str, ...]:
     """Return the lines that apply a head from a separate file."""
     lines = []
-    if subject.backbone.anatomy.output_head == "seq2seq":
+    if subject.backbone.anatomy.is_encoder_decoder:
         lines += ['ids = inputs["input_ids"]  # the decoder reads the text as well, shifted by its start token']
         start = start_token(subject.backbone)
         lines += [f'inputs["decoder_input_ids"] = ids.roll(1, 1).index_fill(1, ids.new_tensor([0]), {start})']
@@ -212,7 +212,7 @@ def _pooled(subject: Subject, how: Loading) -> tuple[str, ...]:
     lines += [f"states = output.last_hidden_state{cut}"]
     if subject.tokenizer is not None:
         lines += ['mask = inputs["attention_mask"]']
-    token = subject.plan.kind == "token-classification"
+    token = kind_of(subject.plan).per_word
     pooled = "states" if token else _POOLED[subject.plan.pooling]
     if subject.tokenizer is None and subject.plan.pooling == "mean":
         pooled = "states.mean(1)"
@@ -235,7 +235,7 @@ def _sources(subject: Subject) -> tuple[str, str, list[str]]:
             f'    raise ValueError("more than {room} tokens: leave out the oldest turns, or shorten the message")'
         ]
         return "messages", repr([*system, {"role": "user", "content": "some text"}]), lines
-    closing = num_closing(tokenizer) if plan.kind == "causal-lm" else 0
+    closing = num_closing(tokenizer) if kind_of(plan).continues else 0
     types = ", return_token_type_ids=False" if "token_type_ids" in tokenizer.model_input_names else ""
     call = f"tokenizer(texts, truncation=True, max_length={room + closing}{types}"
     if not closing:
@@ -249,7 +249,7 @@ def _generating(subject: Subject, how: Loading) -> Code:
     assert spec is not None
     assert tokenizer is not None
     rows, example, encode = _sources(subject)
-    given = "1" if subject.plan.kind == "seq2seq" else 'inputs["input_ids"].shape[1]'
+    given = "1" if kind_of(subject.plan).decodes else 'inputs["input_ids"].shape[1]'
     lines, extra = list[str](), list[str]()
     if not how.saved:
         settings = ", ".join(f"{key}={value!r}" for key, value in generation_settings(subject, file=False).items())
@@ -317,7 +317,7 @@ def generation_settings(subject: Subject, *, file: bool) -> dict[str, Any]:
             given["top_k"] = spec.top_k  # transformers samples among the 50 most likely tokens if this is not set
     end, pad = ends_of(subject.tokenizer, subject.plan.chat)
     given |= {"eos_token_id": end, "pad_token_id": pad}
-    if subject.plan.kind == "seq2seq":
+    if kind_of(subject.plan).decodes:
         given["decoder_start_token_id"] = start_token(subject.backbone)
     return given
 
@@ -326,7 +326,7 @@ def _of_options(subject: Subject) -> Code:
     """Return the code that chooses an option: the one whose tokens, with the end token, are the most likely."""
     plan, tokenizer = subject.plan, subject.tokenizer
     assert tokenizer is not None
-    seq2seq, own = plan.kind == "seq2seq", plan.options_from == "row"
+    seq2seq, own = kind_of(plan).decodes, plan.options_from == "row"
     rows, example, encode = _sources(subject)
     end = plan.chat.end if plan.chat is not None else tokenizer.eos_token_id
     special = seq2seq and plan.chat is None

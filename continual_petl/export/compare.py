@@ -13,6 +13,7 @@ from torch import Tensor
 from continual_petl.banks.ablated_view import AblatedView, modified_layers
 from continual_petl.errors import ExportError
 from continual_petl.export.subject import Subject
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import backbone_inputs, head_of, shifted_right
 from continual_petl.store.verify.replay import as_certified, replay
 
@@ -73,7 +74,7 @@ def compare_outputs(subject: Subject, compute: Compute) -> tuple[float, float]:
     expected = replay(backbone, bank, subject.plan.pooling, subject.probe)
     batch = {name: tensor.to(backbone.model.device) for name, tensor in subject.probe.items()}
     inputs = backbone_inputs(backbone, batch)
-    if subject.plan.kind == "seq2seq":
+    if kind_of(subject.plan).decodes:
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
     found = subject.unit.standardised(as_certified(head_of(bank), compute(inputs).float(), batch))
     expected = subject.unit.standardised(expected)

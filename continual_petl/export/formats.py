@@ -14,11 +14,11 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.adapter import adapterhub_adapter
 from continual_petl.export.adapterhub.lowrank import depends_on_signs
-from continual_petl.export.classes import AUTO
 from continual_petl.export.merged import check_merged
 from continual_petl.export.peft.files import peft_adapter
 from continual_petl.export.subject import Subject, tokenizer_of, why_not_at_all
 from continual_petl.export.words import FORMATS, ONLY_IF, CannotExpressError, Format
+from continual_petl.kind import kind_of
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -32,7 +32,7 @@ _CHECKS: Mapping[Format, Callable[[Subject], object]] = {
 
 def why_not(subject: Subject, format: Format) -> str | None:
     """Return why a format cannot express a task; None if it can."""
-    if subject.plan.kind not in AUTO:
+    if kind_of(subject.plan).auto_class is None:
         return f"exports are not written for tasks of kind {subject.plan.kind}"
     try:
         _CHECKS[format](subject)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import answer
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.options import option_scores
@@ -52,7 +52,7 @@ def texts_of(tokenizer: Any, max_length: int) -> list[str]:
 def rows_of(subject: Subject) -> list[list[Any]]:
     """Return batches of hard rows of a task, as its bank takes them; rows that a run refuses are left out."""
     plan = subject.plan
-    if plan.kind == "image-classification":
+    if kind_of(plan).reads_images:
         return [_images(subject)]
     texts = texts_of(subject.tokenizer, subject.max_length)
     long = texts[-1]
@@ -60,7 +60,7 @@ def rows_of(subject: Subject) -> list[list[Any]]:
     if plan.pair:
         rows = [*pairwise(texts[:-1]), (texts[2], texts[2])]
         last: list[Any] = [(long, texts[2]), (texts[2], long), (long, long)]
-    elif plan.kind == "token-classification":
+    elif kind_of(plan).per_word:
         rows, last = [text.split() for text in texts[:-1]], [long.split()]
     elif plan.chat is not None:
         talks: list[Any] = [[{"role": "user", "content": text}] for text in texts[1:-1]]
@@ -102,7 +102,7 @@ def encoded(subject: Subject, rows: Sequence[Any]) -> TokenisedRows:
     own = plan.options_from == "row"
     inputs = [row[0] for row in rows] if own or plan.pair else list(rows)
     images = None
-    if plan.kind == "image-classification":
+    if kind_of(plan).reads_images:
         images = image_processing(backbone.name, backbone.revision, backbone.model.config)
     return encode_rows(
         plan.kind,
@@ -135,13 +135,13 @@ def expected_of(subject: Subject, rows: Sequence[Any]) -> dict[str, Any]:
         options = [row[1] for row in rows] if plan.options_from == "row" else [list(plan.options or ())] * len(rows)
         own = [row[: len(each)].tolist() for row, each in zip(scores, options, strict=True)]
         return {"scores": own, "answers": [each[row.index(max(row))] for each, row in zip(options, own, strict=True)]}
-    if plan.kind in GENERATIVE:
+    if kind_of(plan).generates:
         assert plan.generation is not None
         assert subject.tokenizer is not None
         ids = generate(backbone, bank, plan.generation, batch, subject.tokenizer, seed=plan.seed, chat=plan.chat)
         return {"answers": decode(subject.tokenizer, ids, plan.generation.stop)}
     outputs = answer(backbone, bank, plan.pooling, batch).cpu()
-    if plan.kind != "token-classification":
+    if not kind_of(plan).per_word:
         return {"logits": outputs}
     labels, best = plan.labels or (), outputs.argmax(-1)
     tags = [[labels[best[n, place]] for place in places_of_words(made, n).tolist()] for n in range(len(rows))]

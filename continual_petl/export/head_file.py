@@ -10,6 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from continual_petl.export.subject import Subject
+from continual_petl.kind import kind_of
 
 HEAD = "head.safetensors"
 """Its tensors are weight (outputs, width) and bias (outputs,); README.md of the export says how they are applied."""
@@ -19,7 +20,7 @@ def head_notes(subject: Subject) -> dict[str, str]:
     """Return the metadata of the head's file: notes that peft has no place for and that an import reads."""
     plan = subject.plan
     labels = {} if plan.labels is None else {"labels": json.dumps(plan.labels)}
-    pooling = {} if plan.kind == "token-classification" else {"pooling": plan.pooling}
+    pooling = {} if kind_of(plan).per_word else {"pooling": plan.pooling}
     return {"kind": plan.kind, **pooling, **labels}
 
 

@@ -13,7 +13,7 @@ from continual_petl.backbones.weights import quiet
 from continual_petl.banks.merge import merged
 from continual_petl.errors import ExportError
 from continual_petl.export.card import checkpoint_card
-from continual_petl.export.classes import AUTO, Place, configured, find_place, with_head
+from continual_petl.export.classes import Place, auto_class, configured, find_place, with_head
 from continual_petl.export.code import Loading, code_of, generation_settings
 from continual_petl.export.compare import Compute, check_outputs
 from continual_petl.export.hard_rows import ends_every_text
@@ -54,7 +54,7 @@ def write_checkpoint(subject: Subject, folder: Path) -> float:
         made = with_head(plan, whole, head, place, config)
     with quiet():
         made.save_pretrained(folder)
-        model, info = getattr(transformers, AUTO[plan.kind]).from_pretrained(folder, output_loading_info=True)
+        model, info = getattr(transformers, auto_class(plan.kind)).from_pretrained(folder, output_loading_info=True)
     if tokenizer is not None:
         subject.save_tokenizer(folder)
         if plan.chat is not None:
@@ -87,8 +87,8 @@ def check_merged(subject: Subject) -> Place | None:
     place = find_place(plan, subject.backbone)
     if place is not None and place.last_by == "eos_token_id" and not ends_every_text(subject):
         why = (
-            f"{AUTO[plan.kind]} reads the state of the end token, and the backbone's tokenizer does not end every text with "
-            "it, as the bank's pooling ('last') needs"
+            f"{auto_class(plan.kind)} reads the state of the end token, and the backbone's tokenizer does not end every text "
+            "with it, as the bank's pooling ('last') needs"
         )
         raise CannotExpressError(plan.name, "merged", why)
     if subject.tokenizer is not None:
@@ -101,7 +101,7 @@ def check_merged(subject: Subject) -> Place | None:
 
 def loading(subject: Subject, place: Place | None) -> Loading:
     """Return how the code in README.md loads a checkpoint."""
-    auto = AUTO[subject.plan.kind]
+    auto = auto_class(subject.plan.kind)
     return Loading(
         modules=(),
         auto=auto,

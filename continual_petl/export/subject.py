@@ -17,9 +17,9 @@ from continual_petl.backbones.files import files_there, source_of
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
 from continual_petl.export.words import CannotExpressError
-from continual_petl.heads.kinds import Kind
 from continual_petl.heads.linear import NumberHead
 from continual_petl.heads.targets import AS_GIVEN, Targets
+from continual_petl.kind import find_kind
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.verify.probe_file import certified_probe
@@ -156,11 +156,11 @@ def why_not_at_all(backbone: Backbone) -> str | None:
     return None
 
 
-def tokenizer_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, max_length: int) -> PreTrainedTokenizerBase:
+def tokenizer_of(tokenizer: PreTrainedTokenizerBase, kind: str, max_length: int) -> PreTrainedTokenizerBase:
     """Return a copy of a backbone's tokenizer with the padding and the maximum length of a task."""
     own: Any = copy.deepcopy(tokenizer)
     # A generated text starts where its source ends; all other tasks are padded on the right.
-    own.padding_side = "left" if kind == "causal-lm" else "right"
+    own.padding_side = "left" if find_kind(kind).continues else "right"
     own.model_max_length = max_length
     if own.pad_token_id is None:
         own.pad_token = own.convert_ids_to_tokens(padding_id(tokenizer))

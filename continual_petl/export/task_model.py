@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import INPUTS, answer
 from continual_petl.store.bank_cache import CachedBank
 
@@ -55,16 +56,16 @@ class TaskModel(nn.Module):
         Raises:
             InputError: if an input is missing or not used.
         """
-        kind = self.plan.kind
-        needed = {"pixel_values" if kind == "image-classification" else "input_ids"}
-        needed |= {"labels"} if kind == "seq2seq" else set()
-        allowed = {*INPUTS, *needed} - ({"input_ids"} if kind == "image-classification" else {"pixel_values"})
+        kind = kind_of(self.plan)
+        needed = {"pixel_values" if kind.reads_images else "input_ids"}
+        needed |= {"labels"} if kind.decodes else set()
+        allowed = {*INPUTS, *needed} - ({"input_ids"} if kind.reads_images else {"pixel_values"})
         allowed -= {"position_ids"}  # only for packed rows, which occur only in training
         if not needed <= inputs.keys() <= allowed:
             raise InputError(
-                f"inputs of task {self.plan.name!r} ({kind}): got {', '.join(inputs) or 'none'}; needed: "
+                f"inputs of task {self.plan.name!r} ({kind.name}): got {', '.join(inputs) or 'none'}; needed: "
                 f"{', '.join(sorted(needed))}; allowed: {', '.join(sorted(allowed))}. Call the model with what the "
-                f"backbone's {'image processor' if kind == 'image-classification' else 'tokenizer'} returns."
+                f"backbone's {'image processor' if kind.reads_images else 'tokenizer'} returns."
             )
         with self._held.attending():
             outputs = answer(self._held.backbone, self.bank, self.plan.pooling, inputs)

@@ -8,7 +8,6 @@ from continual_petl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from continual_petl.heads.head import Head as Head
-    from continual_petl.heads.kinds import Kind as Kind
     from continual_petl.heads.words import Answer as Answer
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -16,6 +15,5 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "Answer": "continual_petl.heads.words",
         "Head": "continual_petl.heads.head",
-        "Kind": "continual_petl.heads.kinds",
     },
 )

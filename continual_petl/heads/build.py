@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from continual_petl.heads.generation import GenerationHead
 from continual_petl.heads.head import Head
-from continual_petl.heads.kinds import GENERATIVE, Kind
-from continual_petl.heads.linear import ClassHead, LinearHead, MultilabelHead, NumberHead
 from continual_petl.heads.targets import Targets
-
-_LINEAR: dict[Kind, type[LinearHead]] = {
-    "classification": ClassHead,
-    "image-classification": ClassHead,
-    "token-classification": ClassHead,
-    "multilabel": MultilabelHead,
-    "regression": NumberHead,
-}
+from continual_petl.kind import find_kind
 
 
 def build_head(
-    kind: Kind,
+    kind: str,
     width: int,
     num_outputs: int,
     *,
@@ -30,7 +20,7 @@ def build_head(
     """Return the head for a kind of task, with uninitialised parameters.
 
     Args:
-        kind: kind of the task.
+        kind: name of the kind.
         width: size of the backbone's states.
         num_outputs: one per label; 1 for regression; not used by generative tasks.
         dropout: probability of dropout on the features, in training only.
@@ -39,11 +29,13 @@ def build_head(
         class_weights: one per label; regression and generative tasks have none.
         targets: mean and deviation of the training targets, for regression.
     """
-    if kind in GENERATIVE:
-        return GenerationHead(kind, label_smoothing=label_smoothing)
-    head = _LINEAR[kind](
-        kind, width, num_outputs, dropout, label_smoothing=label_smoothing, class_weights=class_weights
+    head = find_kind(kind).head(
+        width,
+        num_outputs,
+        dropout=dropout,
+        label_smoothing=label_smoothing,
+        class_weights=class_weights,
+        targets=targets,
     )
-    if isinstance(head, NumberHead):
-        head.targets = targets
+    assert isinstance(head, Head)
     return head

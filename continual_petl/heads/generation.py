@@ -12,19 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from continual_petl.heads.head import IGNORED, Head
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import find_kind
 
 
 class GenerationHead(Head):
     """Computes the loss from the language-modelling head's logits and the target tokens, like the models of transformers.
 
     Args:
-        kind: seq2seq, where the logits at a position predict the label at that position; or causal-lm, where they predict
-            the label at the next position.
+        kind: name of the kind: seq2seq, where the logits at a position predict the label at that position; or causal-lm,
+            where they predict the label at the next position.
         label_smoothing: share of a target that is spread evenly over the vocabulary.
     """
 
-    def __init__(self, kind: Kind, *, label_smoothing: float = 0.0) -> None:
+    def __init__(self, kind: str, *, label_smoothing: float = 0.0) -> None:
         super().__init__(kind)
         self.label_smoothing = label_smoothing
 
@@ -52,7 +52,7 @@ class GenerationHead(Head):
 
     def aligned(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and labels such that the logits at each position predict the label at that position."""
-        return (outputs[:, :-1], labels[:, 1:]) if self.kind == "causal-lm" else (outputs, labels)
+        return (outputs[:, :-1], labels[:, 1:]) if find_kind(self.kind).continues else (outputs, labels)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return the index of the option with the highest score, from the scores ``(B, K)`` of a task with options.

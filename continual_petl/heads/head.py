@@ -13,18 +13,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from continual_petl.heads.kinds import IGNORED as IGNORED
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import IGNORED as IGNORED
 
 
 class Head(nn.Module, ABC):
     """The head of a bank.
 
     Args:
-        kind: kind of the task.
+        kind: name of the kind of the task.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
 

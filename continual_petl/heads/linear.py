@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from continual_petl.banks.forms.arithmetic import empty_linear
 from continual_petl.heads.head import IGNORED, Head, weight_buffer
-from continual_petl.heads.kinds import Kind
 from continual_petl.heads.targets import Targets, as_double
 
 
@@ -21,7 +20,7 @@ class LinearHead(Head):
     """Dropout and one linear layer on features of any shape ``(..., D)``.
 
     Args:
-        kind: kind of the task.
+        kind: name of the kind of the task.
         width: size D of the features.
         num_outputs: one per label; 1 for regression.
         dropout: probability of dropout on the features, in training only.
@@ -33,7 +32,7 @@ class LinearHead(Head):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: str,
         width: int,
         num_outputs: int,
         dropout: float,

@@ -14,8 +14,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import IGNORED, Kind
 from continual_petl.heads.metric_code import FORM, function_of
+from continual_petl.kind import Kind
 
 
 class OwnMetric(Metric):
@@ -76,19 +76,4 @@ class OwnMetric(Metric):
     def _in_words(self, preds: Any, target: Any) -> tuple[list[Any], list[Any]]:
         if not isinstance(preds, Tensor):
             return list(preds), list(target)
-        if self.labels is None:
-            return preds.flatten().tolist(), target.flatten().tolist()
-        labels = self.labels
-        if self.kind == "multilabel":
-            return [*map(self._present, preds)], [*map(self._present, target)]
-        if self.kind == "token-classification":
-            words = [row != IGNORED for row in target]
-            return tuple(  # type: ignore[return-value]
-                [[labels[tag] for tag in row[own].tolist()] for row, own in zip(rows, words, strict=True)]
-                for rows in (preds, target)
-            )
-        return [labels[place] for place in preds.tolist()], [labels[place] for place in target.tolist()]
-
-    def _present(self, row: Tensor) -> list[str]:
-        assert self.labels is not None
-        return [self.labels[place] for place in row.nonzero().flatten().tolist()]
+        return self.kind.in_names(preds, target, self.labels)

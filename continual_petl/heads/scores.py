@@ -12,19 +12,14 @@ from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassConfusionMatrix,
     MulticlassF1Score,
-    MultilabelExactMatch,
-    MultilabelF1Score,
 )
 from torchmetrics.text import CHRFScore, ROUGEScore, SacreBLEUScore, SQuAD
 from torchmetrics.utilities import dim_zero_cat
 
-from continual_petl.heads.entities import EntityScores
-from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import GENERATIVE, MAX_OPTIONS, Kind
-from continual_petl.heads.number_scores import NumberScores, single_precision_scores
 from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.trace_scores import ChoiceMatch, EditSimilarity, Sari
+from continual_petl.kind import find_kind
 
 
 class Matthews(MulticlassConfusionMatrix):
@@ -153,8 +148,25 @@ _CHOSEN: dict[str, type[Metric]] = {
 }
 
 
+def class_scores(num_labels: int) -> dict[str, Metric]:
+    """Return the scores of rows that have one label each."""
+    return {
+        "accuracy": MulticlassAccuracy(num_labels, average="micro"),
+        "macro_f1": MulticlassF1Score(num_labels, average="macro"),
+        "matthews": Matthews(num_labels),
+    }
+
+
+def text_scores(metric: str | None) -> dict[str, Metric]:
+    """Return the scores of generated texts, including ``metric`` if it is only computed for tasks that report it."""
+    scores: dict[str, Metric] = {"rouge": Rouge(), "bleu": Bleu()}
+    if metric in _CHOSEN:
+        scores[metric] = _CHOSEN[metric]()
+    return scores
+
+
 def make_scores(
-    kind: Kind,
+    kind: str,
     labels: Sequence[str] | None,
     metric: str | None = None,
     code: str | None = None,
@@ -171,9 +183,9 @@ def make_scores(
     torchmetrics is macro.
 
     Args:
-        kind: kind of the task.
+        kind: name of the kind.
         labels: names in the order of the head's outputs, or the options of a generative task; None for tasks without either.
-        metric: the metric that the task reports; added if it is one of `continual_petl.heads.kinds.IF_CHOSEN`.
+        metric: the metric that the task reports; added if it is one of `continual_petl.heads.metric_names.IF_CHOSEN`.
         code: for a user-defined function, the digest of its module's file; None leaves its score out.
         reading: how tags mark entities; without entities, there are no entity scores. None for banks learned before this was
             known.
@@ -182,34 +194,11 @@ def make_scores(
     Raises:
         InputError: if the user has not allowed the function in this process; see `metric_code.load_metric`.
     """
-    scores: dict[str, Metric | MetricCollection]
-    num_labels = len(labels or ())
-    if kind in ("classification", "image-classification") or (kind in GENERATIVE and labels):
-        scores = {
-            "accuracy": MulticlassAccuracy(num_labels, average="micro"),
-            "macro_f1": MulticlassF1Score(num_labels, average="macro"),
-            "matthews": Matthews(num_labels),
-        }
-    elif kind in GENERATIVE and metric == "accuracy":
-        # Each row has its own list of options; predictions and targets are positions in this list.
-        scores = {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
-    elif kind == "regression":
-        scores = {**single_precision_scores()} if single_precision else {"numbers": NumberScores()}
-    elif kind == "multilabel":
-        scores = {
-            "micro_f1": MultilabelF1Score(num_labels, average="micro"),
-            "macro_f1": MultilabelF1Score(num_labels, average="macro"),
-            "exact_match": MultilabelExactMatch(num_labels),
-        }
-    elif kind == "token-classification":
-        scores = {"accuracy": MulticlassAccuracy(num_labels, average="micro", ignore_index=IGNORED)}
-        if reading is None or reading.scheme != "none":
-            scores = {"entities": EntityScores(tuple(labels or ()), reading), **scores}
-    else:
-        scores = {"rouge": Rouge(), "bleu": Bleu()}
-        if metric in _CHOSEN:
-            scores[metric] = _CHOSEN[metric]()
+    found = find_kind(kind)
+    scores: dict[str, Metric | MetricCollection] = found.scores(
+        labels, metric, reading=reading, single_precision=single_precision
+    )
     if metric is not None and code is not None:
-        scores["own"] = OwnMetric(kind, labels, metric, code)
+        scores["own"] = OwnMetric(found, labels, metric, code)
     # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, did_you_mean, known_names
-from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import find_kind
 
 Asked = Literal["balanced"] | Mapping[str, float] | None
 
 
 def resolve_class_weights(
-    task: str, kind: Kind, asked: Asked, labels: tuple[str, ...] | None, train: NDArray[np.generic] | None
+    task: str, kind: str, asked: Asked, labels: tuple[str, ...] | None, train: NDArray[np.generic] | None
 ) -> tuple[float, ...] | None:
     """Return one weight per label, or None if all labels have the same weight.
 
@@ -26,7 +25,7 @@ def resolve_class_weights(
 
     Args:
         task: name, for messages.
-        kind: kind of the task.
+        kind: name of the kind.
         asked: the setting in the stream.
         labels: names in the order of the head's outputs.
         train: training labels: indices ``(N,)``, flat tag indices with -100 for positions without a tag, or zeros and
@@ -48,17 +47,11 @@ def resolve_class_weights(
             )
         return tuple(float(asked.get(name, 1.0)) for name in labels)
     assert train is not None
-    if kind == "multilabel":
-        positives = train.astype(np.int64).sum(0)
-        _check_counts(task, labels, positives, "does not occur")
-        _check_counts(task, labels, len(train) - positives, "occurs in every row")
-        return tuple(((len(train) - positives) / positives).tolist())
-    counts = np.bincount(train[train != IGNORED].astype(np.int64), minlength=len(labels))
-    _check_counts(task, labels, counts, "does not occur")
-    return tuple((counts.sum() / (len(labels) * counts)).tolist())
+    return find_kind(kind).balanced_weights(task, labels, train)
 
 
-def _check_counts(task: str, labels: tuple[str, ...], counts: NDArray[np.int64], what: str) -> None:
+def check_counts(task: str, labels: tuple[str, ...], counts: NDArray[np.int64], what: str) -> None:
+    """Refuse balanced class weights if a count is zero; ``what`` says what that means for its label."""
     wrong = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
     if wrong:
         raise InputError(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from continual_petl import _notebook
-from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.heads.targets import Targets
+from continual_petl.kind import find_kind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,12 +36,12 @@ ROUNDING: Mapping[str, float] = {"fp32": 1e-5, "bf16": 0.04}
 Matrix products and attention sum in an order that depends on the number and the lengths of the rows; see
 docs/explanation/bit-identity.md for the differences that were measured.
 """
-_OF_SUMS = 10.0
+OF_SUMS = 10.0
 """Factor for the scores of options, each a sum of log-probabilities of tokens."""
 
 
 def answers(
-    kind: Kind,
+    kind: str,
     labels: tuple[str, ...] | None,
     outputs_BC: Tensor,
     targets: Targets | None = None,
@@ -51,32 +51,16 @@ def answers(
     """Convert outputs of rows to predictions.
 
     Args:
-        kind: kind of the task. A generative kind is allowed only if the task has options; for token-classification, use
+        kind: name of the kind. A generative kind is allowed only if the task has options; for token-classification, use
             `tags`.
         labels: names in the order of the outputs; the options of a generative task.
         outputs_BC: one row of outputs per row of data.
         targets: see `TaskPlan.targets`.
         precision: precision of the backbone that computed them.
     """
-    if (kind in GENERATIVE and labels is None) or kind == "token-classification":
-        raise TypeError(f"a {kind} task has no single row of outputs per row of data")
     outputs_BC = outputs_BC.detach().float()
-    if kind == "regression":
-        numbers_B = outputs_BC.squeeze(-1)
-        numbers_B = numbers_B if targets is None else targets.restored(numbers_B)
-        return [Answer(value=value, probabilities=None) for value in numbers_B.tolist()]
-    assert labels is not None
-    if kind == "multilabel":
-        return [
-            Answer(
-                value=[name for name, output in zip(labels, row, strict=True) if output > 0],
-                probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
-                near_tie=bool((row.abs() <= ROUNDING[precision]).any()),
-            )
-            for row in outputs_BC
-        ]
-    rounding = ROUNDING[precision] * (_OF_SUMS if kind in GENERATIVE else 1)
-    return [_best(labels, row, rounding) for row in outputs_BC]
+    found: list[Answer] = find_kind(kind).answers(labels, outputs_BC, targets=targets, rounding=ROUNDING[precision])
+    return found
 
 
 def number_in_words(value: float, targets: Targets | None) -> str:
@@ -105,7 +89,7 @@ def choices(
         precision: precision of the backbone that computed them.
     """
     rows = zip(options, outputs_BK.detach().float(), strict=True)
-    return [_best(own, row[: len(own)], _OF_SUMS * ROUNDING[precision]) for own, row in rows]
+    return [best(own, row[: len(own)], OF_SUMS * ROUNDING[precision]) for own, row in rows]
 
 
 def tags(
@@ -128,7 +112,8 @@ def tags(
     ]
 
 
-def _best(names: Sequence[str], row: Tensor, rounding: float) -> Answer:
+def best(names: Sequence[str], row: Tensor, rounding: float) -> Answer:
+    """Return the name with the highest output, and the probabilities of all; near a tie if another is within ``rounding``."""
     shares = row.softmax(-1)
     return Answer(
         value=names[int(shares.argmax())],

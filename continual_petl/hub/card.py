@@ -5,6 +5,7 @@ from __future__ import annotations
 from continual_petl.errors import counted, quoted
 from continual_petl.export.model_card import base_model, new_card
 from continual_petl.hub.address import Address
+from continual_petl.kind import kind_of
 from continual_petl.report.formatting import mark_of, number
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.certificate.chain import Link
@@ -33,7 +34,7 @@ def run_card(facts: RunFacts, head: Link, address: Address) -> str:
     backbone = "a backbone that is not on the Hub" if base is None else f"[{base}](https://huggingface.co/{base})"
     order = " one after another" if len(tasks) > 1 else ""
     at = "" if address.revision is None else f', revision="{address.revision}"'
-    row = "image.png" if facts.tasks[-1].kind == "image-classification" else "some text"
+    row = "image.png" if kind_of(facts.tasks[-1]).reads_images else "some text"
     text = f"""
 {counted(len(tasks), "task")}, learned{order} with `continual-petl` on {backbone}. The backbone is frozen; what was
 learned is stored in one bank per task. All banks together have {stored}.

@@ -11,13 +11,13 @@ from torch import Tensor
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError, known_names
-from continual_petl.export.classes import AUTO, plain_heads
+from continual_petl.export.classes import auto_class, plain_heads
 from continual_petl.export.head_file import HEAD
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
 from continual_petl.imports.files import AdapterFiles
+from continual_petl.kind import find_kind, kind_names, kind_of
 from continual_petl.learner.plan import allowed_kinds
 
-_KINDS: dict[str, tuple[Kind, ...]] = {
+_KINDS: dict[str, tuple[str, ...]] = {
     "SEQ_CLS": ("classification", "regression", "multilabel"),
     "TOKEN_CLS": ("token-classification",),
     "SEQ_2_SEQ_LM": ("seq2seq",),
@@ -30,7 +30,7 @@ _POOLINGS: tuple[Pooling, ...] = ("first", "mean", "last", "pooler")
 class ImportedHead:
     """A head with everything that is known about it."""
 
-    kind: Kind
+    kind: str
     module: str | None
     """Its name in the model that peft wraps; None if it is in a file of its own, or for a generative task."""
     tensors: dict[str, Tensor]
@@ -41,13 +41,13 @@ class ImportedHead:
     """None if unknown, or if the kind has no labels."""
 
 
-def find_kind(files: AdapterFiles, task_type: str | None, backbone: Backbone, asked: str | None) -> Kind:
+def kind_of_adapter(files: AdapterFiles, task_type: str | None, backbone: Backbone, asked: str | None) -> str:
     """Return the kind of an adapter's task.
 
     Raises:
         InputError: if it is unknown, or not possible for this adapter.
     """
-    allowed = _KINDS.get(task_type or "", tuple(METRICS))
+    allowed = _KINDS.get(task_type or "", kind_names())
     possible = tuple(kind for kind in allowed_kinds(backbone) if kind in allowed)
     named = asked or files.notes.get("kind") or (possible[0] if len(possible) == 1 or task_type in _KINDS else None)
     found = next((kind for kind in possible if kind == named), None)
@@ -61,7 +61,7 @@ def find_kind(files: AdapterFiles, task_type: str | None, backbone: Backbone, as
 
 
 def find_head(
-    files: AdapterFiles, kind: Kind, copies: dict[str, Tensor], backbone: Backbone, asked: str | None
+    files: AdapterFiles, kind: str, copies: dict[str, Tensor], backbone: Backbone, asked: str | None
 ) -> ImportedHead:
     """Return the head, and remove its tensors from the adapter's.
 
@@ -80,7 +80,7 @@ def find_head(
     module = next((name for name in plain if f"{name}.weight" in copies), None)
     roots = ("classifier", "score", "classification_head", "pre_classifier", "qa_outputs", "lm_head")
     own = sorted(name for name in copies if name.split(".")[0] in roots)
-    if kind in GENERATIVE:
+    if find_kind(kind).generates:
         if own or files.head:
             what = own[0] if own else HEAD
             raise InputError(
@@ -102,19 +102,19 @@ def find_head(
         fits = ", ".join(map(repr, plain)) or "none"
         raise InputError(
             f"folder: its head has the tensor {own[0][:200]!r}. A bank's head is one linear layer on pooled states, and "
-            f"{AUTO[kind]} on model type {family!r} computes something else (modules that fit: {fits}). Train the "
+            f"{auto_class(kind)} on model type {family!r} computes something else (modules that fit: {fits}). Train the "
             f"adapter on the base model (FEATURE_EXTRACTION), with a linear head in {HEAD} (weight, bias)."
         )
     tensors = _linear(head, kind, backbone.hidden_size)
     if pooling is not None and pooling not in _POOLINGS:
         raise InputError(f"pooling: got {pooling[:100]!r}; allowed: {', '.join(_POOLINGS)}.")
-    if kind == "token-classification":
+    if find_kind(kind).per_word:
         pooling = None
     chosen: Any = pooling
     return ImportedHead(kind, module, tensors, chosen, _labels(files, kind))
 
 
-def _linear(head: dict[str, Tensor], kind: Kind, width: int) -> dict[str, Tensor]:
+def _linear(head: dict[str, Tensor], kind: str, width: int) -> dict[str, Tensor]:
     """Return the weight and the bias of a linear layer; a missing bias is zero."""
     weight, bias = head.get("weight"), head.get("bias")
     if weight is None or weight.ndim != 2 or weight.shape[1] != width:
@@ -129,9 +129,9 @@ def _linear(head: dict[str, Tensor], kind: Kind, width: int) -> dict[str, Tensor
     return {"weight": weight, "bias": weight.new_zeros(len(weight)) if bias is None else bias}
 
 
-def _labels(files: AdapterFiles, kind: Kind) -> tuple[str, ...] | None:
+def _labels(files: AdapterFiles, kind: str) -> tuple[str, ...] | None:
     """Return the labels that an export wrote."""
-    if kind not in LABELLED or "labels" not in files.notes:
+    if not find_kind(kind).has_labels or "labels" not in files.notes:
         return None
     try:
         found = json.loads(files.notes["labels"])
@@ -152,7 +152,7 @@ def resolve_labels(head: ImportedHead, asked: tuple[str, ...] | None) -> tuple[s
     if not head.tensors:
         return None
     num_outputs = len(head.tensors["weight"])
-    if head.kind not in LABELLED:
+    if not kind_of(head).has_labels:
         if num_outputs != 1:
             raise InputError(
                 f"kind: {head.kind} has one output, but the adapter's head has {num_outputs}: give another --kind."

@@ -15,9 +15,9 @@ from continual_petl.errors import ExportError, InputError
 from continual_petl.export.compare import TOLERANCE, Compute, compare_outputs
 from continual_petl.export.hard_rows import encoded, rows_of
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.imports.draft import Draft
 from continual_petl.imports.head import ImportedHead
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import answer, backbone_inputs
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.sources.checks import show
@@ -75,7 +75,7 @@ def check_imported(imported: Imported, subject: Subject) -> tuple[float, tuple[s
 def _by_ids(imported: Imported, subject: Subject, compute: Compute) -> tuple[str, ...]:
     """Compare hard rows, one by one: a class that finds the last token of a text by its id reads some of them otherwise."""
     plan, backbone = subject.plan, subject.backbone
-    if subject.tokenizer is None or imported.head.pooling != "last" or plan.kind in GENERATIVE:
+    if subject.tokenizer is None or imported.head.pooling != "last" or kind_of(plan).generates:
         return ()
     others = []
     for row in chain.from_iterable(rows_of(subject)):

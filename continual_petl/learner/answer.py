@@ -14,7 +14,7 @@ from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer, resumed_at
 from continual_petl.heads.head import IGNORED, Head
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids")
 """Keys of a batch that the backbone reads, if present."""
@@ -43,14 +43,15 @@ def answer(
         with resumed_at(backbone.model, backbone.sites, lowest_layer(bank), batch[STATES]):
             return answer(backbone, bank, pooling, given, checkpointing=checkpointing)
     head = head_of(bank)
-    if head.kind in GENERATIVE:
+    kind = kind_of(head)
+    if kind.generates:
         inputs = backbone_inputs(backbone, batch)
-        if backbone.anatomy.output_head == "seq2seq":
+        if backbone.anatomy.is_encoder_decoder:
             inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
         logits: Tensor = head(run(backbone.model, bank, inputs, base=False, checkpointing=checkpointing).logits)
         return logits
     output = run(backbone.model, bank, reading_inputs(backbone, batch), checkpointing=checkpointing)
-    if head.kind == "token-classification":
+    if kind.per_word:
         features: Tensor = output.last_hidden_state.float()
     else:
         features = pool(output, batch.get("attention_mask"), pooling)
@@ -61,7 +62,7 @@ def answer(
 def reading_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the backbone's inputs for reading its states, without generating."""
     inputs = backbone_inputs(backbone, batch)
-    if backbone.anatomy.output_head == "seq2seq":
+    if backbone.anatomy.is_encoder_decoder:
         # The decoder reads the text as well, as in BartForSequenceClassification: its state at a token depends on the
         # whole text in the encoder and on all earlier tokens.
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["input_ids"])

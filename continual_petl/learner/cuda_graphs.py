@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.heads.head import IGNORED
+from continual_petl.kind import kind_of
 from continual_petl.learner.memory import ran_out
 from continual_petl.learner.task_plan import TaskPlan
 
@@ -73,7 +74,7 @@ def graphs_of(
         loss,
         pad_token_id=getattr(backbone.model.config, "pad_token_id", None) or 0,
         max_length=limit,
-        max_labels=plan.max_target_length or limit if plan.kind == "seq2seq" else limit,
+        max_labels=plan.max_target_length or limit if kind_of(plan).decodes else limit,
     )
 
 

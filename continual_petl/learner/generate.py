@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
 from continual_petl.banks.bank import Bank
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import backbone_inputs, head_of, start_token
 from continual_petl.learner.near_ties import NearTies
 from continual_petl.learner.sampling import Sampler, Stops, before_stop
@@ -90,10 +91,11 @@ def generate(
     if spec.min_new_tokens == 0:
         # transformers warns if both are set.
         settings |= {"min_new_tokens": None, "min_length": 0}
-    if head_of(bank).kind == "seq2seq":
+    continues = kind_of(head_of(bank)).continues
+    if not continues:
         settings["decoder_start_token_id"] = start_token(backbone)
     # The output starts with the decoder's input: the start token, or the whole source.
-    given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
+    given = batch["input_ids"].shape[1] if continues else 1
     if processors := _processors(spec, seed, batch, given):
         settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
     ties = NearTies(backbone.precision, spec.repetition_penalty) if near_ties is not None and spec.is_greedy else None

@@ -22,8 +22,9 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE
+from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.scores import make_scores
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.cuda_graphs import StepGraphs, graphs_of
@@ -162,7 +163,7 @@ class ContinualLearner(L.LightningModule):
         if plan.name in self.plans:
             raise ValueError(f"task {plan.name!r} already has a bank in memory; a task is learned once")
         self.tokenizer = tokenizer or self.tokenizer
-        if plan.kind in GENERATIVE and self.tokenizer is None:
+        if kind_of(plan).generates and self.tokenizer is None:
             raise ValueError(
                 f"task {plan.name!r} generates text, and the learner has no tokenizer: pass the backbone's, "
                 "add_task(plan, tokenizer=load_tokenizer(name))"

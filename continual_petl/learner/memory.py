@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.errors import MemoryRanOutError
+from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 
 P = ParamSpec("P")
@@ -67,7 +68,7 @@ def report_oom(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
 
 def _lower(plan: TaskPlan, *, training: bool) -> str:
     ours = plan.training
-    length = "backbone.max_length" if plan.kind != "image-classification" else "the backbone's size"
+    length = "backbone.max_length" if not kind_of(plan).reads_images else "the backbone's size"
     budget = ours.max_tokens if training else ours.eval_max_tokens or ours.max_tokens
     tokens = "" if budget is None else f", training.{'' if training else 'eval_'}max_tokens (it is {budget})"
     if training:

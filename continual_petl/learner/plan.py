@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,14 +12,13 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.own_parameters import Reads
 from continual_petl.errors import InputError, about
 from continual_petl.heads.build import build_head
-from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind, metrics_of
 from continual_petl.heads.metric_code import is_own, load_metric
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.heads.weights import resolve_class_weights
+from continual_petl.kind import kind_of, kinds
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
@@ -59,7 +56,7 @@ def plan_task(
     bank = bank or spec.resolved_bank(task)
     training = spec.resolved_training(task, bank)
     weights = training.class_weights
-    generative = task.kind in GENERATIVE
+    kind = kind_of(task)
     return TaskPlan(
         name=task.name,
         kind=task.kind,
@@ -74,12 +71,12 @@ def plan_task(
         class_weights=resolve_class_weights(
             task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
         ),
-        generation=task.generation if generative and task.options_from is None else None,
-        max_target_length=_target_length(task, backbone) if generative else None,
+        generation=task.generation if kind.generates and task.options_from is None else None,
+        max_target_length=_target_length(task, backbone) if kind.generates else None,
         chat=chat,
         normalise=None if task.options_from is None else task.normalise,
         tags=tags,
-        targets=_targets(task, train) if task.kind == "regression" else None,
+        targets=_targets(task, train) if kind.has_numbers else None,
     )
 
 
@@ -96,7 +93,7 @@ def _own_metric(task: TaskSpec) -> str | None:
         raise InputError(
             f"task {task.name!r}: metric {metric!r} is a function of a Python module, which is not imported without your "
             "permission, since it can do whatever you can. Read that code, then write remote_code: true in this task, or "
-            f"choose one of {', '.join(metrics_of(task.kind, task.options_from))}.",
+            f"choose one of {', '.join(kind_of(task).metrics_with(task.options_from))}.",
             key=("metric",),
         )
     with about("metric"):
@@ -108,15 +105,15 @@ def _own_metric(task: TaskSpec) -> str | None:
 
 def _target_length(task: TaskSpec, backbone: Backbone) -> int:
     """Return the maximum number of target tokens in training, after checking that targets and generated texts fit."""
-    kind: Literal["seq2seq", "causal-lm"] = "seq2seq" if task.kind == "seq2seq" else "causal-lm"
+    kind = kind_of(task)
     try:
-        source, target = room_for(kind, backbone.max_length, task.max_target_length)
+        source, target = kind.rooms(backbone.max_length, task.max_target_length)
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}") from None
     key = backbone.anatomy.max_length_key
     if key is None:
         return target  # relative positions have no limit
-    before, limit = source if kind == "causal-lm" else 0, int(getattr(backbone.model.config, key))
+    before, limit = source if kind.continues else 0, int(getattr(backbone.model.config, key))
     if backbone.fixed_positions is not None:
         limit = min(limit, backbone.fixed_positions)
     lengths = {"max_target_length": target}
@@ -132,14 +129,11 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
     return target
 
 
-def allowed_kinds(backbone: Backbone) -> tuple[Kind, ...]:
-    """Return the kinds of task that a backbone can learn."""
-    if backbone.anatomy.images:
-        return ("image-classification",)
-    own: dict[str, Kind] = {"seq2seq": "seq2seq", "causal": "causal-lm"}
-    generates = own.get(backbone.anatomy.output_head) if backbone.generates else None
+def allowed_kinds(backbone: Backbone) -> tuple[str, ...]:
+    """Return the names of the kinds of task that a backbone can learn."""
+    heads = {"none", backbone.anatomy.output_head} if backbone.generates else {"none"}
     return tuple(
-        kind for kind in METRICS if kind != "image-classification" and (kind not in GENERATIVE or kind == generates)
+        kind.name for kind in kinds() if kind.reads_images == backbone.anatomy.images and kind.output_head in heads
     )
 
 
@@ -150,7 +144,7 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
         return
     if backbone.anatomy.images:
         why = "it reads images, not text"
-    elif task.kind == "image-classification":
+    elif kind_of(task).reads_images:
         why = "it reads text, not images"
     elif backbone.anatomy.output_head == "none":
         why = f"models of family {backbone.anatomy.family!r} have no language-modelling head that generates text"
@@ -176,7 +170,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
         InputError: if the backbone lacks the layers or the pooler that the plan requires, or there is nothing to learn.
     """
     try:
-        if plan.kind not in GENERATIVE and plan.kind != "token-classification":
+        if kind_of(plan).pools:
             backbone.check_pooling(plan.pooling)
         head = build_head(
             plan.kind,
@@ -218,6 +212,7 @@ def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
 
 def reads_of(plan: TaskPlan) -> Reads:
     """Return which of the backbone's outputs the task reads."""
-    if plan.kind in GENERATIVE:
+    kind = kind_of(plan)
+    if kind.generates:
         return "logits"
-    return "pooler" if plan.pooling == "pooler" and plan.kind != "token-classification" else "states"
+    return "pooler" if plan.pooling == "pooler" and kind.pools else "states"

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.options import option_scores
@@ -55,7 +56,7 @@ def respond(
     if plan.options_from is not None:
         return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)
-    return head_of(bank).predictions(outputs) if tags and plan.kind == "token-classification" else outputs
+    return head_of(bank).predictions(outputs) if tags and kind_of(plan).per_word else outputs
 
 
 def count(
@@ -82,7 +83,7 @@ def count(
         assert tokenizer is not None
         assert texts is not None
         scores.update(decode(tokenizer, outputs, stop), list(texts.references), sources=texts.sources)
-    elif head_of(bank).kind == "token-classification":
+    elif kind_of(head_of(bank)).per_word:
         scores.update(outputs, labels)
     else:
         scores.update(head_of(bank).predictions(outputs), labels)

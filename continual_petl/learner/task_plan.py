@@ -12,9 +12,9 @@ from pydantic import Field
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.heads.kinds import Kind, Options
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
+from continual_petl.kind import KindName, Options, kind_of
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.field_types import Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
@@ -23,7 +23,7 @@ from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTr
 class PlanFields(FrozenModel):
     """The fields that a plan and a certificate share."""
 
-    kind: Kind
+    kind: KindName
     pair: bool
     """Whether a row is a pair of texts."""
     labels: tuple[str, ...] | None
@@ -67,7 +67,7 @@ class PlanFields(FrozenModel):
     @property
     def single_precision(self) -> bool:
         """Whether targets are read and scored in float32, as they were before they were standardised."""
-        return self.kind == "regression" and self.targets is None
+        return kind_of(self).has_numbers and self.targets is None
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

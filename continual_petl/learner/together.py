@@ -16,6 +16,7 @@ from continual_petl.backbones.backbone import Backbone, pool
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.run import Share, run_together
 from continual_petl.banks.mixed.stacks import Stacks
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import head_of, reading_inputs
 from continual_petl.learner.task_plan import TaskPlan
 
@@ -52,7 +53,7 @@ def respond_together(
         rows = slice(start, start + num_rows)
         start += num_rows
         head = head_of(bank)
-        if plan.kind == "token-classification":
+        if kind_of(plan).per_word:
             outputs.append(head(output.last_hidden_state[rows].float()))
             continue
         if plan.pooling not in pooled:

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import GENERATIVE, IGNORED
+from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.loaders import TrainLoader
-from continual_petl.streams.encoding.rows import TokenisedRows
 
 
 class Part(NamedTuple):
@@ -96,7 +95,7 @@ class Windows:
                 "ModelCheckpoint(every_n_train_steps=...), or from the end of an epoch."
             )
         self._loader, self._epoch = loader, None
-        self._weights_N = row_weights(self.plan, loader.rows)
+        self._weights_N = kind_of(self.plan).row_weights(loader.rows, self.plan.class_weights)
 
     def _refused(self, every: int, num_processes: int, loader: str) -> InputError:
         several = f"accumulate_grad_batches is {every}" if every > 1 else f"{num_processes} processes share the fit"
@@ -105,48 +104,6 @@ class Windows:
             f"by its rows or tokens before the others are known; a loader of type {loader} cannot tell which batches follow: "
             "use the loaders of begin_task or TaskDataModule, or one process and accumulate_grad_batches=1."
         )
-
-
-def row_weights(plan: TaskPlan, rows: TokenisedRows) -> NDArray[np.float64]:
-    """Return how much each row counts in the mean that is a task's loss, ``(N,)``.
-
-    Args:
-        plan: the task.
-        rows: its training split.
-
-    Returns:
-        For seq2seq and causal-lm, the number of target tokens, the end token included (of a conversation, of all tokens that
-        are learned); for token-classification the number of tagged words, for classification 1, both weighted by class if
-        the task has class weights; for all other kinds 1.
-    """
-    if plan.kind in GENERATIVE:
-        return _num_target_tokens(plan, rows)
-    if plan.kind not in ("classification", "image-classification", "token-classification"):
-        return np.ones(len(rows))
-    assert rows.labels is not None
-    labels, weights = rows.labels.astype(np.int64), np.ones(len(plan.labels or ()))
-    if plan.class_weights is not None:
-        # The loss reads them in float32.
-        weights = np.array(plan.class_weights, dtype=np.float32).astype(np.float64)
-    each = np.where(labels == IGNORED, 0.0, weights[np.maximum(labels, 0)])
-    return each if rows.first_piece is None else _sums(each, rows)
-
-
-def _num_target_tokens(plan: TaskPlan, rows: TokenisedRows) -> NDArray[np.float64]:
-    found_N = rows.target_lengths.astype(np.float64)
-    if plan.kind == "seq2seq":
-        return found_N
-    starts_N, is_empty_N = rows.offsets[:-1], rows.lengths == 0
-    learned = np.zeros(len(rows.ids), dtype=np.bool_) if rows.learned is None else rows.learned
-    # The first token of a row is not predicted by any other.
-    first_N = np.where(is_empty_N, found_N > 0, np.append(learned, False)[starts_N])
-    return found_N + _sums(learned.astype(np.float64), rows) - first_N
-
-
-def _sums(each: NDArray[np.float64], rows: TokenisedRows) -> NDArray[np.float64]:
-    """Return the sum over the tokens of every row."""
-    row_of_each = np.repeat(np.arange(len(rows)), rows.lengths)
-    return np.bincount(row_of_each, weights=each, minlength=len(rows)).astype(np.float64)
 
 
 def _batch_weights(loader: TrainLoader, weights_N: NDArray[np.float64]) -> NDArray[np.float64]:

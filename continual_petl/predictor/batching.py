@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.mixed.sharing import batch_key, why_alone
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tensor_file import num_bytes
 from continual_petl.streams.batches.batching import evaluation_batches
@@ -44,7 +44,7 @@ def groups(
         if spec not in seen:
             alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
             seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
-        shared = None if manifest.kind in GENERATIVE else seen[spec]
+        shared = None if kind_of(manifest).generates else seen[spec]
         key = task if shared is None else (shared, manifest.environment.attention)
         by_lane.setdefault(key, []).append(task)
     return [part for lane in by_lane.values() for part in _parts(lane, manifests, max_bytes)]
@@ -61,9 +61,14 @@ def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbon
     """
     groups: dict[Hashable, list[str]] = {}
     for task, manifest in manifests.items():
-        words = manifest.kind == "token-classification"
-        key: Hashable = (backbone_of(task).precision, manifest.environment.attention, manifest.max_length, words)
-        groups.setdefault(task if manifest.kind in GENERATIVE else key, []).append(task)
+        kind = kind_of(manifest)
+        key: Hashable = (
+            backbone_of(task).precision,
+            manifest.environment.attention,
+            manifest.max_length,
+            kind.per_word,
+        )
+        groups.setdefault(task if kind.generates else key, []).append(task)
     return [part for group in groups.values() for part in _parts(group, manifests, max_bytes)]
 
 

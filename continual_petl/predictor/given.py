@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from continual_petl.errors import InputError, counted
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.record_rows import UNNAMED, row_of_record, unnamed_row
 from continual_petl.predictor.task_columns import TaskColumns
@@ -72,7 +73,7 @@ class Given:
         """Return the rows, each as a row of its own task; raises `InputError` if a record cannot be read."""
         mixed = len(set(tasks)) > 1
         pairs = zip(self._items, tasks, strict=True)
-        images = {task for task in {*tasks} if self._manifest(task).kind == "image-classification"}
+        images = {task for task in {*tasks} if kind_of(self._manifest(task)).reads_images}
         if images and not self.one:
             _check_whole([item for item, task in zip(self._items, tasks, strict=True) if task in images])
         return [self._row(item, number, task, mixed) for number, (item, task) in enumerate(pairs, 1)]
@@ -99,16 +100,14 @@ class Given:
         groups: dict[Hashable, list[str]] = {}
         for task in tasks:
             columns = self._columns(task)
-            key = (columns.own, columns.standard, columns.manifest.kind == "token-classification")
+            key = (columns.own, columns.standard, kind_of(columns.manifest).per_word)
             groups.setdefault(key, []).append(task)
         return [*groups.values()]
 
     def _row(self, item: Any, number: int, task: str, mixed: bool) -> Row:
         record = None if type(item) is str else _record(item)
         if record is None:
-            return (
-                item if type(item) is str else _value(item, images=self._manifest(task).kind == "image-classification")
-            )
+            return item if type(item) is str else _value(item, images=kind_of(self._manifest(task)).reads_images)
         columns, where = self._columns(task), f"row {number}"
         return row_of_record(
             record, where, columns, columns.names_in(record, where, mixed=mixed), in_table=False, images=True
@@ -289,7 +288,7 @@ def _one_or_several(rows: Any, manifests: _Manifests) -> tuple[list[Any], bool]:
     if isinstance(rows, Mapping) and type(rows).__module__.split(".")[0] != "datasets":
         return [rows], True
     image = isinstance(rows, np.ndarray) and _is_image(rows)
-    if image and {manifest.kind for manifest in manifests().values()} == {"image-classification"}:
+    if image and manifests() and all(kind_of(manifest).reads_images for manifest in manifests().values()):
         return [rows], True
     beside_options = isinstance(rows, tuple) and len(rows) == 2 and isinstance(rows[1], list)
     if beside_options and any(manifest.options_from == "row" for manifest in manifests().values()):

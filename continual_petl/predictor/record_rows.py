@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import MAX_OPTIONS
+from continual_petl.kind import MAX_OPTIONS, kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import Record
 from continual_petl.predictor.task_columns import TaskColumns
@@ -47,7 +47,7 @@ def row_of_record(
 
 
 def _source(record: Record, where: str, task: TaskColumns, names: Sequence[str], in_table: bool, images: bool) -> Row:
-    if task.manifest.kind == "token-classification":
+    if kind_of(task.manifest).per_word:
         words = words_in(plain(record[names[0]]), in_table=in_table)
         if (
             not isinstance(words, list)
@@ -64,7 +64,7 @@ def _source(record: Record, where: str, task: TaskColumns, names: Sequence[str],
             raise InputError(f"{task.unusable(where, names[0], row)} What is wrong: {error}.") from error
         return row
     for name in names:
-        image = images and task.manifest.kind == "image-classification" and not isinstance(record[name], str | None)
+        image = images and kind_of(task.manifest).reads_images and not isinstance(record[name], str | None)
         if not image and (not isinstance(record[name], str) or not record[name].strip()):
             raise task.unusable(where, name, record[name])
     return (record[names[0]], record[names[1]]) if task.manifest.pair else record[names[0]]

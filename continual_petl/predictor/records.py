@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from continual_petl.heads.words import Answer
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.routed_answer import RoutedAnswer
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.streams.schema.of_kind import COLUMNS
 
 Record = dict[str, Any]
 ANSWER, SHARES, NEAR_TIE = "answer", "probabilities", "near_tie"
@@ -19,7 +19,7 @@ def standard_columns(manifest: Manifest) -> tuple[str, ...]:
     options = ("options",) if manifest.options_from == "row" else ()
     if manifest.chat is not None:
         return ("messages", *options)
-    return ("text", "text_pair") if manifest.pair else (*COLUMNS[manifest.kind][:1], *options)
+    return ("text", "text_pair") if manifest.pair else (*kind_of(manifest).columns[:1], *options)
 
 
 def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
@@ -44,7 +44,7 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
 
 def has_near_ties(manifest: Manifest) -> bool:
     """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
-    if manifest.environment.precision != "bf16" or manifest.kind == "regression":
+    if manifest.environment.precision != "bf16" or kind_of(manifest).has_numbers:
         return False
     return manifest.generation is None or manifest.generation.is_greedy
 

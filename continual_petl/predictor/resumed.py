@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.layer_cut import lowest_layer, resumed_at
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.learner.to_all import can_cut
 from continual_petl.predictor.task_finder import Encoding, TaskFinder
 from continual_petl.router.row_states import Below
@@ -66,7 +66,7 @@ def resumed(
     """
     if (
         below is None
-        or any(each.plan.kind in GENERATIVE or lowest_layer(each.bank) < below.layer for each in held)
+        or any(kind_of(each.plan).generates or lowest_layer(each.bank) < below.layer for each in held)
         or not can_cut(backbone, below.layer, batch)
     ):
         return nullcontext()

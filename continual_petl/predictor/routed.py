@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
+from continual_petl.kind import kind_of
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
@@ -40,7 +41,7 @@ def predict_routed(
     # If only some tasks take pairs, a tuple of two strings is a pair; two rows have to be given as a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
     given = Given(models.store, rows, lambda: pairs or manifests)
-    images = any(manifest.kind == "image-classification" for manifest in manifests.values())
+    images = any(kind_of(manifest).reads_images for manifest in manifests.values())
     listed, one = given.unnamed(images=images), given.one
     if not listed:
         return []

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import MAX_OPTIONS
 from continual_petl.heads.words import Answer, answers, choices, tags
+from continual_petl.kind import MAX_OPTIONS, kind_of
 from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import Outputs, places_of_words
 from continual_petl.predictor.one_or_many import Row
@@ -83,7 +83,7 @@ def encode_all(asked: Sequence[Request], models: ModelCache) -> list[TokenisedRo
     """
     alike: dict[tuple[bool, int], list[int]] = {}
     for number, each in enumerate(asked):
-        if each.manifest.kind in ("classification", "regression", "multilabel"):
+        if kind_of(each.manifest).reads_texts:
             alike.setdefault((each.manifest.pair, each.manifest.max_length), []).append(number)
     found: dict[int, TokenisedRows] = {}
     for numbers in alike.values():
@@ -119,7 +119,7 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
         chats = [_conversation(row, number, manifest) for number, row in zip(numbers, own, strict=True)]
         return Request(manifest, numbers, chats, None, options)
     for place, (number, row) in enumerate(zip(numbers, own, strict=True)):
-        wanted = _wanted(row, manifest)
+        wanted = kind_of(manifest).wanted_row(row, pair=manifest.pair)
         if wanted is not None:
             raise InputError(
                 f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; each row of this task is {wanted}"
@@ -129,7 +129,7 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
                 f"task {manifest.task!r}: row {number + 1} is {_shown(row)}, with an empty text; every row needs a text, as "
                 "in training: fill it, or leave the row out"
             )
-        texts = [] if manifest.kind == "image-classification" else [row] if isinstance(row, str) else row
+        texts = [] if kind_of(manifest).reads_images else [row] if isinstance(row, str) else row
         if (half := half_character("\n".join([*texts, *(options[place] if options else ())]))) is not None:
             raise InputError(
                 f"task {manifest.task!r}: row {number + 1} contains {half}, half of a surrogate pair, which is not a "
@@ -137,7 +137,7 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
             )
     if manifest.pair:
         return Request(manifest, numbers, [row[0] for row in own], [row[1] for row in own])
-    if manifest.kind == "token-classification":
+    if kind_of(manifest).per_word:
         own = [row.split() if isinstance(row, str) else list(row) for row in own]
     return Request(manifest, numbers, own, None, options)
 
@@ -155,7 +155,7 @@ def accepts(row: Row, manifest: Manifest) -> bool:
             return False
     if isinstance(row, tuple) and len(row) == 2 and not manifest.pair:
         return False  # a pair, never two words
-    return _wanted(row, manifest) is None
+    return kind_of(manifest).wanted_row(row, pair=manifest.pair) is None
 
 
 def in_words(
@@ -219,26 +219,9 @@ def _conversation(row: Row, number: int, manifest: Manifest) -> list[Message]:
         ) from error
 
 
-def _wanted(row: Row, manifest: Manifest) -> str | None:
-    """Return what a row should be, or None if it is valid."""
-    if manifest.kind == "image-classification":
-        texts = isinstance(row, tuple)
-        return "one image: a path, a PIL image, an array or a mapping with bytes" if texts else None
-    if manifest.kind == "token-classification":
-        words = row.split() if isinstance(row, str) else row
-        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) for word in words)
-        return None if good else "a list of words, or a text with spaces between the words"
-    if manifest.pair:
-        good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
-        return None if good else "a pair of texts, as a tuple (first, second)"
-    return None if isinstance(row, str) else "one text"
-
-
 def _is_filled(row: Row, manifest: Manifest) -> bool:
     """Return whether a row of the right type has no blank text; an image has no text at all."""
-    if manifest.kind == "image-classification":
-        return True
-    return all(text.strip() for text in ((row,) if isinstance(row, str) else row))
+    return kind_of(manifest).reads_images or all(text.strip() for text in ((row,) if isinstance(row, str) else row))
 
 
 def _shown(row: Row) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from continual_petl.errors import InputError, counted
+from continual_petl.kind import kind_of
 from continual_petl.predictor.given import Given
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import accepts
@@ -36,7 +37,7 @@ def similar_tasks(models: ModelCache, target: str | Sequence[Row]) -> dict[str, 
             )
         found = distances(finder.totals, sums.counts_C, sums.means_CF)
         return {task: distance for task, distance in found.items() if task != target}
-    images = any(manifest.kind == "image-classification" for manifest in finder.manifests.values())
+    images = any(kind_of(manifest).reads_images for manifest in finder.manifests.values())
     rows = Given(models.store, target, lambda: finder.manifests).unnamed(images=images)
     group = next((k for k, (m, _) in finder.groups.items() if all(accepts(row, m) for row in rows)), None)
     if not rows or group is None:

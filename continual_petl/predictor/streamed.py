@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from continual_petl.errors import InputError, counted
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import names_where
 from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.streaming import Put, generate_pieces
 from continual_petl.predictor.given import Given
@@ -27,7 +27,7 @@ def check_streams(manifest: Manifest) -> None:
         )
         raise InputError(
             f"stream: task {manifest.task!r} {what} generates no text; only predictions of "
-            f"{' and '.join(sorted(GENERATIVE))} tasks can be streamed: predict without streaming"
+            f"{' and '.join(sorted(names_where('generates')))} tasks can be streamed: predict without streaming"
         )
     if manifest.generation.num_beams > 1:
         raise InputError(

@@ -10,21 +10,16 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.kinds import MAX_OPTIONS, Kind
+from continual_petl.kind import MAX_OPTIONS, kind_of
 from continual_petl.predictor.records import standard_columns
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import separators_hint
 
-_FORMS: dict[Kind | Literal["chat"], str] = {
-    "chat": "the text of a user message, or a list of messages {role, content} that ends with a user message",
-    "token-classification": "a list of words, or as text with spaces between the words",
-    "image-classification": "text, which is the path of an image",
-}
-"""What a column must hold, by kind of task; for all other kinds, text."""
+_CHAT = "the text of a user message, or a list of messages {role, content} that ends with a user message"
 _EMPTY = (None, "")
 
 
@@ -104,7 +99,7 @@ class TaskColumns:
             return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
         if value == [] or (isinstance(value, str) and not value.strip()):
             return InputError(f"{reads}, which is empty here: fill it, or leave the row out.")
-        form = _FORMS.get("chat" if self.manifest.chat is not None else self.manifest.kind, "text")
+        form = kind_of(self.manifest).cell_form if self.manifest.chat is None else _CHAT
         if self.manifest.options_from == "row" and name in (self.own[-1], self.standard[-1]):
             form = f"a list of 2 to {MAX_OPTIONS:,} different texts"
         held = reprlib.repr(value)

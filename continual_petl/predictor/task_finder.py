@@ -16,7 +16,7 @@ from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.attach import turn_of
 from continual_petl.banks.config.layers import select_layers
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.row_checks import accepts, check_request
 from continual_petl.router.discriminant import Router, probabilities
@@ -209,8 +209,7 @@ def _sums(store: Store, task: str) -> TaskSums:
 
 
 def _encoding(manifest: Manifest) -> Encoding:
-    own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
-    kind = manifest.kind if own else "text"
+    kind = "text" if kind_of(manifest).reads_texts else manifest.kind
     chat = None if manifest.chat is None else (manifest.chat.digest, manifest.chat.system)
     pair, made = manifest.pair or manifest.options_from == "row", manifest.environment
     return kind, pair, manifest.max_length, manifest.max_target_length, made.precision, made.attention, chat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from continual_petl.heads.kinds import ERROR_NAMES, ERRORS
+from continual_petl.heads.metric_names import ERROR_NAMES, ERRORS
 
 IN_BRACKETS = "errors in the unit of the targets; in brackets: of always predicting the mean"
 _MAX_ERRORS, _WIDEST = 12, 80

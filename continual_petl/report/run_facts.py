@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from continual_petl.banks.config.words import in_words
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import KindName
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.misread import MisreadRows
 from continual_petl.report.results import Results
@@ -38,7 +38,7 @@ class TaskFacts:
     """
 
     name: str
-    kind: Kind
+    kind: KindName
     metric: str
     split: str
     """The reported split: test if there is one."""

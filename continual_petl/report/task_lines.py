@@ -14,7 +14,8 @@ from rich.text import Text
 from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.export.words import in_words as formats_in_words
-from continual_petl.heads.kinds import ERROR_NAMES
+from continual_petl.heads.metric_names import ERROR_NAMES
+from continual_petl.kind import kind_of
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
 from continual_petl.report.task_settings import answers_in_words, training_in_words
 from continual_petl.report.whole_table import WholeTable
@@ -173,7 +174,7 @@ def _scores(manifest: Manifest, history: History) -> dict[str, str]:
     lines = {} if manifest.is_measured else {"scores": "not measured: imported without rows"}
     for split, scores in manifest.scores.items():
         values = ", ".join(f"{name} {v:.4f}" for name, v in scores.scores.items() if name not in ERROR_NAMES)
-        errors = errors_in_words(scores.scores) if manifest.kind == "regression" else ""
+        errors = errors_in_words(scores.scores) if kind_of(manifest).has_numbers else ""
         errors += " (in brackets: of always predicting the mean)" if errors else ""
         both = "; ".join(filter(None, (values or "no score is defined", errors)))
         lines[split] = f"{both} on {counted(scores.num_examples, 'row')}"

@@ -25,7 +25,6 @@ from torch.nn.functional import normalize
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.attach import turn_of
-from continual_petl.heads.kinds import Kind
 from continual_petl.learner.answer import reading_inputs
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
@@ -86,11 +85,10 @@ def row_states(
     Shape:
         ``(N, K * D)`` in the order of ``numbers``; the D-vector of each layer has length one.
     """
-    kind: Kind = "image-classification" if rows.pixels is not None else "classification"
     chosen = np.arange(len(rows)) if numbers is None else np.asarray(numbers, dtype=np.int64)
     states_NF = np.zeros((len(chosen), len(layers) * min(backbone.hidden_size, MAX_WIDTH)))
     for positions in evaluation_batches(rows.lengths[chosen], batch_size, None):
-        own = collate(rows, chosen[np.asarray(positions)], pad_token_id, kind, train=False)
+        own = collate(rows, chosen[np.asarray(positions)], pad_token_id, train=False)
         batch = {name: tensor.to(backbone.model.device) for name, tensor in own.items()}
         read_BF, states_BTH = _read(backbone, batch, layers, 0 if below is None else below.layer)
         states_NF[positions] = read_BF.cpu().numpy()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.resumed import below_banks, chosen_states
 from continual_petl.predictor.task_finder import Encoding, Route, TaskFinder, task_finder
@@ -75,7 +76,7 @@ def find_tasks(
             422, "no_routing", "this run cannot find the task of a row: name the task of every row"
         ) from error
     load(finder.manifests)
-    if any(manifest.kind == "image-classification" for manifest in finder.manifests.values()):
+    if any(kind_of(manifest).reads_images for manifest in finder.manifests.values()):
         for row in own:
             if not isinstance(row, dict):  # a text would be read as a path on the server
                 raise InputError(f"row 1: each row must be {IMAGE_FORM}")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from continual_petl.heads.kinds import MAX_OPTIONS
+from continual_petl.kind import MAX_OPTIONS
 from continual_petl.serve.settings import ServeSettings
 from continual_petl.serve.taken import IMAGE, Form, Taken
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES

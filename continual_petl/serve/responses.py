@@ -13,7 +13,7 @@ from pydantic.types import JsonValue
 # pydantic needs this one before Python 3.12.
 from typing_extensions import TypedDict
 
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import KindName
 
 Share = Annotated[float, Field(ge=0, le=1)] | None
 _Shares = Annotated[
@@ -155,7 +155,7 @@ class TaskEntry(TypedDict):
 
     task: str
     index: Annotated[int, Field(ge=0, description="Position in the chain of certificates.")]
-    kind: Kind
+    kind: KindName
     bank: str
     preset: str | None
     short: Annotated[str, Field(description="Short description of the bank.")]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from continual_petl.errors import InputError, counted, did_you_mean
-from continual_petl.heads.kinds import MAX_OPTIONS
+from continual_petl.kind import MAX_OPTIONS
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.predictor.row_checks import check_request

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.predictor.row_checks import accepts
@@ -50,7 +51,7 @@ class Taken:
         except InputError:
             streams = False
         # A text would be read as the path of an image.
-        samples = {IMAGE: _SAMPLES[IMAGE]} if manifest.kind == "image-classification" else _SAMPLES
+        samples = {IMAGE: _SAMPLES[IMAGE]} if kind_of(manifest).reads_images else _SAMPLES
         found = {form for form, row in samples.items() if ROUTER in manifest.files and accepts(row, manifest)}
         return cls(frozenset({standard_columns(manifest)}), frozenset(found), streams)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.kind import find_kind
 from continual_petl.streams.encoding.options import one_per_option
 from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
 
@@ -23,7 +23,7 @@ def collate(
     rows: TokenisedRows,
     indices: Sequence[int] | NDArray[np.int64],
     pad_token_id: int,
-    kind: Kind = "classification",
+    kind: str = "classification",
     train: bool = True,
 ) -> dict[str, Tensor]:
     """Collate one batch, padded to its longest row.
@@ -36,7 +36,7 @@ def collate(
         indices: the B row indices.
         pad_token_id: pads ``input_ids``; ``attention_mask`` and ``token_type_ids`` are padded with 0,
             ``labels`` with -100.
-        kind: the kind of the task.
+        kind: name of the kind of the task.
         train: whether this is a training batch; only causal-lm treats it differently.
 
     Shape:
@@ -52,22 +52,22 @@ def collate(
         If each row has its own options, ``option_characters`` is the length of each, 0 where a row has fewer, ``(K, B)``.
     """
     index_B = np.asarray(indices, dtype=np.int64)
-    if rows.option_ids is not None and kind in GENERATIVE and not train:
+    continues = find_kind(kind).continues
+    if rows.option_ids is not None and find_kind(kind).generates and not train:
         return _with_options(rows, index_B, pad_token_id, kind)
     batch: dict[str, Tensor] = {}
-    if kind == "image-classification":
-        assert rows.pixels is not None
+    if rows.pixels is not None:
         batch["pixel_values"] = torch.from_numpy(rows.pixels[index_B])
-    elif kind == "causal-lm" and train and rows.target_ids is not None:
+    elif continues and train and rows.target_ids is not None:
         batch |= _continued(rows, index_B, pad_token_id)
     else:
         spans = _spans(rows.offsets, index_B)
-        mask_BW = _mask(spans, left=kind == "causal-lm" and not train)
+        mask_BW = _mask(spans, left=continues and not train)
         batch["input_ids"] = _padded(rows.ids, spans, mask_BW, pad_token_id)
         batch["attention_mask"] = torch.from_numpy(mask_BW.astype(np.int64))
         if rows.token_types is not None:
             batch["token_type_ids"] = _padded(rows.token_types, spans, mask_BW, 0)
-        if kind == "token-classification" and rows.labels is not None:
+        if rows.first_piece is not None and rows.labels is not None:
             batch["labels"] = _padded(rows.labels, spans, mask_BW, IGNORED)
         if rows.target_ids is not None and rows.target_offsets is not None:
             targets = _spans(rows.target_offsets, index_B)
@@ -78,7 +78,7 @@ def collate(
     return batch
 
 
-def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int, kind: Kind) -> dict[str, Tensor]:
+def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int, kind: str) -> dict[str, Tensor]:
     """Collate rows once per option, with the option as target; see `collate`."""
     each = one_per_option(rows, index_B)
     batch = collate(each, range(len(each)), pad_token_id, kind)

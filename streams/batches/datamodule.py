@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.batches.budget import check_budget
@@ -193,7 +194,7 @@ class TaskDataModule(L.LightningDataModule):
 
 def _training_lengths(data: TaskData, *, budget: bool) -> NDArray[np.int64]:
     """Return the lengths used for sorting training rows and for the token budget, ``(N,)``."""
-    if budget and data.task.kind == "seq2seq":
+    if budget and kind_of(data.task).decodes:
         # Source and target are padded separately, so the budget applies to the longer of the two.
         return np.maximum(data.train.lengths, data.train.target_lengths)
     return data.train.lengths + data.train.target_lengths
@@ -204,7 +205,7 @@ def _check_budgets(
 ) -> None:
     """Check the budgets of all splits before anything is learned."""
     task = f"task {data.task.name!r}, "
-    if data.task.kind == "image-classification" and (max_tokens or eval_max_tokens):
+    if kind_of(data.task).reads_images and (max_tokens or eval_max_tokens):
         raise InputError(
             f"{task}training.max_tokens: images have no tokens to count, so only batch_size applies; leave it out."
         )

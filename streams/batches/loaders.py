@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from continual_petl.errors import InputError, counted
-from continual_petl.heads.kinds import Kind
 from continual_petl.streams.batches.batching import Batch, LengthBucketed, evaluation_batches
 from continual_petl.streams.batches.collate import collate, collate_packed
 from continual_petl.streams.batches.packing import Packed
@@ -59,7 +58,7 @@ class TrainLoader:
         order: LengthBucketed | Packed,
         pad_token_id: int,
         *,
-        kind: Kind = "classification",
+        kind: str = "classification",
         num_workers: int = 0,
         place: Callable[[], Place | None] = lambda: None,
         rank: int = 0,
@@ -151,7 +150,7 @@ class EvaluationLoader:
         batch_size: int,
         pad_token_id: int,
         *,
-        kind: Kind = "classification",
+        kind: str = "classification",
         num_workers: int = 0,
         rank: int = 0,
         world_size: int = 1,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.heads.kinds import IGNORED as IGNORED
+from continual_petl.kind import IGNORED as IGNORED
 
 
 class TokenisedRow(NamedTuple):
@@ -103,6 +103,11 @@ class TokenisedRows:
     def target_lengths(self) -> NDArray[np.int64]:
         """Number of target tokens of each row, ``(N,)``; 0 without targets."""
         return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
+
+    def sums(self, of_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of the numbers ``(T,)`` over the tokens of every row, ``(N,)``."""
+        row_of_each = np.repeat(np.arange(len(self)), self.lengths)
+        return np.bincount(row_of_each, weights=of_tokens, minlength=len(self)).astype(np.float64)
 
     @property
     def option_starts(self) -> NDArray[np.int64]:

@@ -172,3 +172,16 @@ def _check_nothing_vanished(
                 f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, gives no tokens with this tokenizer (it may "
                 "consist of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."
             )
+
+
+def check_not_empty(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
+    """Check that every row has a token; otherwise its prediction would be computed from padding.
+
+    Raises:
+        InputError: naming the first row without one.
+    """
+    for row in np.flatnonzero(rows.lengths == 0).tolist():
+        raise InputError(
+            f"{where}, row {row + 1}: {show(texts[row])} gives no tokens with this tokenizer, which adds no special tokens, "
+            "so there is nothing to predict from; write a text there, or remove the row."
+        )

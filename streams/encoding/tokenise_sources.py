@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError, counted
+from continual_petl.kind import find_kind
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.options import check_options, with_options
 from continual_petl.streams.encoding.rows import Texts, TokenisedRows
@@ -27,7 +27,7 @@ TARGET_LENGTH = 128
 """Default maximum number of tokens in a target."""
 
 
-def room_for(kind: Literal["seq2seq", "causal-lm"], max_length: int, max_target_length: int | None) -> tuple[int, int]:
+def room_for(kind: str, max_length: int, max_target_length: int | None) -> tuple[int, int]:
     """Return how many tokens a source and a target may keep.
 
     In a causal-lm task, both share one row of ``max_length`` tokens; in a seq2seq task, each has its own row. The default of
@@ -36,7 +36,7 @@ def room_for(kind: Literal["seq2seq", "causal-lm"], max_length: int, max_target_
     Raises:
         InputError: if the targets leave no room for sources.
     """
-    if kind == "seq2seq":
+    if not find_kind(kind).continues:
         return max_length, min(TARGET_LENGTH, max_length) if max_target_length is None else max_target_length
     target = min(TARGET_LENGTH, max_length // 2) if max_target_length is None else max_target_length
     if target >= max_length:
@@ -53,7 +53,7 @@ def tokenise_sources(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     *,
-    kind: Literal["seq2seq", "causal-lm"],
+    kind: str,
     max_target_length: int | None = None,
     options: Sequence[str] | None = None,
     row_options: Sequence[Sequence[str]] | None = None,
@@ -66,7 +66,7 @@ def tokenise_sources(
         targets: one output text per row, or ``None`` for prediction.
         tokenizer: a fast tokenizer.
         max_length: maximum tokens of a source, or for causal-lm of source and target together; see :func:`room_for`.
-        kind: the kind of the task.
+        kind: name of the kind of the task.
         max_target_length: maximum tokens of a target, its end token included.
         options: the texts to choose from, the same for every row.
         row_options: the texts to choose from in each row, if they are not the same.
@@ -79,10 +79,11 @@ def tokenise_sources(
     same_number("targets", targets, "sources", sources)
     source_room, target_room = room_for(kind, max_length, max_target_length)
     check_room(tokenizer, source_room, pair=False)
-    closing = num_closing(tokenizer) if kind == "causal-lm" else 0
+    continues = find_kind(kind).continues
+    closing = num_closing(tokenizer) if continues else 0
     encoded = encode_cached(cache, tokenizer, sources, None, source_room + closing)
     ids, offsets = _shortened(encoded, closing)
-    target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=kind == "seq2seq")
+    target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=not continues)
     rows = TokenisedRows(
         ids=ids,
         offsets=offsets,
@@ -95,10 +96,10 @@ def tokenise_sources(
         texts=None if targets is None else Texts(tuple(targets)),
     )
     if row_options is not None:
-        return _with_row_options(rows, row_options, tokenizer, target_room, special=kind == "seq2seq")
+        return _with_row_options(rows, row_options, tokenizer, target_room, special=not continues)
     if options is None:
         return rows
-    encoded_options = option_tokens(options, tokenizer, special=kind == "seq2seq")
+    encoded_options = option_tokens(options, tokenizer, special=not continues)
     check_options(options, encoded_options, target_room)
     return with_options(rows, [encoded_options] * len(rows))
 

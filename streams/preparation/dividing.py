@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, counted
+from continual_petl.kind import kind_of
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.preparation.checked import Checked
-from continual_petl.streams.preparation.stratified import STRATIFIED, held_out
+from continual_petl.streams.preparation.stratified import held_out
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
@@ -34,13 +35,15 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     ranks = _ranks(train.keys, _seed(spec, task, "validation"))
     wanted = max(1, round(task.validation * len(train)))
     inside = np.zeros(len(train), dtype=np.bool_)
-    if task.kind in STRATIFIED:
-        inside = held_out(train, np.unique(ranks, return_inverse=True)[1], wanted)
+    groups = np.unique(ranks, return_inverse=True)[1]
+    strata = kind_of(task).strata(train.answers, groups, wanted)
+    if strata is not None:
+        inside = held_out(strata, groups, wanted)
     if not inside.any():
         # Also if each label has a single input: whichever input is held out, one label is then missing from train.
         inside = ranks <= np.sort(ranks)[wanted - 1]
     if inside.all():
-        what = "images" if task.kind == "image-classification" else "texts"
+        what = "images" if kind_of(task).reads_images else "texts"
         raise InputError(
             f"task {task.name!r}: there is no validation split, and none can be held out from {len(train)} training rows "
             f"with {len(set(train.keys))} different {what} (validation: {task.validation}); add rows or a validation "
@@ -53,7 +56,7 @@ def carved_notice(task: TaskSpec, labels: tuple[str, ...] | None, validation: Ch
     """Return a notice with the number of rows that were held out, in total and per label."""
     rows = counted(len(validation), "training row")
     held = f"{rows} {'was' if len(validation) == 1 else 'were'} held out for validation"
-    if labels is not None and task.kind != "token-classification":
+    if labels is not None and not kind_of(task).per_word:
         counts = validation.label_counts(len(labels)).tolist()
         shown = ", ".join(f"{label}: {count}" for label, count in zip(labels[:_SHOWN], counts, strict=False))
         rest = counts[_SHOWN:]

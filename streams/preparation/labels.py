@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import find_kind
 from continual_petl.streams.preparation.spellings import nearest, unknown_faults
 from continual_petl.streams.sources.checks import SHOWN, Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
 
 # Limited to the number of digits that Python parses; longer numbers are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
@@ -70,7 +69,7 @@ def class_labels(
     names: Iterable[str],
     given: tuple[str, ...] | None,
     *,
-    kind: Kind = "classification",
+    kind: str = "classification",
 ) -> tuple[str, ...]:
     """Return the classes in order, from the training split.
 
@@ -79,7 +78,7 @@ def class_labels(
         column: its label column.
         names: the labels of the training rows.
         given: the order fixed by the stream or the data set; ``None`` means sorted.
-        kind: the kind of the task, for messages.
+        kind: name of the task's kind, for messages.
 
     Raises:
         InputError: if there are fewer than two classes.
@@ -87,7 +86,7 @@ def class_labels(
     found = set(names)
     if len(found) < 2:
         only = next(iter(found), "")
-        other = ", or use kind: regression" if kind == "classification" and _NUMBER.fullmatch(str(only)) else ""
+        other = find_kind(kind).instead_of_one_label(str(only))
         raise InputError(
             f"{where}, column {column!r}: all rows have the label {only!r}; a {kind} task needs at least two classes, "
             f"so add rows with another label{other}."

@@ -7,29 +7,24 @@ same input stay together.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from continual_petl.errors import InputError, about
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.heads.tag_scheme import TagReading
-from continual_petl.heads.targets import Targets
+from continual_petl.kind import kind_of
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
-from continual_petl.streams.preparation.multi_hot import flags_of
 from continual_petl.streams.preparation.own_labels import own_rows
 from continual_petl.streams.preparation.remarks import remarks_on, rendered
-from continual_petl.streams.preparation.spellings import labels_notice, numbers_notice
-from continual_petl.streams.preparation.tag_reading import tags_of
+from continual_petl.streams.preparation.spellings import labels_notice
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources.checks import constant_notice, overlap_notice
+from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
-from continual_petl.streams.sources.split_rows import SplitRows
 
 # Checking data needs no tokenizer, whose import takes seconds.
 if TYPE_CHECKING:
@@ -37,14 +32,6 @@ if TYPE_CHECKING:
 
     from continual_petl.streams.encoding.image_processing import ImageProcessing
     from continual_petl.streams.encoding.rows import TokenisedRows
-
-_WHAT: Mapping[Kind, str] = {
-    "token-classification": "words",
-    "seq2seq": "source",
-    "causal-lm": "source",
-    "image-classification": "image",
-}
-"""The word for a row's input in messages, by kind; "text" for kinds that are not listed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,21 +130,11 @@ def _copy_notice(task: TaskSpec, data: str | DataSpec | Rows) -> str | None:
 
 def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
     """Return notices on how many rows were truncated."""
-    from continual_petl.streams.encoding.tokenise_sources import room_for
-
-    notices = []
-    room, target_room = max_length, 0
-    if task.kind == "seq2seq" or task.kind == "causal-lm":
-        room, target_room = room_for(task.kind, max_length, task.max_target_length)
+    kind, notices = kind_of(task), []
+    room, target_room = kind.rooms(max_length, task.max_target_length)
     cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
     if cut:
-        rest = (
-            "the words after that are neither learned nor scored."
-            if task.kind == "token-classification"
-            else "the rest of their text is not seen."
-            if not task.reads_chats
-            else "their oldest turns were left out and, if that was not enough, the end of their last message too."
-        )
+        rest = kind.cut_in_words(chats=task.reads_chats)
         notices.append(f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; {rest}")
     cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
     if cut:
@@ -181,18 +158,6 @@ def _first_conversation(task: TaskSpec, train: Checked, tokenizer: PreTrainedTok
         return [rendered(task, render(tokenizer, chat, first))]
     except UnusableChat as error:
         raise InputError(f"{train.where}, row 1: {error}.") from error
-
-
-def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
-    """Return a notice if ROUGE finds no words in some targets: every prediction for them scores 0."""
-    count = sum(re.search("[a-z0-9]", target.lower()) is None for target in targets)
-    if count == 0:
-        return None
-    return (
-        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits "
-        "that ROUGE builds words from, so every prediction for them scores 0; choose metric: bleu for texts in "
-        "another script."
-    )
 
 
 def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
@@ -242,17 +207,17 @@ def _read(
         raw, left_out = own_rows(spec, task, raw)
         labels, positions = labels_of(spec, task, raw["train"])
         splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
-    _check_same_form(task, raw, labels, positions)
+    kind = kind_of(task)
+    kind.check_splits(task, raw, labels, positions=positions)
     remarks = remarks_on(task, raw["train"])
     notices: list[str | None] = [_copy_notice(task, data), left_out]
     tags = None
-    if task.kind == "token-classification" and labels is not None:
-        tags, notice, remark = tags_of(task, labels, splits["train"])
+    if labels is not None and (found := kind.tag_reading(task, labels, splits["train"])) is not None:
+        tags, notice, remark = found
         notices.append(notice)
         remarks.append(remark)
     notices.append(_spelled(task, labels, splits))
-    if task.kind == "regression":
-        notices.append(numbers_notice(task.name, {name: rows.answers for name, rows in raw.items()}))
+    notices.append(kind.notice_on_answers(task, raw))
     if "validation" not in splits:
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(carved_notice(task, labels, splits["validation"]))
@@ -263,17 +228,13 @@ def _read(
         )
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))
-    if task.kind == "regression":
-        Targets.of(task.name, splits["train"].answers.tolist())  # so that a dry run refuses them too
-        notices.append(constant_notice(task.name, splits["train"].answers))
+    notices.append(kind.notice_on_training(task, splits["train"].answers))
     if labels is not None:
         notices.append(absent_notice(task.name, labels, splits["train"].label_counts(len(labels))))
-    what = _WHAT.get(task.kind, "text")
     for name in ("validation", "test"):
         if name in splits:
-            if task.kind in GENERATIVE and task.resolved_metric.startswith("rouge"):
-                notices.append(_without_words(task, name, splits[name].answers))
-            notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
+            notices.append(kind.notice_on_scored(task, name, splits[name].answers))
+            notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, kind.input_name))
     return labels, splits, [notice for notice in notices if notice is not None], remarks, tags
 
 
@@ -283,23 +244,6 @@ def _spelled(task: TaskSpec, labels: tuple[str, ...] | None, splits: Mapping[str
         return None
     counts = np.sum([split.label_counts(len(labels)) for split in splits.values()], axis=0)
     return labels_notice(task.name, labels, counts.tolist())
-
-
-def _check_same_form(
-    task: TaskSpec, raw: Mapping[SplitName, SplitRows], labels: tuple[str, ...] | None, positions: bool
-) -> None:
-    """Refuse a multilabel task with multi-hot lists in one split, and names or positions of labels in another."""
-    if task.kind != "multilabel" or not positions or labels is None:
-        return
-    forms = {name: flags_of(rows.answers, labels) is not None for name, rows in raw.items()}
-    other = next((name for name, form in forms.items() if form != forms["train"]), None)
-    if other is not None:
-        one, two = (str(other), "train") if forms[other] else ("train", str(other))
-        raise InputError(
-            f"task {task.name!r}: split {one} holds lists of {len(labels)} zeros and ones (multi-hot), but split {two} names "
-            "or positions of labels: write the labels of all splits in the same form.",
-            key=("data",),
-        )
 
 
 def check_again(
@@ -323,7 +267,7 @@ def check_again(
     Raises:
         InputError: if the split does not exist or cannot be used.
     """
-    if (labels is None) == (task.kind in LABELLED or task.options is not None):
+    if (labels is None) == (kind_of(task).has_labels or task.options is not None):
         needs = "needs the labels or options of its bank" if labels is None else "has no labels or options"
         raise ValueError(f"labels: got {labels!r}, but task {task.name!r} ({task.kind}) {needs}")
     data = spec.resolved_data(task)

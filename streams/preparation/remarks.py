@@ -5,6 +5,7 @@ Unlike other notices, they are not in the certificate, because one of them conta
 
 from __future__ import annotations
 
+from continual_petl.kind import kind_of
 from continual_petl.streams.schema.data_spec import looks_like_path
 from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -61,7 +62,7 @@ def _template(task: TaskSpec, more: str) -> str:
 
 def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
     """Return a remark if nothing separates the sources of a causal-lm task from its targets."""
-    if task.kind != "causal-lm" or _is_separated(train.inputs, train.answers):
+    if not kind_of(task).continues or _is_separated(train.inputs, train.answers):
         return []
     first = train.inputs[0] + train.answers[0]
     start = max(0, len(train.inputs[0]) - _SHOWN // 2)  # the boundary between the two is what matters

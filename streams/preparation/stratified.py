@@ -16,20 +16,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.streams.preparation.checked import Checked
-
-STRATIFIED = frozenset({"classification", "image-classification", "multilabel", "regression"})
-"""Kinds with stratified validation; the targets of other kinds cannot be grouped."""
-_QUANTILES = 10
-
 Integers = NDArray[np.int64]
 
 
-def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]:
+def held_out(strata: Integers, groups: Integers, wanted: int) -> NDArray[np.bool_]:
     """Return which rows are held out.
 
     Args:
-        train: the rows of a task of one of the kinds in `STRATIFIED`; N of them.
+        strata: (G,), the stratum of each group; see `Kind.strata`.
         groups: (N,), the group number of each row, 0-based and without gaps: equal for equal inputs; groups are drawn in
             the order of their numbers.
         wanted: number of rows to hold out, at least 1. Fewer are held out if groups do not fit or are needed for training,
@@ -39,10 +33,10 @@ def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]
         (N,); all False if no stratum has two groups.
     """
     sizes = np.bincount(groups)
-    _, first, strata = np.unique(_strata(train, groups, wanted), return_index=True, return_inverse=True)
+    _, first, numbers = np.unique(strata, return_index=True, return_inverse=True)
     # Sorted by stratum, then in drawing order; strata are ordered by their first group, not by name.
-    order = np.argsort(first[strata], kind="stable")
-    ends = np.cumsum(np.bincount(strata)[np.argsort(first)])
+    order = np.argsort(first[numbers], kind="stable")
+    ends = np.cumsum(np.bincount(numbers)[np.argsort(first)])
     members = [each for each in np.split(order, ends[:-1]) if len(each) > 1]
     taken = np.zeros(len(sizes), dtype=np.bool_)
     shares = _shares(np.array([sizes[each].sum() for each in members]), wanted)
@@ -84,26 +78,7 @@ def _fitting(members: Integers, sizes: Integers, share: int) -> list[int]:
     return taken
 
 
-def _strata(train: Checked, groups: Integers, wanted: int) -> Integers:
-    """Return the stratum number of each group, (G,)."""
-    count = int(groups.max()) + 1
-    match train.task.kind:
-        case "multilabel":
-            holds = np.zeros((count, train.answers.shape[1]), dtype=np.bool_)
-            np.logical_or.at(holds, groups, np.asarray(train.answers, dtype=np.bool_))
-            rarest_first = np.argsort(holds.sum(0), kind="stable")
-            first = np.argmax(holds[:, rarest_first], axis=1)
-            return np.where(holds.any(1), rarest_first[first], -1)
-        case "regression":
-            means = np.bincount(groups, weights=np.asarray(train.answers, dtype=np.float64)) / np.bincount(groups)
-            num = min(_QUANTILES, wanted)
-            edges = np.quantile(means, np.arange(1, num) / num)
-            return np.searchsorted(edges, means, side="right").astype(np.int64)
-        case _:
-            return _most_frequent(groups, np.asarray(train.answers), count)
-
-
-def _most_frequent(groups: Integers, labels: Integers, count: int) -> Integers:
+def most_frequent(groups: Integers, labels: Integers, count: int) -> Integers:
     """Return the most frequent label of each group; if several are equally frequent, the first of them."""
     pairs, often = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
     order = np.lexsort((-pairs[1], often, pairs[0]))  # the chosen label is the last of its group

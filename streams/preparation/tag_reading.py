@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import is_of_entities
+from continual_petl.heads.metric_names import is_of_entities
 from continual_petl.heads.tag_scheme import AmbiguousTags, TagReading, UnfitTags, read_tags, settled
 from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.schema.stream_spec import TaskSpec

@@ -11,12 +11,9 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from continual_petl.errors import counted, did_you_mean, known_names
-from continual_petl.heads.kinds import METRICS, Kind
+from continual_petl.kind import find_kind, names_where
 
 Protocol = Literal["task", "class", "domain", "revisit"]
-
-EVALUATED_BY_LABEL: frozenset[Kind] = frozenset({"classification", "image-classification"})
-"""Kinds with one label per row; all tasks of a stream are of these kinds, unless its protocol is ``task``."""
 
 _SHOWN = 3
 """Maximum number of labels or tasks listed in a message."""
@@ -34,16 +31,18 @@ def evaluated_by_label(protocol: Protocol) -> bool:
     return protocol != "task"
 
 
-def unfit_kind(protocol: Protocol, kind: Kind) -> str | None:
+def unfit_kind(protocol: Protocol, kind: str) -> str | None:
     """Return why a task of the given kind cannot be part of a stream with this protocol; None if it can.
+
+    All tasks have one label per row, unless the protocol is ``task``.
 
     Args:
         protocol: the stream's protocol.
-        kind: the task's kind.
+        kind: name of the task's kind.
     """
-    if not evaluated_by_label(protocol) or kind in EVALUATED_BY_LABEL:
+    if not evaluated_by_label(protocol) or find_kind(kind).has_one_label:
         return None
-    allowed = " or ".join(known for known in METRICS if known in EVALUATED_BY_LABEL)
+    allowed = " or ".join(names_where("has_one_label"))
     return (
         f"got {kind}; with protocol: {protocol}, rows are evaluated by one label, so every task must be {allowed}: remove "
         "this task, or write protocol: task"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError, known_names, quoted
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import find_kind
 
 TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
 CHATS = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -24,13 +24,13 @@ class Chosen:
 
     name: str
     why: str
-    writes: Kind = "seq2seq"
+    writes: str = "seq2seq"
     """The kind of task for which it generates text."""
     max_tokens: int | None = None
     """Maximum number of tokens; None if unknown or not limited."""
 
 
-def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
+def choose(kinds: Mapping[str, str], given: str | None) -> Chosen:
     """Return the backbone for a stream.
 
     Args:
@@ -40,9 +40,10 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
     Raises:
         InputError: if no backbone can learn all kinds, or the given one cannot.
     """
-    images = [data for data, kind in kinds.items() if kind == "image-classification"]
-    chats = [data for data, kind in kinds.items() if kind == "causal-lm"]
-    writing = [data for data, kind in kinds.items() if kind in ("seq2seq", "causal-lm")]
+    found = {data: find_kind(kind) for data, kind in kinds.items()}
+    images = [data for data, kind in found.items() if kind.reads_images]
+    chats = [data for data, kind in found.items() if kind.takes_chats]
+    writing = [data for data, kind in found.items() if kind.generates]
     if images and len(images) < len(kinds):
         other = next(data for data in kinds if data not in images)
         raise InputError(
@@ -81,7 +82,7 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
     )
 
 
-def _apart(writing: Sequence[str], kinds: Mapping[str, Kind]) -> str:
+def _apart(writing: Sequence[str], kinds: Mapping[str, str]) -> str:
     """Return advice if only part of the data needs generated texts: the rest can be learned with the packaged backbone."""
     others = [data for data in kinds if data not in writing]
     if not others:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from continual_petl.errors import InputError
 from continual_petl.heads.tag_scheme import AmbiguousTags, UnfitTags, alike, read_tags
+from continual_petl.kind import kind_of
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.scaffold.choose import Chosen
 from continual_petl.streams.scaffold.guess import Guess
@@ -115,7 +116,7 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str, max_length: int) -> 
     lines.append(f"    columns: {{{written}}}")
     if guess.answer_letters:
         lines += _chat(guess, max_length)
-    if guess.kind == "token-classification" and not names and not _marks_entities(guess.labels):
+    if kind_of(guess).per_word and not names and not _marks_entities(guess.labels):
         lines.append(
             "    metric: accuracy    # the tags mark no entities; the other scores count entities (docs/tasks.md)"
         )
@@ -137,7 +138,7 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         about.append("write lists of label names instead, [] for none; or kind: classification and no lists")
     elif guess.flags and names is None:
         about.append(f"add `labels: [...]` with the {guess.flags} names of the entries of each list, in their order")
-    if guess.kind == "token-classification" and (names or guess.labels):
+    if kind_of(guess).per_word and (names or guess.labels):
         about.append(_safe(_about_tags(names or guess.labels)))
     if (remark := about_numbers(seen, guess)) is not None:
         about.append(remark)
@@ -178,7 +179,8 @@ def _marks_entities(labels: Sequence[str]) -> bool:
 def about_numbers(seen: Seen, guess: Guess) -> str | None:
     """Return a comment if the labels are numbers without names, otherwise None."""
     numbers = len(guess.labels) > 2 and all(map(is_number, guess.labels))
-    if guess.kind != "classification" or not numbers or _label_names(seen, guess) is not None:
+    kind = kind_of(guess)
+    if not (kind.has_one_label and kind.reads_texts and numbers) or _label_names(seen, guess) is not None:
         return None
     return "the labels are numbers: if their order matters, as with star ratings, use `kind: regression`"
 
@@ -196,7 +198,8 @@ def about_texts_left(guess: Guess) -> str | None:
 
 def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
     """Return the names in labels.json if the labels of the rows are these names or their positions."""
-    if seen.labels is None or guess.kind not in ("classification", "multilabel", "token-classification"):
+    kind = kind_of(guess)
+    if seen.labels is None or not kind.has_labels or kind.reads_images:
         return None
     try:
         names = read_label_names(os.path.expanduser(seen.labels))
@@ -235,7 +238,7 @@ def _data(seen: Seen, folder: str, guess: Guess) -> str:
 def _max_length(letters: int, backbone: Chosen, guesses: Sequence[Guess]) -> int:
     """Return a maximum length in tokens that fits most rows, limited by the backbone."""
     # In a causal-lm task, the target follows the source in the same row.
-    targets = [_answer_length(each) if each.answer_letters else 128 for each in guesses if each.kind == "causal-lm"]
+    targets = [_answer_length(each) if each.answer_letters else 128 for each in guesses if kind_of(each).continues]
     wanted = letters / _LETTERS_OF_TOKEN + max(targets, default=0)
     lengths = (*_LENGTHS, *_LENGTHS_OF_CHATS) if any(each.answer_letters for each in guesses) else _LENGTHS
     length = next((each for each in lengths if each >= wanted), lengths[-1])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import Kind
 from continual_petl.streams.scaffold.names import (
     IMAGE,
     LABEL,
@@ -31,7 +30,7 @@ _LETTERS_OF_WORD = 6
 class Guess:
     """The guessed task."""
 
-    kind: Kind
+    kind: str
     columns: dict[str, str]
     """Keys of ``columns`` in a stream file, with the names of columns in the data."""
     why: str
@@ -233,7 +232,7 @@ def _two_texts(columns: list[Column]) -> Guess | None:
     return Guess(kind="seq2seq", columns=found, why=why, letters=source.longest)
 
 
-def _on_texts(kind: Kind, columns: list[Column], texts: Texts, label: Column, why: str) -> Guess:
+def _on_texts(kind: str, columns: list[Column], texts: Texts, label: Column, why: str) -> Guess:
     letters = sum(each.longest for each in columns if each.name in texts.columns.values())
     found = texts.columns | {"label": label.name}
     return Guess(kind=kind, columns=found, why=why, letters=letters, labels=label.distinct, pairing=texts.why)

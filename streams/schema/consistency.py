@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from continual_petl.heads.kinds import METRICS
+from continual_petl.kind import kind_names
 from continual_petl.streams.protocols.rules import label_clashes, unfit_kind
 from continual_petl.streams.schema.training_spec import TrainingSpec
 
@@ -90,7 +90,7 @@ def _against_protocol(protocol: Any, tasks: Sequence[Mapping[str, Any]]) -> list
     written: list[tuple[str, list[str] | None]] = []
     for number, task in enumerate(tasks):
         kind, labels = task.get("kind"), task.get("labels")
-        if isinstance(kind, str) and kind in METRICS and (text := unfit_kind(protocol, kind)):
+        if isinstance(kind, str) and kind in kind_names() and (text := unfit_kind(protocol, kind)):
             problems.append((("tasks", number, "kind"), text))
         elif protocol == "domain" and task.get("split") is not None:
             problems.append((("tasks", number, "split"), _SPLIT_IN_DOMAIN))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from continual_petl.heads.kinds import MAX_OPTIONS
+from continual_petl.kind import MAX_OPTIONS
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_TEXT, Text
 
 _PATTERN = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?$"

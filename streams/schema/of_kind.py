@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
 from continual_petl._frozen import UserSpec
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
+from continual_petl.kind import find_kind, kinds
 from continual_petl.streams.schema.data_spec import Text
 from continual_petl.streams.schema.training_spec import TrainingSpec
 
-COLUMNS: Mapping[Kind, tuple[str, ...]] = {
-    "classification": ("text", "text_pair", "label"),
-    "regression": ("text", "text_pair", "label"),
-    "multilabel": ("text", "text_pair", "label"),
-    "token-classification": ("tokens", "tags"),
-    "seq2seq": ("source", "options", "target"),
-    "causal-lm": ("source", "options", "target"),
-    "image-classification": ("image", "label"),
-}
-"""The keys of ``columns`` that each kind reads: the input (and the second text, or the options), then the label or target. A
-causal-lm may have ``messages`` instead."""
-
-ALL = frozenset(METRICS)
-POOLED: frozenset[Kind] = ALL - GENERATIVE - {"token-classification"}
-"""Kinds that use one vector per row."""
-
-TRAINING: Mapping[str, frozenset[Kind]] = {
-    "label_smoothing": ALL - {"regression", "multilabel"},
-    "class_weights": LABELLED,
-    "head_dropout": ALL - GENERATIVE,
-    "packing": frozenset({"causal-lm"}),
-}
-"""The kinds that use these keys of ``training``; all kinds use the other keys."""
+OF_SOME_KINDS = ("label_smoothing", "class_weights", "head_dropout", "packing")
+"""The keys of ``training`` that only some kinds use; all kinds use the other keys."""
 
 
 class ColumnsSpec(UserSpec):
@@ -65,17 +44,22 @@ class ColumnsSpec(UserSpec):
     """The column with the image (image-classification): a path, an image as read by datasets, or nested lists of grey or
     RGB values."""
 
-    def read_by(self, kind: Kind) -> dict[str, str | None]:
+    def read_by(self, kind: str) -> dict[str, str | None]:
         """Return the keys that a task of ``kind`` reads, with the column names; the last is the label or target."""
-        if kind == "causal-lm" and self.messages is not None:
+        found = find_kind(kind)
+        if found.takes_chats and self.messages is not None:
             return {"messages": self.messages}
-        return {key: getattr(self, key) for key in COLUMNS[kind] if key != "options" or self.options is not None}
+        return {key: getattr(self, key) for key in found.columns if key != "options" or self.options is not None}
 
 
-def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
+def users_of(key: str) -> tuple[str, ...]:
+    """Return the kinds that use a key of ``training`` that only some kinds use."""
+    return tuple(kind.name for kind in kinds() if key in kind.trains_with)
+
+
+def only_for(names: Iterable[str], kind: str) -> str:
     """Return the message saying that an option has no effect on a task of ``kind``; it names the kinds that use it."""
-    listed = ", ".join(other for other in METRICS if other in set(kinds))
-    return f"has no effect on a {kind} task (it is for {listed}): remove it"
+    return f"has no effect on a {kind} task (it is for {', '.join(names)}): remove it"
 
 
 def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
@@ -96,12 +80,13 @@ def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
         raise ValidationError.from_exception_data(title, details)
 
 
-def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
+def without_idle_options(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
     """Return the plain data of a task without the options that its kind does not allow."""
-    tree = {key: v for key, v in tree.items() if kind in GENERATIVE or key not in ("generation", "max_target_length")}
+    found = find_kind(kind)
+    tree = {key: v for key, v in tree.items() if found.generates or key not in ("generation", "max_target_length")}
     if "columns" in tree:
-        chats = kind == "causal-lm" and tree["columns"].get("messages") is not None
-        kept = ("messages",) if chats else COLUMNS[kind]
+        chats = found.takes_chats and tree["columns"].get("messages") is not None
+        kept = ("messages",) if chats else found.columns
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
     for key in ("chat", "remote_code", "tags"):
         if not tree.get(key):
@@ -115,7 +100,8 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def idle(training: TrainingSpec, kind: Kind) -> dict[str, Any]:
+def idle(training: TrainingSpec, kind: str) -> dict[str, Any]:
     """Return the keys that are set but not used by the kind, each with its default value."""
-    silent = {key: TrainingSpec.model_fields[key].default for key, kinds in TRAINING.items() if kind not in kinds}
+    used = find_kind(kind).trains_with
+    silent = {key: TrainingSpec.model_fields[key].default for key in OF_SOME_KINDS if key not in used}
     return {key: value for key, value in silent.items() if getattr(training, key) != value}

@@ -20,8 +20,6 @@ from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.inherit import Learned, none_is_learned, resolve_bank
 from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.heads.kinds import METRICS as METRICS
-from continual_petl.heads.kinds import Kind as Kind
 from continual_petl.streams.protocols.rules import Protocol as Protocol
 from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec
 from continual_petl.streams.schema.chat_spec import ChatSpec as ChatSpec

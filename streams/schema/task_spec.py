@@ -10,10 +10,10 @@ from continual_petl._frozen import UserSpec
 from continual_petl.backbones.anatomy import Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.errors import did_you_mean
-from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, LABELLED, METRICS, Kind, is_of_entities, metrics_of
-from continual_petl.heads.kinds import Options as OptionsFrom
 from continual_petl.heads.metric_code import is_own
-from continual_petl.streams.protocols.rules import EVALUATED_BY_LABEL
+from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
+from continual_petl.kind import KindName, find_kind, kind_names, kind_of, names_where
+from continual_petl.kind import Options as OptionsFrom
 from continual_petl.streams.protocols.splitting import check_division
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.data_spec import Data
@@ -21,13 +21,11 @@ from continual_petl.streams.schema.field_types import Labels, Name, Normalise, O
 from continual_petl.streams.schema.generation import GenerationSpec
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.of_kind import (
-    COLUMNS,
-    POOLED,
-    TRAINING,
     ColumnsSpec,
     idle,
     misplaced,
     only_for,
+    users_of,
     without_idle_options,
 )
 from continual_petl.streams.schema.split_spec import SplitSpec
@@ -45,12 +43,20 @@ def _options(given: dict[str, Any]) -> OptionsFrom | None:
     return "task" if given.get("options") is not None else "row" if columns is not None and columns.options else None
 
 
+def _used_by(fact: str, value: _V, info: ValidationInfo) -> _V:
+    """Refuse a value of a key that has an effect only on kinds for which a fact holds."""
+    kind = info.data.get("kind")
+    if value is not None and kind is not None and not getattr(find_kind(kind), fact):
+        raise ValueError(only_for(names_where(fact), kind))
+    return value
+
+
 class TaskSpec(UserSpec):
     """One task of a stream."""
 
     name: Annotated[Name, Field(examples=["topics"])]
     """Unique in the stream; also the name of the bank's folder."""
-    kind: Annotated[Kind, Field(examples=["classification"])]
+    kind: Annotated[KindName, Field(examples=["classification"])]
     """The kind of prediction. A task on pairs of texts has one of these kinds and also sets columns.text_pair."""
     data: Annotated[Data, Field(examples=["data/topics.csv"])]
     """A path (file, folder with train/validation/test files, glob), arguments of datasets.load_dataset, or rows."""
@@ -107,11 +113,12 @@ class TaskSpec(UserSpec):
     def _columns_fit_kind(cls, value: ColumnsSpec, info: ValidationInfo) -> ColumnsSpec:
         if (kind := info.data.get("kind")) is None:
             return value
-        read = COLUMNS[kind]
+        found = find_kind(kind)
+        read = found.columns
         text = f"is not read by a {kind} task, which reads {', '.join(read)}: remove it"
-        if kind == "causal-lm" and value.messages is not None:
+        if found.takes_chats and value.messages is not None:
             read, text = ("messages",), "is not read if messages is given: remove it"
-        elif kind == "causal-lm":
+        elif found.takes_chats:
             read, text = (*read, "messages"), text.replace(":", ", or only messages:")
         misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
         named = {key: name for key, name in value.read_by(kind).items() if name is not None}
@@ -127,16 +134,12 @@ class TaskSpec(UserSpec):
     @field_validator("generation", "max_target_length", "pooling")
     @classmethod
     def _option_fits_kind(cls, value: _V, info: ValidationInfo) -> _V:
-        kinds = POOLED if info.field_name == "pooling" else GENERATIVE
-        if value is not None and info.data.get("kind", next(iter(kinds))) not in kinds:
-            raise ValueError(only_for(kinds, info.data["kind"]))
-        return value
+        return _used_by("pools" if info.field_name == "pooling" else "generates", value, info)
 
     @field_validator("options")
     @classmethod
     def _options_fit_kind(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        if value is not None and info.data.get("kind", "causal-lm") not in GENERATIVE:
-            raise ValueError(only_for(GENERATIVE, info.data["kind"]))
+        _used_by("generates", value, info)
         if value is not None and "columns" in info.data and info.data["columns"].options is not None:
             raise ValueError("columns.options gives each row its own options: remove one of the two")
         return value
@@ -155,24 +158,19 @@ class TaskSpec(UserSpec):
     @field_validator("tags")
     @classmethod
     def _tags_fit_kind(cls, value: TagsSpec | None, info: ValidationInfo) -> TagsSpec | None:
-        kind = info.data.get("kind", "token-classification")
-        if value is not None and kind != "token-classification":
-            raise ValueError(only_for(("token-classification",), kind))
-        return value
+        return _used_by("per_word", value, info)
 
     @field_validator("chat")
     @classmethod
     def _chat_fits_kind(cls, value: ChatSpec | None, info: ValidationInfo) -> ChatSpec | None:
-        if value is not None and info.data.get("kind", "causal-lm") != "causal-lm":
-            raise ValueError(only_for(("causal-lm",), info.data["kind"]))
-        return value
+        return _used_by("takes_chats", value, info)
 
     @field_validator("limits")
     @classmethod
     def _limits_fit_kind(cls, value: LimitsSpec, info: ValidationInfo) -> LimitsSpec:
-        kind = info.data.get("kind", "classification")
-        if value.per_label is not None and kind not in EVALUATED_BY_LABEL:
-            misplaced("limits", [("per_label", value.per_label, only_for(EVALUATED_BY_LABEL, kind))])
+        kind = info.data.get("kind")
+        if value.per_label is not None and kind is not None and not find_kind(kind).has_one_label:
+            misplaced("limits", [("per_label", value.per_label, only_for(names_where("has_one_label"), kind))])
         return value
 
     @field_validator("training")
@@ -181,7 +179,7 @@ class TaskSpec(UserSpec):
         if (kind := info.data.get("kind")) is not None:
             unused = idle(value, kind)
             misplaced(
-                "training", [(k, v, only_for(TRAINING[k], kind)) for k, v in value.given().items() if k in unused]
+                "training", [(k, v, only_for(users_of(k), kind)) for k, v in value.given().items() if k in unused]
             )
         return value
 
@@ -191,7 +189,7 @@ class TaskSpec(UserSpec):
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
         kind = info.data.get("kind")
-        if value is not None and kind is not None and kind not in LABELLED:
+        if value is not None and kind is not None and not find_kind(kind).has_labels:
             raise ValueError(f"labels are for classification and have no effect on a {kind} task: remove them")
         return value
 
@@ -200,8 +198,7 @@ class TaskSpec(UserSpec):
     def _labels_are_given(cls, value: _V, info: ValidationInfo) -> _V:
         if value is None:
             return value
-        if info.data.get("kind", "classification") not in EVALUATED_BY_LABEL:
-            raise ValueError(only_for(EVALUATED_BY_LABEL, info.data["kind"]))
+        _used_by("has_one_label", value, info)
         if info.data.get("labels", ()) is None:
             raise ValueError(
                 f"{info.field_name} needs labels, before any data is read: write labels: [...] in this task, or labels: FILE "
@@ -232,9 +229,9 @@ class TaskSpec(UserSpec):
     @field_validator("metric")
     @classmethod
     def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
-        kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
+        names = (info.data["kind"],) if "kind" in info.data else kind_names()
         options = _options(info.data)
-        known = {kind: metrics_of(kind, options) for kind in kinds}
+        known = {name: find_kind(name).metrics_with(options) for name in names}
         if value is not None and options != "row" and is_own(value):
             return value
         if value is not None and not any(value in metrics for metrics in known.values()):
@@ -266,7 +263,7 @@ class TaskSpec(UserSpec):
             return self.metric
         if self.tags is not None and self.tags.scheme == "none":
             return "accuracy"
-        return metrics_of(self.kind, self.options_from)[0]
+        return kind_of(self).metrics_with(self.options_from)[0]
 
     @property
     def options_from(self) -> OptionsFrom | None:
@@ -276,7 +273,7 @@ class TaskSpec(UserSpec):
     @property
     def reads_chats(self) -> bool:
         """Whether the rows are conversations."""
-        return self.chat is not None or (self.kind == "causal-lm" and self.columns.messages is not None)
+        return self.chat is not None or (kind_of(self).takes_chats and self.columns.messages is not None)
 
     @model_serializer(mode="wrap")
     def _without_idle_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

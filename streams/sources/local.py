@@ -12,7 +12,7 @@ from glob import glob, has_magic
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import LABELLED, Kind
+from continual_petl.kind import find_kind
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources.checks import Where, nearest_in
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
@@ -49,14 +49,14 @@ def check_copy(task: str, data: DataSpec) -> str:
     )
 
 
-def labels_file(task: str, path: str, kind: Kind) -> str | None:
+def labels_file(task: str, path: str, kind: str) -> str | None:
     """Return the file that names the classes of the copy at ``path``, if it has one and the kind has classes.
 
     Raises:
         InputError: if the copy is a set of files rather than a folder, and it is unclear whether the class-name file
             next to it belongs to it.
     """
-    if kind not in LABELLED:
+    if not find_kind(kind).has_labels:
         return None
     file = os.path.join(path, LABELS_FILE)
     if os.path.isfile(file):
@@ -71,7 +71,7 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
     return None
 
 
-def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -> Take:
+def taker(data: DataSpec, columns: ColumnsSpec, kind: str, names: str | None) -> Take:
     """Return a function that converts a copy's table to rows, from the Hub's columns if all exist, else the default ones."""
     hub = columns.read_by(kind)
     usual = ColumnsSpec(

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import Kind
 from continual_petl.streams.schema.data_spec import READERS
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
@@ -29,7 +28,7 @@ def read_splits(
     columns: ColumnsSpec,
     splits: Sequence[SplitName] = SPLITS,
     *,
-    kind: Kind = "classification",
+    kind: str = "classification",
     limits: LimitsSpec = DEFAULTS,
     light: bool = False,
 ) -> dict[SplitName, SplitRows]:

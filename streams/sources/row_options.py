@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.errors import counted
-from continual_petl.heads.kinds import MAX_OPTIONS
+from continual_petl.kind import MAX_OPTIONS
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 from continual_petl.streams.sources.conversations import from_cell
 

@@ -15,8 +15,9 @@ from pydantic import AliasChoices, BaseModel
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import Modification
+from continual_petl.kind import kind_names, kinds
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
-from continual_petl.streams.schema.stream_spec import METRICS, StreamSpec
+from continual_petl.streams.schema.stream_spec import StreamSpec
 
 Schema = dict[str, Any]
 
@@ -26,9 +27,14 @@ def json_schema() -> Schema:
     return copy.deepcopy(cached_schema())
 
 
-@cache
 def cached_schema() -> Schema:
     """Return a shared copy of the schema, which must not be modified."""
+    return _schema_with(kind_names())
+
+
+@cache
+def _schema_with(names: tuple[str, ...]) -> Schema:
+    """Return the schema; ``names``, those of all kinds, grow if a kind is registered."""
     schema = StreamSpec.model_json_schema()
     definitions = schema["$defs"]
     for model in (BankChoice, Modification):
@@ -46,9 +52,7 @@ def cached_schema() -> Schema:
         "anyOf": [{"minLength": 1, "type": "string"}, backbone],
     }
     task = definitions["TaskSpec"]["properties"]
-    task["metric"]["anyOf"][0]["enum"] = list(
-        dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics)
-    )
+    task["metric"]["anyOf"][0]["enum"] = list(dict.fromkeys(metric for kind in kinds() for metric in kind.metrics))
     for override in definitions["TrainingOverride"]["properties"].values():
         del override["default"]  # the stream's setting applies to omitted keys
     schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset

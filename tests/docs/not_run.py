@@ -35,11 +35,6 @@ COMMANDS: dict[str, str] = {
 }
 """Commands of continual-petl that are parsed but not run."""
 
-SCRIPTS: dict[str, str] = {
-    "python try_it.py minilm": "needs the changes that docs/how-to/new-kind.md makes; covered by tests/docs/test_new_kind.py",
-}
-"""Commands that start a script of the page, which is compiled but not run."""
-
 PROGRAMS: dict[str, str] = {
     "curl": "may not be installed, and no server is running; covered by tests/serve/test_server.py",
     "hf": "asks for a token, or downloads from the Hub; tests/hub/test_download.py covers the downloaded folder",

@@ -6,8 +6,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from continual_petl import kind
 from tests.docs.blocks import Block, BrokenPage, blocks_of
-from tests.docs.diffs import applied
 from tests.docs.not_run import PYTHON, TEXTS
 from tests.docs.shell import run_block
 from tests.docs.yaml_blocks import check_yaml
@@ -28,23 +28,23 @@ def run_page(page: str, text: str, folder: Path) -> set[str]:
     used: set[str] = set()
     namespace: dict[str, Any] = {"__name__": "__page__"}
     blocks = blocks_of(page, text)
-    for block in blocks:
-        match block.language:
-            case "python":
-                _run_python(block, blocks, namespace, folder, used)
-            case "yaml":
-                check_yaml(block, folder)
-            case "bash":
-                run_block(block, folder, used)
-            case "diff":
-                name, changed = applied(block)
-                _compiled(block, changed, name)
-            case "text" if page in TEXTS:
-                used.add(page)
-            case language if language in FILES and block.title is not None:
-                (folder / block.title).write_text(block.text, encoding="utf-8")
-            case language:
-                raise block.broken(f"a block of language {language!r} cannot be run (title: {block.title})")
+    try:
+        for block in blocks:
+            match block.language:
+                case "python":
+                    _run_python(block, blocks, namespace, folder, used)
+                case "yaml":
+                    check_yaml(block, folder)
+                case "bash":
+                    run_block(block, folder, used)
+                case "text" if page in TEXTS:
+                    used.add(page)
+                case language if language in FILES and block.title is not None:
+                    (folder / block.title).write_text(block.text, encoding="utf-8")
+                case language:
+                    raise block.broken(f"a block of language {language!r} cannot be run (title: {block.title})")
+    finally:
+        kind._registered.clear()  # those that the page has added
     return used
 
 

@@ -22,7 +22,7 @@ from unittest import mock
 from continual_petl.cli.main import main, parse_overrides
 from continual_petl.cli.parser import build_parser
 from tests.docs.blocks import ROOT, Block
-from tests.docs.not_run import COMMANDS, PROGRAMS, SCRIPTS
+from tests.docs.not_run import COMMANDS, PROGRAMS
 
 EXIT_CODE = re.compile(r"#.*\bexit code (\d+)\s*$")
 """The comment after a command that is meant to fail."""
@@ -80,8 +80,6 @@ def _run(block: Block, words: list[str], expected: int, folder: Path, used: set[
                 code = int(error.code or 0)
         if code != expected:
             raise block.broken(f"{shown!r} ends with exit code {code}, not {expected}")
-    elif shown in SCRIPTS and (folder / words[1]).is_file():
-        used.add(shown)
     elif program == "python" and len(words) == 2 and (folder / words[1]).is_file():
         runpy.run_path(words[1], run_name="__main__")
     elif program == "rm":

@@ -50,13 +50,6 @@ def page(*blocks: str) -> str:
         (["bash\nsort x | continual-petl predict runs/x"], "only `echo TEXT` and `cat FILE`"),
         (["bash\ncontinual-petl schema < x"], "uses shell syntax that"),
         (["bash\nrm ../x"], "no such file in the page's folder"),
-        (["diff\n--- no/file.py\n@@\n+x"], "a diff must begin with"),
-        (
-            ["diff\n--- streams/stream.py\n@@\n x = 1\n+y = 2"],
-            "these lines occur 0 times in streams/stream.py, not once",
-        ),
-        (["diff\n--- streams/stream.py\n@@\nx = 1"], "must begin with a space"),
-        (["diff\n--- streams/stream.py\n@@\n import os\n+x = = 1"], "SyntaxError"),
         (["\nno language"], "language ''"),
         (["console\n$ ls"], "language 'console'"),
         (["text\nanything"], "language 'text'"),

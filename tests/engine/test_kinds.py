@@ -14,7 +14,7 @@ import torch
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
-from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, METRICS
+from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.words import Answer, answers
 from continual_petl.learner.generate import decode
 from continual_petl.predictor.predictor import Predictor
@@ -22,6 +22,7 @@ from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt
+from tests.kinds import GENERATIVE, METRICS
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 from tests.tiny import WORDS

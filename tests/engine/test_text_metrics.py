@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import learn
-from continual_petl.heads.kinds import IF_CHOSEN
+from continual_petl.heads.metric_names import IF_CHOSEN
 from tests.streams_in_code import stream, task_of_kind
 from tests.usual import few
 

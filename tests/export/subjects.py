@@ -11,11 +11,11 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.learner.answer import answer
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.encoding.tokenise import padding_id
+from tests.kinds import GENERATIVE, LABELLED
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import WORDS

@@ -22,9 +22,9 @@ from continual_petl.export.merged import write_checkpoint
 from continual_petl.export.of_bank import refused_by_bank
 from continual_petl.export.peft.files import write_peft
 from continual_petl.export.words import FORMATS, ONLY_IF, CannotExpressError, in_words
-from continual_petl.heads.kinds import METRICS
 from continual_petl.store.store import Store
 from tests.export.subjects import Folder, subject_of
+from tests.kinds import METRICS
 from tests.small import small
 from tests.streams_in_code import stream, task
 from tests.tiny import FAMILIES

@@ -10,13 +10,13 @@ import pytest
 import torch
 import transformers
 
-from continual_petl.export.classes import AUTO
+from continual_petl.export.classes import auto_class
 from continual_petl.export.merged import write_checkpoint
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right
 from continual_petl.learner.generate import generate
 from continual_petl.streams.schema.generation import GenerationSpec
 from tests.export.subjects import LABELS, Folder, answers_of, inputs_of, masked, subject_of
+from tests.kinds import GENERATIVE
 from tests.tiny import TEXT_FAMILIES
 from tests.usual import walk
 
@@ -32,7 +32,7 @@ GENERATORS += [(f, "causal-lm") for f in ("gpt2", "llama", "qwen3")]
 
 
 def loaded(folder: Path, kind: Any) -> Any:
-    return getattr(transformers, AUTO[kind]).from_pretrained(folder).eval()
+    return getattr(transformers, auto_class(kind)).from_pretrained(folder).eval()
 
 
 @torch.no_grad()

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from continual_petl.export.hard_rows import rows_of
 from continual_petl.export.peft.files import write_peft
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.learner.answer import shifted_right
 from tests.export.readme import run_readme
 from tests.export.subjects import TEXTS, Folder, answers_of, inputs_of, masked, subject_of
+from tests.kinds import GENERATIVE
 from tests.tiny import FAMILIES, TEXT_FAMILIES
 from tests.usual import few, walk
 

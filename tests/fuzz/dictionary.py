@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from continual_petl.banks.config.presets import PRESETS
-from continual_petl.heads.kinds import METRICS
 from continual_petl.streams.stream_file.json_schema import Schema, cached_schema
+from tests.kinds import METRICS
 
 ODD_NUMBERS = (
     *("0", "-0", "-1", "1e999", "-1e999", "1e999999", "1e-999", ".inf", "-.inf", ".nan", "NaN", "Infinity", "0x", "0o"),

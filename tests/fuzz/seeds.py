@@ -7,10 +7,10 @@ import re
 
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.presets import PRESETS
-from continual_petl.heads.kinds import METRICS
 from continual_petl.streams.schema.stream_spec import BackboneSpec, StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import dump_stream
 from tests.house import ROOT
+from tests.kinds import METRICS
 
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -13,8 +13,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 from continual_petl.heads.build import build_head
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import Head
-from continual_petl.heads.kinds import GENERATIVE, METRICS
 from continual_petl.heads.words import answers, tags
+from tests.kinds import GENERATIVE, METRICS
 
 NO_TARGET = torch.tensor([[5, 6, 7, 2], [8, 2, -100, -100]])
 

@@ -13,10 +13,10 @@ import torch
 from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
 from continual_petl.heads import metric_code
-from continual_petl.heads.kinds import IGNORED
 from continual_petl.heads.metric_code import code_problem, function_of, load_metric
 from continual_petl.heads.own_metric import OwnMetric
 from continual_petl.heads.scores import make_scores
+from continual_petl.kind import IGNORED, find_kind
 
 CODE = """
 from json import dumps
@@ -156,7 +156,7 @@ def test_the_function_is_given_predictions_in_words(
 
 def test_rows_of_several_processes_are_joined(package: Path) -> None:
     metric = "own_scores.good.share"
-    parts = [OwnMetric("causal-lm", None, metric, load_metric(metric)) for _ in range(2)]
+    parts = [OwnMetric(find_kind("causal-lm"), None, metric, load_metric(metric)) for _ in range(2)]
     for part, texts in zip(parts, (["a"], ["b\n", "c"]), strict=True):
         for text in texts:
             part.update([text], [text])

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from continual_petl.heads.kinds import ERROR_NAMES, METRICS
+from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.number_scores import NumberScores, single_precision_scores
 from continual_petl.heads.scores import make_scores
+from tests.kinds import METRICS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, IF_CHOSEN, METRICS
+from continual_petl.heads.metric_names import ERROR_NAMES, IF_CHOSEN
 from continual_petl.heads.scores import Rouge, make_scores
+from tests.kinds import GENERATIVE, METRICS
 
 ABC = ("a", "b", "c")
 

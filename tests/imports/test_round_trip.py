@@ -12,7 +12,6 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import tensor_digests
 from continual_petl.export.peft.files import write_peft
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
 from continual_petl.imports.head import resolve_labels
 from continual_petl.imports.imported import check_imported
@@ -21,6 +20,7 @@ from continual_petl.learner.plan import build_bank
 from continual_petl.store.verify.replay import replay
 from tests.export.subjects import Folder, subject_of
 from tests.export.test_peft import EVERY, MIXED, UPPER, learned
+from tests.kinds import GENERATIVE
 from tests.usual import walk
 
 SIX = ("bert", "roberta", "distilbert", "bart", "t5", "gpt2")

@@ -14,7 +14,6 @@ from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.build import build_head
-from continual_petl.heads.kinds import Kind
 from continual_petl.learner.answer import answer, head_of, shifted_right
 from tests.small import small
 
@@ -25,7 +24,7 @@ MASK = (IDS != 0).long()
 TARGETS = torch.tensor([[2, 30, 31, 3], [2, 40, 3, -100]])
 
 
-def make_bank(backbone: Backbone, kind: Kind, preset: str = "lora") -> Bank:
+def make_bank(backbone: Backbone, kind: str, preset: str = "lora") -> Bank:
     """Return a fresh bank; by default LoRA, which changes nothing yet."""
     head = build_head(kind, backbone.hidden_size, 3)
     spec = BankChoice.model_validate(small(preset)).resolve()
@@ -35,7 +34,7 @@ def make_bank(backbone: Backbone, kind: Kind, preset: str = "lora") -> Bank:
     return bank.eval()
 
 
-def text_batch(kind: Kind) -> dict[str, Tensor]:
+def text_batch(kind: str) -> dict[str, Tensor]:
     """Return a batch of two rows as in training for a kind of text task."""
     if kind != "causal-lm":
         return {"input_ids": IDS, "attention_mask": MASK} | ({"labels": TARGETS} if kind == "seq2seq" else {})
@@ -46,7 +45,7 @@ def text_batch(kind: Kind) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("family", "kind"), [("bart", "seq2seq"), ("mbart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")]
 )
-def test_generation_loss_matches_the_model(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_generation_loss_matches_the_model(backbone_folder: Folder, family: str, kind: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     bank, batch = make_bank(backbone, kind), text_batch(kind)
     with torch.no_grad():
@@ -80,7 +79,7 @@ def test_encoder_decoder_pooling_matches_its_classifier(backbone_folder: Folder)
 @pytest.mark.parametrize("family", ["bert", "bart", "t5", "gpt2"])
 @pytest.mark.parametrize("kind", ["classification", "token-classification"])
 @pytest.mark.parametrize("preset", ["houlsby", "prefix", "prompt"])
-def test_padding_does_not_change_outputs(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
+def test_padding_does_not_change_outputs(backbone_folder: Folder, family: str, kind: str, preset: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     bank = make_bank(backbone, kind, preset)
     with torch.no_grad():
@@ -91,7 +90,7 @@ def test_padding_does_not_change_outputs(backbone_folder: Folder, family: str, k
 
 
 @pytest.mark.parametrize(("family", "kind"), [("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")])
-def test_padding_does_not_change_the_loss(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_padding_does_not_change_the_loss(backbone_folder: Folder, family: str, kind: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     bank, batch = make_bank(backbone, kind, "houlsby"), text_batch(kind)
     narrow = {"labels": 3 if kind == "seq2seq" else 4}

@@ -16,11 +16,11 @@ from safetensors.torch import load, save
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import module_tensors, same_bits, tensor_digests
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import GENERATIVE, METRICS
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.plan import allowed_kinds, build_bank
 from tests.banks.taken import refusal
 from tests.desk import Desk
+from tests.kinds import GENERATIVE, METRICS
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.heads.kinds import Kind
 from continual_petl.learner.answer import answer
 from continual_petl.learner.generate import decode, generate
 from continual_petl.streams.schema.stream_spec import GenerationSpec
@@ -21,7 +20,7 @@ from tests.tiny import make_tokenizer
 from tests.usual import few
 
 Folder = Callable[..., Path]
-FAMILIES: list[tuple[str, Kind]] = [
+FAMILIES: list[tuple[str, str]] = [
     ("bart", "seq2seq"),
     ("t5", "seq2seq"),
     ("gpt2", "causal-lm"),
@@ -31,7 +30,7 @@ FAMILIES: list[tuple[str, Kind]] = [
 SOURCES = torch.tensor([[0, 0, 10, 11], [2, 20, 21, 22]])
 
 
-def greedy(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, steps: int) -> list[int]:
+def greedy(backbone: Backbone, bank: Bank, kind: str, row: Tensor, steps: int) -> list[int]:
     """Return the most likely tokens, each from a separate pass without a cache."""
     found: list[int] = []
     for _ in range(steps):
@@ -49,7 +48,7 @@ def greedy(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, steps: int) 
     return found
 
 
-def wandering(backbone: Backbone, kind: Kind, preset: str) -> Bank:
+def wandering(backbone: Backbone, kind: str, preset: str) -> Bank:
     """Return a bank with random values that change the generated texts."""
     bank = make_bank(backbone, kind, preset)
     generator = torch.Generator().manual_seed(5)
@@ -61,7 +60,7 @@ def wandering(backbone: Backbone, kind: Kind, preset: str) -> Bank:
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
 @pytest.mark.parametrize("preset", few(["houlsby", "prefix", "prompt", "layernorm"], 2))
-def test_greedy_picks_the_likeliest_token(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
+def test_greedy_picks_the_likeliest_token(backbone_folder: Folder, family: str, kind: str, preset: str) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, preset)
     spec = GenerationSpec(max_new_tokens=5)
@@ -80,7 +79,7 @@ def test_greedy_picks_the_likeliest_token(backbone_folder: Folder, family: str, 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
 def test_generation_config_of_the_checkpoint_is_ignored(
-    backbone_folder: Folder, family: str, kind: Kind, recwarn: pytest.WarningsRecorder, capsys: Any
+    backbone_folder: Folder, family: str, kind: str, recwarn: pytest.WarningsRecorder, capsys: Any
 ) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank, spec = wandering(backbone, kind, "houlsby"), GenerationSpec(max_new_tokens=5)
@@ -105,7 +104,7 @@ def test_generation_config_of_the_checkpoint_is_ignored(
 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
-def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, family: str, kind: str) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}

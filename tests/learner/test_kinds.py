@@ -12,8 +12,9 @@ from torch import Tensor
 
 from continual_petl import ContinualLearner, ForgettingError, NoForgetting, begin_task, load_backbone
 from continual_petl.digests import same_bits
-from continual_petl.heads.kinds import IF_CHOSEN, METRICS
+from continual_petl.heads.metric_names import IF_CHOSEN
 from tests.desk import SILENT, Desk
+from tests.kinds import METRICS
 from tests.learner.test_guards import At
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind

@@ -14,7 +14,6 @@ from torch import Tensor
 from continual_petl import InputError
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.merge import merged
-from continual_petl.heads.kinds import Kind
 from continual_petl.learner.options import option_scores
 from continual_petl.learner.plan import plan_task
 from continual_petl.streams.batches.loaders import EvaluationLoader
@@ -27,7 +26,7 @@ OPTIONS = ("w10", "w10 w11", "w12 w13 w14 w15")
 SOURCES = ["w1", "w2 w3 w4 w5 w6 w7", "w8 w9", "w20 w21 w22"]
 
 
-def one_by_one(model: Any, kind: Kind, source: list[int], option: list[int]) -> list[float]:
+def one_by_one(model: Any, kind: str, source: list[int], option: list[int]) -> list[float]:
     """Return the log-probability of each token of an option after a source, computed by transformers only."""
     if kind == "seq2seq":
         start = model.config.decoder_start_token_id
@@ -41,7 +40,7 @@ def one_by_one(model: Any, kind: Kind, source: list[int], option: list[int]) -> 
 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
-def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., Path], family: str, kind: Kind) -> None:
+def test_scores_are_those_of_transformers_alone(backbone_folder: Callable[..., Path], family: str, kind: str) -> None:
     folder, tokenizer = backbone_folder(family), make_tokenizer(family)
     loaded = load_backbone(str(folder))
     backbone = dataclasses.replace(loaded, model=loaded.model.double())

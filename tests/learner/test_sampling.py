@@ -12,7 +12,6 @@ import torch
 from continual_petl import Run, learn
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import Kind
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.sampling import Sampler
 from continual_petl.streams.schema.stream_spec import GenerationSpec
@@ -26,7 +25,7 @@ SAMPLED = GenerationSpec(max_new_tokens=6, do_sample=True, temperature=1.5, top_
 
 
 @pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
-def test_sampled_answer_does_not_depend_on_the_batch(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_sampled_answer_does_not_depend_on_the_batch(backbone_folder: Folder, family: str, kind: str) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
@@ -64,7 +63,7 @@ def test_top_k_keeps_the_likeliest_tokens_before_top_p() -> None:
 @pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
 @pytest.mark.parametrize("beams", [1, 3])
 def test_repetition_penalty_counts_generated_tokens_only(
-    backbone_folder: Folder, family: str, kind: Kind, beams: int
+    backbone_folder: Folder, family: str, kind: str, beams: int
 ) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
@@ -84,7 +83,7 @@ def test_repetition_penalty_counts_generated_tokens_only(
 
 @pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
 @pytest.mark.parametrize("beams", [1, 3])
-def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str, kind: Kind, beams: int) -> None:
+def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str, kind: str, beams: int) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}

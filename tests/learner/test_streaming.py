@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import Kind
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.streaming import Pieces, generate_pieces
 from continual_petl.streams.schema.stream_spec import GenerationSpec
@@ -48,7 +47,7 @@ def _pieces(tokenizer: Any, ids: Sequence[int], stop: Sequence[str] = (), end: i
 @pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 2))
 @pytest.mark.parametrize("spec", [LONG, SAMPLED])
 def test_pieces_join_to_the_generated_text(
-    backbone_folder: Folder, family: str, kind: Kind, spec: GenerationSpec
+    backbone_folder: Folder, family: str, kind: str, spec: GenerationSpec
 ) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")

@@ -11,11 +11,11 @@ import torch
 
 from continual_petl import Run, learn
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.heads.kinds import METRICS, Kind
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.folder.results_file import Cell, RowLine, TaskLine
 from continual_petl.store.verify.probe import make_probe
+from tests.kinds import METRICS
 from tests.small import small
 from tests.streams_in_code import stream, task
 
@@ -25,7 +25,7 @@ class Made:
     """A task to commit."""
 
     bank: str | Mapping[str, Any]
-    kind: Kind = "classification"
+    kind: str = "classification"
     labels: Sequence[str] | None = ("no", "yes")
     pooling: Any = "mean"
     pair: bool = False

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from continual_petl import StoreError, learn
-from continual_petl.heads.kinds import METRICS
 from continual_petl.report import write
 from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.page.details import script_of
@@ -25,6 +24,7 @@ from continual_petl.report.write import write_report
 from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.certificate.history import Confusion, PerLabel, Points, Samples
 from continual_petl.store.files.atomic import write_file
+from tests.kinds import METRICS
 from tests.report.made import changed, many
 from tests.store.tampering import change_tensors, nudge
 from tests.streams_in_code import stream, task_of_kind

@@ -13,7 +13,6 @@ from torch import Tensor
 from continual_petl import Run, learn
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.verify import answer_probe, certificate
@@ -21,6 +20,7 @@ from continual_petl.store.verify.probe import _special_tokens_around, make_probe
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
 from continual_petl.store.verify.probe_inputs import check_probe
 from continual_petl.store.verify.replay import replay, tolerance
+from tests.kinds import LABELLED
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers import ViTConfig
 
-from continual_petl.heads.kinds import Kind
 from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 
 CONFIG = ViTConfig(image_size=4)
@@ -19,7 +18,7 @@ def images() -> ImageProcessing:
     return image_processing(str(Path(__file__).parent), None, CONFIG)
 
 
-def row_of(kind: Kind, draw: random.Random) -> dict[str, Any]:
+def row_of(kind: str, draw: random.Random) -> dict[str, Any]:
     """Return a random row for a task of the given kind."""
 
     def words(most: int) -> list[str]:
@@ -40,9 +39,10 @@ def row_of(kind: Kind, draw: random.Random) -> dict[str, Any]:
         case "image-classification":
             image = [[draw.randrange(256) for _ in range(3)] for _ in range(3)]
             return {"image": image, "label": draw.choice("ab")}
+    raise ValueError(kind)
 
 
-FIRST: dict[Kind, list[dict[str, Any]]] = {
+FIRST: dict[str, list[dict[str, Any]]] = {
     "classification": [{"text": "w1", "label": "a"}, {"text": "w2 w3", "label": "b"}],
     "regression": [{"text": "w1", "label": 0.5}, {"text": "w2 w3", "label": 1}],
     "multilabel": [{"text": "w1", "label": ["x", "y", "z"]}, {"text": "w2 w3", "label": []}],
@@ -54,7 +54,7 @@ FIRST: dict[Kind, list[dict[str, Any]]] = {
 """For each kind, rows that together have every label."""
 
 
-def rows_of(kind: Kind, num_rows: int, seed: int = 0) -> list[dict[str, Any]]:
+def rows_of(kind: str, num_rows: int, seed: int = 0) -> list[dict[str, Any]]:
     """Return ``num_rows`` rows, starting with those of `FIRST`."""
     draw = random.Random(f"{kind} {seed}")
     return (FIRST[kind] + [row_of(kind, draw) for _ in range(num_rows)])[:num_rows]

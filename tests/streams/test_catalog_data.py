@@ -9,12 +9,12 @@ from typing import Any
 import datasets  # type: ignore[import-untyped]
 import pytest
 
-from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import DataSpec, StreamSpec, TaskSpec
 from continual_petl.streams.sources.read import read_splits
 from continual_petl.streams.stream_file.catalog import catalog
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
+from tests.kinds import GENERATIVE, LABELLED
 from tests.streams.hub_formats import FORMATS, fake_load_dataset, hub_rows, write_copy
 from tests.usual import few
 

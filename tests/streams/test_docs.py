@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from continual_petl.heads.kinds import METRICS
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from tests.kinds import METRICS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text("utf-8")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 import numpy as np
@@ -16,25 +16,26 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
+from continual_petl.kind import kind_names
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
 from continual_petl.streams.sources.read import read_splits
+from tests.kinds import GENERATIVE, LABELLED
 from tests.streams.rows_of_kinds import images, rows_of
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[str, ...] = kind_names()
 GENERATION = {"generation": {"max_new_tokens": 8}, "max_target_length": 8}
 
 
-def _spec(kind: Kind, data: Any, **options: Any) -> StreamSpec:
+def _spec(kind: str, data: Any, **options: Any) -> StreamSpec:
     task = {"name": "toy", "kind": kind, "data": data, **(GENERATION if kind in GENERATIVE else {}), **options}
     return StreamSpec.model_validate({"name": "s", "seed": 3, "backbone": "x", "tasks": [task]})
 
 
-def _prepare(tokenizer: PreTrainedTokenizerFast, kind: Kind, data: Any, **options: Any) -> TaskData:
+def _prepare(tokenizer: PreTrainedTokenizerFast, kind: str, data: Any, **options: Any) -> TaskData:
     spec = _spec(kind, data, **options)
     return prepare_task(spec, spec.tasks[0], tokenizer, 24, images=images())
 
@@ -51,7 +52,7 @@ def _content(rows: TokenisedRows) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_can_be_prepared(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_every_kind_can_be_prepared(tokenizer: PreTrainedTokenizerFast, kind: str) -> None:
     rows = rows_of(kind, 30)
     data = _prepare(tokenizer, kind, {"train": rows, "test": rows_of(kind, 6, seed=1)})
     assert (data.labels is not None) == (kind in LABELLED)
@@ -73,7 +74,7 @@ def test_every_kind_can_be_prepared(tokenizer: PreTrainedTokenizerFast, kind: Ki
         ("token-classification", ("B-P", "I-P", "O"), [-100, 2, 0, 1, -100]),
     ],
 )
-def test_label_lists_are_prepared(tokenizer: PreTrainedTokenizerFast, kind: Kind, labels: Any, train: Any) -> None:
+def test_label_lists_are_prepared(tokenizer: PreTrainedTokenizerFast, kind: str, labels: Any, train: Any) -> None:
     rows = rows_of(kind, 2)
     data = _prepare(tokenizer, kind, {"train": rows, "validation": rows})
     assert data.labels == labels
@@ -86,7 +87,7 @@ def test_label_lists_are_prepared(tokenizer: PreTrainedTokenizerFast, kind: Kind
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 99), shuffle=st.randoms(use_true_random=False))
-def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast, kind: Kind, seed: int, shuffle: Any) -> None:
+def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast, kind: str, seed: int, shuffle: Any) -> None:
     rows, test = rows_of(kind, 24, seed), rows_of(kind, 9, seed + 1)
     options: dict[str, Any] = {"validation": 0.25, "limits": {"train": 11, "validation": 3, "test": 4}}
     one = _prepare(tokenizer, kind, {"train": rows, "test": test}, **options)
@@ -97,7 +98,7 @@ def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast, kind: Ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_are_taken_give_the_same_batch(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_rows_that_are_taken_give_the_same_batch(tokenizer: PreTrainedTokenizerFast, kind: str) -> None:
     data = _prepare(tokenizer, kind, {"train": rows_of(kind, 12), "validation": rows_of(kind, 4)})
     whole, numbers = data.train, [4, 0, 2, 4]
     part = whole.take(numbers)
@@ -115,7 +116,7 @@ def test_rows_that_are_taken_give_the_same_batch(tokenizer: PreTrainedTokenizerF
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFast, kind: str) -> None:
     data = {"train": rows_of(kind, 20), "test": rows_of(kind, 5, seed=1)}
     spec = _spec(kind, data)
     first = _prepare(tokenizer, kind, data)
@@ -127,7 +128,7 @@ def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_digests_depend_on_answers_not_formats(tokenizer: PreTrainedTokenizerFast, kind: Kind, tmp_path: Path) -> None:
+def test_digests_depend_on_answers_not_formats(tokenizer: PreTrainedTokenizerFast, kind: str, tmp_path: Path) -> None:
     rows = rows_of(kind, 12)
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -144,17 +145,17 @@ def test_digests_depend_on_answers_not_formats(tokenizer: PreTrainedTokenizerFas
 
 def test_lists_in_csv_are_json(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     for kind, keys in (("multilabel", ("text", "label")), ("token-classification", ("tokens", "tags"))):
-        rows = rows_of(kind, 8)  # type: ignore[arg-type]
+        rows = rows_of(kind, 8)
         lines = ["\t".join(keys)]
         for row in rows:
             lines.append("\t".join(row[key] if key == "text" else json.dumps(row[key]) for key in keys))
         (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-        files = _prepare(tokenizer, kind, str(tmp_path))  # type: ignore[arg-type]
-        assert files.digests == _prepare(tokenizer, kind, {"train": rows}).digests  # type: ignore[arg-type]
+        files = _prepare(tokenizer, kind, str(tmp_path))
+        assert files.digests == _prepare(tokenizer, kind, {"train": rows}).digests
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hub_data_set_names_its_labels_also_in_lists(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_data_set_names_its_labels_also_in_lists(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind not in LABELLED:
         return
     names, column = ["no", "yes"], ColumnsSpec().read_by(kind)
@@ -184,7 +185,7 @@ def test_a_hub_data_set_names_its_labels_also_in_lists(kind: Kind, monkeypatch: 
     ],
 )
 def test_invalid_rows_are_refused(
-    tokenizer: PreTrainedTokenizerFast, kind: Kind, change: dict[str, Any], message: str
+    tokenizer: PreTrainedTokenizerFast, kind: str, change: dict[str, Any], message: str
 ) -> None:
     rows = rows_of(kind, 12)
     rows[8] = rows[8] | change
@@ -200,13 +201,13 @@ def test_invalid_rows_are_refused(
         ("image-classification", {"image": [[1]], "label": "other"}),
     ],
 )
-def test_labels_missing_from_train_are_refused(tokenizer: PreTrainedTokenizerFast, kind: Kind, row: Any) -> None:
+def test_labels_missing_from_train_are_refused(tokenizer: PreTrainedTokenizerFast, kind: str, row: Any) -> None:
     with pytest.raises(InputError, match=r"split test .*row 1: .* 'other' is unknown"):
         _prepare(tokenizer, kind, {"train": rows_of(kind, 9), "test": [row]})
 
 
 @pytest.mark.parametrize("kind", ["multilabel", "token-classification", "image-classification"])
-def test_single_label_is_refused(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_single_label_is_refused(tokenizer: PreTrainedTokenizerFast, kind: str) -> None:
     same = {"multilabel": ["x"], "image-classification": "x"}
     rows = [row | ({"tags": ["O"] * len(row["tags"])} if "tags" in row else {"label": same[kind]}) for row in
             rows_of(kind, 5)]  # fmt: skip
@@ -230,7 +231,7 @@ def test_weights_are_checked_against_the_labels(tokenizer: PreTrainedTokenizerFa
     ("kind", "what"),
     [("token-classification", "words"), ("seq2seq", "source"), ("image-classification", "image")],
 )
-def test_overlap_compares_inputs(tokenizer: PreTrainedTokenizerFast, kind: Kind, what: str) -> None:
+def test_overlap_compares_inputs(tokenizer: PreTrainedTokenizerFast, kind: str, what: str) -> None:
     rows = rows_of(kind, 8)
     answer = {"seq2seq": {"target": "w9"}, "image-classification": {"label": "b"}}.get(kind, {})
     data = _prepare(tokenizer, kind, {"train": rows, "validation": rows_of(kind, 4, 1)[2:], "test": [rows[0] | answer]})
@@ -254,13 +255,13 @@ def test_target_must_fit_after_its_source(tokenizer: PreTrainedTokenizerFast) ->
 
 def test_each_kind_needs_its_preprocessor(tokenizer: PreTrainedTokenizerFast) -> None:
     for kind, missing in (("image-classification", "preprocessing"), ("seq2seq", "tokenizer")):
-        spec = _spec(kind, {"train": rows_of(kind, 12)})  # type: ignore[arg-type]
+        spec = _spec(kind, {"train": rows_of(kind, 12)})
         with pytest.raises(ValueError, match=f"need.* the {missing} of the backbone"):
             prepare_task(spec, spec.tasks[0], None, 24)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loaders_use_the_kind(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_loaders_use_the_kind(tokenizer: PreTrainedTokenizerFast, kind: str) -> None:
     data = _prepare(tokenizer, kind, {"train": rows_of(kind, 20), "test": rows_of(kind, 5, seed=1)})
     module = TaskDataModule(data, pad_token_id=0, batch_size=4, eval_batch_size=3, seed=1)
     train, test = next(iter(module.train_dataloader())), next(iter(module.test_dataloader()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import lightning as L
 import pytest
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.kind import kind_names
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
+from tests.kinds import GENERATIVE
 from tests.streams.rows_of_kinds import images, rows_of
 
 # With torch 2.13, lightning 2.6.6 still creates the deprecated LeafSpec (lightning/pytorch/utilities/_pytree.py).
@@ -47,7 +48,7 @@ class Recorder(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def _module(kind: Kind, tokenizer: PreTrainedTokenizerFast, **options: Any) -> TaskDataModule:
+def _module(kind: str, tokenizer: PreTrainedTokenizerFast, **options: Any) -> TaskDataModule:
     more = {"generation": {"max_new_tokens": 4}, "max_target_length": 8} if kind in GENERATIVE else {}
     task = {"name": "toy", "kind": kind, "data": {"train": rows_of(kind, 14), "validation": rows_of(kind, 4)}, **more}
     spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [task]})
@@ -68,9 +69,9 @@ def _fit(model: Recorder, data: TaskDataModule, **options: Any) -> None:
     trainer.fit(model, datamodule=data, **options)
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("kind", kind_names())
 @pytest.mark.parametrize("step", [1, 4, 6])
-def test_every_kind_resumes_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, kind: Kind, step: int) -> None:
+def test_every_kind_resumes_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, kind: str, step: int) -> None:
     path = tmp_path / "x.ckpt"
     whole, first, second = Recorder(0, path), Recorder(step, path), Recorder(0, path)
     _fit(whole, _module(kind, tokenizer))

@@ -21,6 +21,7 @@ from continual_petl.backbones.files import CONFIG, source_of
 from continual_petl.engine.checks.mistakes import is_missing, named_mistakes
 from continual_petl.engine.checks.problems import key_of
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.streams.protocols.rules import evaluated_by_label
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
@@ -86,7 +87,7 @@ def _fits(spec: StreamSpec, task: TaskSpec, anatomy: Anatomy, width: int) -> boo
     bank, pooling = spec.resolved_bank(task), spec.resolved_pooling(task)
     usual = (
         task.kind in _KINDS
-        and (pooling in (None, "mean") or task.kind == "token-classification")
+        and (pooling in (None, "mean") or not kind_of(task).pools)
         and spec.merged_training(task).prefix_cache != "on"
         and (bank.layers, bank.scope, bank.start_from, bank.fuse) == ("all", "task", None, ())
         and (bank.modifications or bank.layernorms == "frozen")

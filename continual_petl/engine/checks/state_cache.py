@@ -23,7 +23,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
 from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import answering_trainer, quiet
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.kind import find_kind, kind_of
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.answer import STATES, backbone_inputs
 from continual_petl.learner.frozen import cannot_cache_error, num_uses, why_not_kept
@@ -177,7 +177,7 @@ def _splits(run: Prepared, num_places: int) -> dict[Split, KeptSplit]:
             train=True,
         )
     }
-    if plan.kind not in GENERATIVE:
+    if not kind_of(plan).generates:
         lengths = _lengths(data.validation, plan.kind, num_places)
         found["validation"] = KeptSplit(
             rows=data.validation,
@@ -192,8 +192,8 @@ def _splits(run: Prepared, num_places: int) -> dict[Split, KeptSplit]:
     return found
 
 
-def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int64]:
-    return np.full(len(rows), num_places, dtype=np.int64) if kind == "image-classification" else rows.lengths
+def _lengths(rows: TokenisedRows, kind: str, num_places: int) -> NDArray[np.int64]:
+    return np.full(len(rows), num_places, dtype=np.int64) if find_kind(kind).reads_images else rows.lengths
 
 
 def _within_budget(

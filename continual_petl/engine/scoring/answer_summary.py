@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.engine.scoring.evaluate import labels_of_words
+from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
 from continual_petl.learner.generate import decode
@@ -49,14 +50,15 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
         # The position of an option in its row means nothing across rows, and the options themselves are text from the data.
         return Samples(texts=())
     num_labels = len(plan.labels or ())
-    if plan.kind == "token-classification":
+    kind = kind_of(plan)
+    if kind.per_word:
         labels = labels_of_words(rows)
         return _confusion(torch.cat(labels), torch.cat([row.cpu() for row in found]), num_labels)
     predicted = head.predictions(torch.stack(list(found)))
     labels_N = torch.tensor(rows.labels)
-    if plan.kind == "regression":
+    if kind.summary == "points":
         return _points(labels_N, predicted)
-    if plan.kind == "multilabel":
+    if kind.summary == "per label":
         return _per_label(labels_N.bool(), predicted.bool())
     return _confusion(labels_N, predicted, num_labels)
 

@@ -21,6 +21,7 @@ from continual_petl.digests import combined_digest, tensor_digest
 from continual_petl.engine.trainers import answering_trainer, answers_here, quiet
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.scores import make_scores
+from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
 from continual_petl.learner.respond import Outputs, count, places_of_words
@@ -127,7 +128,7 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
     if plan.generation is not None:
         count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})
-    elif plan.kind == "token-classification":
+    elif kind_of(plan).per_word:
         count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)
         digest = tensor_digest(torch.cat(found))
     else:

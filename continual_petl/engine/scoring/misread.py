@@ -19,6 +19,7 @@ from continual_petl.engine.scoring.evaluate import labels_of_words, outputs_of, 
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer, answers, choices, number_in_words
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import head_of
 from continual_petl.report.misread import MisreadRow, MisreadRows
 from continual_petl.store.certificate.manifest import Manifest
@@ -54,7 +55,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     rows = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images).rows
     with predicting(models, task, as_committed=True) as (learner, _):
         found = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
-    if manifest.kind == "token-classification":
+    if kind_of(manifest).per_word:
         assert manifest.labels is not None
         places, all_wrong = _wrong_tags(checked, rows, found, manifest.labels, limit)
     else:
@@ -75,7 +76,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
         rows=tuple(places.values()),
         num_misread=all_wrong,
         num_rows=len(checked),
-        by_error=manifest.kind == "regression",
+        by_error=kind_of(manifest).has_numbers,
     )
 
 

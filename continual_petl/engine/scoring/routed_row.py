@@ -17,7 +17,7 @@ from continual_petl.engine.scoring.certified_rows import certified_rows
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import Kind
+from continual_petl.kind import kind_of
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.task_finder import Route, States, TaskFinder, task_finder
@@ -28,7 +28,6 @@ from continual_petl.streams.protocols.rules import evaluated_by_label
 
 LOW = 0.8
 """If a smaller share of a new task's rows is routed to it, this is reported as soon as the task has been learned."""
-_RIGHT_OR_WRONG: tuple[Kind, ...] = ("classification", "image-classification")
 _MAX_KEPT = 20
 
 
@@ -48,7 +47,7 @@ class RoutedRows:
         self.labels = labels
         self.states: States = {}
         self.named: list[Any] | None = None
-        if manifest.kind in _RIGHT_OR_WRONG:
+        if kind_of(manifest).has_one_label:
             size = manifest.training.eval_batch_size or manifest.training.batch_size
             found = Predictor(session.models).predict(rows, [manifest.task] * len(rows), batch_size=size)
             self.named = [answer.value for answer in found]

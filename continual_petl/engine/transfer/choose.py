@@ -28,7 +28,7 @@ from continual_petl.engine.transfer.short_fit import (
     scored_rows,
 )
 from continual_petl.errors import DivergedError, InputError
-from continual_petl.heads.kinds import CORRELATIONS
+from continual_petl.heads.metric_names import lowest
 from continual_petl.learner.start import check_start, copy_bank
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import TaskSums
@@ -155,7 +155,7 @@ def _bar(fresh: float, metric: str, num_rows: int, margin: float) -> float:
     Correlations are treated as Pearson's (large-sample formula), all other scores as shares of the rows. One right and one
     wrong row are added to the count, so that the margin is not zero if the fresh bank gets every row wrong or right.
     """
-    if metric in CORRELATIONS:
+    if lowest(metric) < 0:
         return fresh + margin * math.sqrt(2 / num_rows) * (1 - min(1.0, max(-1.0, fresh)) ** 2)
     share = (min(1.0, max(0.0, fresh)) * num_rows + 1) / (num_rows + 2)
     return fresh + margin * math.sqrt(2 * share * (1 - share) / num_rows)

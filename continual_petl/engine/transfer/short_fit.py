@@ -13,7 +13,7 @@ from continual_petl.engine.signals import KeepSignals, fitting
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 
 SHARE = 0.025
 """Number of optimizer steps of a short fit, as a share of the task's own steps."""
@@ -83,6 +83,6 @@ def score_after_fit(run: TaskRun, num_steps: int) -> float | None:
 
 def scored_rows(run: TaskRun) -> list[int]:
     """Return the indices of the validation rows that short fits are scored on, evenly spaced."""
-    most = MAX_GENERATED if run.plan.kind in GENERATIVE else MAX_SCORED
+    most = MAX_GENERATED if kind_of(run.plan).generates else MAX_SCORED
     count = len(run.data.validation)
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()})

@@ -9,15 +9,15 @@ from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, hub
 from continual_petl.export.adapterhub.parts import VERSION
 from continual_petl.export.adapterhub.restated import adapterhub_restated
 from continual_petl.export.card import adapters_card
-from continual_petl.export.classes import AUTO
+from continual_petl.export.classes import auto_class
 from continual_petl.export.code import Loading, code_of
 from continual_petl.export.compare import check_outputs
 from continual_petl.export.head_file import HEAD, head_notes, save_tensors
 from continual_petl.export.model_card import HERE, base_model
 from continual_petl.export.subject import Subject
 from continual_petl.export.written import OnDevice, check_written
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
+from continual_petl.kind import kind_of
 from continual_petl.store.files.atomic import json_bytes
 
 
@@ -77,7 +77,7 @@ def _loading(subject: Subject, base: str, *, with_head: bool) -> Loading:
     plan = subject.plan
     revision = "" if subject.backbone.revision is None else f", revision={subject.backbone.revision!r}"
     eager = ', attn_implementation="eager"' if subject.bank.prefixes() else ""
-    auto = "" if with_head else AUTO[plan.kind] if plan.kind in GENERATIVE else "AutoModel"
+    auto = "" if with_head else auto_class(plan.kind) if kind_of(plan).generates else "AutoModel"
     load = [f"model = {auto or 'AutoAdapterModel'}.from_pretrained(BASE{revision}{eager})"]
     load += [] if with_head else ["adapters.init(model)"]
     load += ["model.set_active_adapters(model.load_adapter(ADAPTER, use_safetensors=True))", "model = model.eval()"]
@@ -87,6 +87,6 @@ def _loading(subject: Subject, base: str, *, with_head: bool) -> Loading:
         place=f'BASE, ADAPTER = {base!r}, "{HERE}"',
         model=tuple(load),
         source=f"BASE{revision}",
-        separate=plan.kind not in GENERATIVE and not with_head,
-        one_by_one=with_head and plan.pooling == "last" and plan.kind != "token-classification",
+        separate=not kind_of(plan).generates and not with_head,
+        one_by_one=with_head and plan.pooling == "last" and not kind_of(plan).per_word,
     )

@@ -24,18 +24,11 @@ from continual_petl.backbones.anatomy import Pooling
 from continual_petl.export.adapterhub.parts import VERSION
 from continual_petl.export.hard_rows import ends_every_text
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import Kind
 from continual_petl.heads.linear import LinearHead
+from continual_petl.kind import kind_of
 
 HEAD_CONFIG = "head_config.json"
 HEAD_TENSORS = "model_head.safetensors"
-TYPES: Mapping[Kind, str] = {
-    "classification": "classification",
-    "regression": "classification",
-    "multilabel": "multilabel_classification",
-    "token-classification": "tagging",
-}
-"""The head type in `adapters` for each kind; a regression is a classification with one output."""
 _WITH_POOLER: tuple[Pooling, ...] = ("first", "pooler")
 _CLASSES: Mapping[str, tuple[str, tuple[Pooling, ...], bool]] = {
     "bert": ("BertAdapterModel", _WITH_POOLER, True),
@@ -68,14 +61,14 @@ def hub_head(subject: Subject, name: str, base: str) -> tuple[dict[str, Any], di
         base: the name or path that the backbone is loaded from.
     """
     plan, family = subject.plan, str(subject.backbone.model.config.model_type)
-    found = poolings_of(family, TYPES.get(plan.kind, ""))
-    token = plan.kind == "token-classification"
+    found = poolings_of(family, kind_of(plan).adapters_head or "")
+    token = kind_of(plan).per_word
     if not isinstance(subject.bank.head, LinearHead) or found is None or not (token or plan.pooling in found):
         return None
     if plan.pooling == "last" and not token and not ends_every_text(subject):
         return None
     config: dict[str, Any] = {
-        "head_type": TYPES[plan.kind],
+        "head_type": kind_of(plan).adapters_head,
         "num_labels": plan.num_outputs,
         "layers": 1,
         # Only applies to layers before the last one.
@@ -113,7 +106,7 @@ def read_by_head(subject: Subject, whole: Mapping[str, Any], output: Any, inputs
     if config["use_pooler"]:
         pooled_BD: Tensor = output.pooler_output
         return pooled_BD
-    if subject.backbone.anatomy.output_head == "seq2seq":
+    if subject.backbone.anatomy.is_encoder_decoder:
         ends_BW = inputs["input_ids"].eq(subject.backbone.model.config.eos_token_id)
         return states_BWD[range(len(states_BWD)), ends_BW.long().cumsum(1).argmax(1)]
     return states_BWD[:, 0]

@@ -23,6 +23,7 @@ from continual_petl.backbones.sites import Layer, Sites
 from continual_petl.banks.config.spec import Modification
 from continual_petl.export.adapterhub.parts import HubAdapter, left_out, refused
 from continual_petl.export.subject import Subject
+from continual_petl.kind import kind_of
 from continual_petl.streams.encoding.tokenise_sources import room_for
 
 POOL = "prefix_tuning.prefix_tunings"
@@ -71,7 +72,7 @@ def prefixes(subject: Subject, name: str, rows: Sequence[Modification]) -> list[
 def _longest(subject: Subject) -> int:
     """Return the maximum number of tokens of a text, generated ones included."""
     plan, length = subject.plan, subject.max_length
-    if plan.kind != "causal-lm" or plan.generation is None:
+    if not kind_of(plan).continues or plan.generation is None:
         return length
     source, _ = room_for("causal-lm", length, plan.max_target_length)
     return max(length, source + plan.generation.max_new_tokens)

@@ -21,7 +21,7 @@ from continual_petl.export.adapterhub.head import HEAD_CONFIG, HEAD_TENSORS, rea
 from continual_petl.export.adapterhub.hooks import Hooks, add_hooks
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import reading_inputs
 
 
@@ -94,13 +94,13 @@ class Restated:
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the logits."""
         plan = self.subject.plan
-        if plan.kind in GENERATIVE:
+        if kind_of(plan).generates:
             logits: Tensor = self._output(dict(inputs)).logits
             return logits
         output = self._output(dict(reading_inputs(self.subject.backbone, inputs)))
         if self.theirs is not None:
             return self._headed(output, inputs)
-        token, mask = plan.kind == "token-classification", inputs.get("attention_mask")
+        token, mask = kind_of(plan).per_word, inputs.get("attention_mask")
         features = output.last_hidden_state if token else pool(output, mask, plan.pooling)
         return F.linear(features, self.head["weight"], self.head["bias"])
 
@@ -122,7 +122,7 @@ class Restated:
         with turn(model), changed_heads(model, self.hooks.heads), ExitStack() as stack:
             for module, hook in self.hooks.outputs:
                 stack.enter_context(module.register_forward_hook(hook))
-            return one_pass(model, subject.bank.sites, given, {}, 0, base=subject.plan.kind not in GENERATIVE)
+            return one_pass(model, subject.bank.sites, given, {}, 0, base=not kind_of(subject.plan).generates)
 
 
 def _wrong(subject: Subject, tensor: str) -> str:

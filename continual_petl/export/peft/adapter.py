@@ -15,21 +15,11 @@ from torch import Tensor
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.projection import part_of
-from continual_petl.export.classes import AUTO, find_place
+from continual_petl.export.classes import auto_class, find_place
 from continual_petl.export.subject import Subject
 from continual_petl.export.words import CannotExpressError
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import TaskPlan
-
-_TASKS: dict[Kind, str | None] = {
-    "classification": "SEQ_CLS",
-    "regression": "SEQ_CLS",
-    "multilabel": "SEQ_CLS",
-    "token-classification": "TOKEN_CLS",
-    "image-classification": None,
-    "seq2seq": "SEQ_2_SEQ_LM",
-    "causal-lm": "CAUSAL_LM",
-}
 
 
 @dataclass(frozen=True)
@@ -88,16 +78,16 @@ def find_names(plan: TaskPlan, backbone: Backbone, *, headless: bool = False) ->
         backbone: its backbone.
         headless: whether to return the base model in any case, except for generative tasks.
     """
-    model, base, head, task_type = backbone.model, backbone.sites.base, None, _TASKS[plan.kind]
-    if plan.kind in GENERATIVE:
-        auto, prefix = AUTO[plan.kind], base
+    model, base, head, task_type = backbone.model, backbone.sites.base, None, kind_of(plan).peft_type
+    if kind_of(plan).generates:
+        auto, prefix = auto_class(plan.kind), base
     else:
         auto, prefix, task_type, head = _headed(plan, backbone) if not headless else _HEADLESS
     inside = [name for name, _ in model.base_model.named_modules() if name and not name.startswith("lm_head")]
     # transformers adds a pooler to the base model even if the checkpoint has none.
     pooler = backbone.anatomy.pooler
     inside += [pooler, f"{pooler}.dense"] if pooler is not None else []
-    outside = "lm_head" if plan.kind in GENERATIVE else head
+    outside = "lm_head" if kind_of(plan).generates else head
     modules = {prefix + name for name in inside} | ({outside} if outside is not None else set())
     return Names(auto, task_type, head, prefix, base, modules)
 
@@ -112,9 +102,9 @@ def _headed(plan: TaskPlan, backbone: Backbone) -> tuple[str, str, str | None, s
         return _HEADLESS
     if place is None or not place.plain:
         return _HEADLESS
-    auto = AUTO[plan.kind]
+    auto = auto_class(plan.kind)
     cls: Any = getattr(transformers, auto)._model_mapping[type(backbone.model.config)]
-    return auto, f"{cls.base_model_prefix}.", _TASKS[plan.kind], place.out
+    return auto, f"{cls.base_model_prefix}.", kind_of(plan).peft_type, place.out
 
 
 def by_module(subject: Subject) -> dict[str, list[Placement]]:

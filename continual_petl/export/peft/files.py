@@ -23,8 +23,8 @@ from continual_petl.export.peft.vectors import factors, norm_copies, norms
 from continual_petl.export.peft.virtual import prefix, prompt
 from continual_petl.export.subject import Subject
 from continual_petl.export.written import OnDevice, check_written
-from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.linear import LinearHead
+from continual_petl.kind import kind_of
 from continual_petl.store.files.atomic import json_bytes
 
 _BUILT: Mapping[frozenset[str], Callable[[Subject, Names], Adapter]] = {
@@ -98,9 +98,9 @@ def _loading(subject: Subject, names: Names, config: Mapping[str, Any]) -> Loadi
         ),
         source=f"BASE{revision}",
         generator="base",  # not every class of peft passes on its own settings
-        separate=names.head is None and subject.plan.kind not in GENERATIVE,
-        one_by_one=prompt and subject.plan.kind == "causal-lm",
-        skipped=config["num_virtual_tokens"] if prompt and subject.backbone.anatomy.output_head != "seq2seq" else 0,
+        separate=names.head is None and not kind_of(subject.plan).generates,
+        one_by_one=prompt and kind_of(subject.plan).continues,
+        skipped=config["num_virtual_tokens"] if prompt and not subject.backbone.anatomy.is_encoder_decoder else 0,
     )
 
 

@@ -31,7 +31,7 @@ from continual_petl.errors import ExportError
 from continual_petl.export.head_file import HEAD
 from continual_petl.export.peft.adapter import Names
 from continual_petl.export.subject import Subject
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import reading_inputs
 
 START = "base_model.model."
@@ -113,7 +113,7 @@ class Restated:
 
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the logits, without the positions of a prompt."""
-        generates = self.subject.plan.kind in GENERATIVE
+        generates = kind_of(self.subject.plan).generates
         given = dict(inputs) if generates else dict(reading_inputs(self.subject.backbone, inputs))
         output, skipped = self._output(given)
         if generates:
@@ -131,19 +131,14 @@ class Restated:
     def _headed(self, output: Any, skipped: int, inputs: Mapping[str, Tensor]) -> Tensor:
         plan, mask_BW = self.subject.plan, inputs.get("attention_mask")
         pad = getattr(self.subject.backbone.model.config, "pad_token_id", None)
-        if (
-            self.names.head == "score"
-            and plan.kind != "token-classification"
-            and pad is not None
-            and mask_BW is not None
-        ):
+        if self.names.head == "score" and not kind_of(plan).per_word and pad is not None and mask_BW is not None:
             # The class reads the last token other than the padding token, whatever the mask.
             places_W = torch.arange(mask_BW.shape[1], device=mask_BW.device)
             last_B = (places_W * inputs["input_ids"].ne(pad)).argmax(1, keepdim=True)
             mask_BW = (places_W == last_B).long()
         states = SimpleNamespace(**output)
         states.last_hidden_state = output.last_hidden_state[:, skipped:]
-        token = plan.kind == "token-classification"
+        token = kind_of(plan).per_word
         features = states.last_hidden_state if token else pool(states, mask_BW, plan.pooling)
         return nn.functional.linear(features, self.head["weight"], self.head.get("bias"))
 
@@ -155,7 +150,7 @@ class Restated:
             for name, parts in self.changed.items():
                 module = model.get_submodule(self.names.path(name))
                 stack.enter_context(_hooked(module, name, parts, self.config))
-            base = subject.plan.kind not in GENERATIVE
+            base = not kind_of(subject.plan).generates
             return one_pass(model, subject.bank.sites, given, self.substitutes, 0, base=base), skipped
 
 

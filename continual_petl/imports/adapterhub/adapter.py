@@ -11,7 +11,6 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.errors import InputError
 from continual_petl.export.adapterhub.parts import PLACES
 from continual_petl.export.adapterhub.restated import adapterhub_computed
-from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.imports.adapterhub.bottleneck import bottlenecks
 from continual_petl.imports.adapterhub.config import (
     BottleneckConfig,
@@ -23,9 +22,10 @@ from continual_petl.imports.adapterhub.lowrank import factors, low_rank
 from continual_petl.imports.adapterhub.part import Part, joined
 from continual_petl.imports.adapterhub.prefix import prefixes, without_copies
 from continual_petl.imports.files import AdapterFiles
-from continual_petl.imports.head import ImportedHead, find_head, find_kind
+from continual_petl.imports.head import ImportedHead, find_head, kind_of_adapter
 from continual_petl.imports.imported import Imported
 from continual_petl.imports.places import layer_range
+from continual_petl.kind import find_kind
 
 
 def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, pooling: str | None) -> Imported:
@@ -41,7 +41,7 @@ def translate_hub(files: AdapterFiles, backbone: Backbone, *, kind: str | None, 
             f"adapter_config.json: key model_type: got {outer.model_type!r}, but the run's backbone is of type {family!r}; "
             f"the two must be the same, and one of {', '.join(PLACES)}."
         )
-    head = _head(files, find_kind(files, None, backbone, kind), backbone, pooling)
+    head = _head(files, kind_of_adapter(files, None, backbone, kind), backbone, pooling)
     start = f"{backbone.model.base_model_prefix}."
     inside = all(name.startswith(start) for name in files.tensors)
     stored = {name.removeprefix(start) if inside else name: tensor for name, tensor in files.tensors.items()}
@@ -67,7 +67,7 @@ def _part(config: MethodConfig, name: str, backbone: Backbone) -> tuple[str, Par
     return "lora", low_rank(config, name, backbone)
 
 
-def _head(files: AdapterFiles, kind: Kind, backbone: Backbone, pooling: str | None) -> ImportedHead:
+def _head(files: AdapterFiles, kind: str, backbone: Backbone, pooling: str | None) -> ImportedHead:
     """Return the head, read from head.safetensors or from the head that `adapters` saved beside the adapter."""
     for what, asked in (("kind", kind), ("pooling", pooling)) if files.hub_head is not None else ():
         if asked is not None and asked != files.notes.get(what, asked):
@@ -75,7 +75,7 @@ def _head(files: AdapterFiles, kind: Kind, backbone: Backbone, pooling: str | No
                 f"{what}: got {asked[:100]!r}, but head_config.json says {files.notes[what]!r}: leave out {what}."
             )
     copies = dict(files.copies)
-    if kind in GENERATIVE:
+    if find_kind(kind).generates:
         copies = _changed(copies, backbone)
     head = find_head(files, kind, copies, backbone, pooling)
     if copies:

@@ -19,7 +19,7 @@ from continual_petl.export.peft.restated import START, computed, split_tensors
 from continual_petl.export.subject import Subject
 from continual_petl.imports.draft import Draft
 from continual_petl.imports.files import AdapterFiles
-from continual_petl.imports.head import ImportedHead, find_head, find_kind
+from continual_petl.imports.head import ImportedHead, find_head, kind_of_adapter
 from continual_petl.imports.imported import Imported
 from continual_petl.imports.peft.config import VIRTUAL, PeftConfig, is_target, matches, read_peft_config
 from continual_petl.imports.peft.lowrank import low_rank
@@ -42,7 +42,7 @@ def translate_peft(files: AdapterFiles, backbone: Backbone, *, kind: str | None,
         InputError: if a bank cannot express it.
     """
     config = read_peft_config(files.config)
-    found = find_kind(files, config.task_type, backbone, kind)
+    found = kind_of_adapter(files, config.task_type, backbone, kind)
     if config.peft_type in VIRTUAL:
         table = table_of(files.tensors, config)
         draft = (prefix if config.peft_type == "PREFIX_TUNING" else prompt)(config, table, backbone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from continual_petl.kind import kind_of
 from continual_petl.report.figures.registry import task_figure
 from continual_petl.report.figures.style import (
     MUTED,
@@ -30,7 +31,7 @@ def words(task: TaskFacts) -> str:
     if isinstance(found, Confusion):
         total = sum(count for *_, count in found.cells) + found.others
         right = sum(count for true, answered, count in found.cells if true == answered)
-        unit = "words" if task.kind == "token-classification" else "rows"
+        unit = "words" if kind_of(task).per_word else "rows"
         caption += (
             f": a row for each true label, a column for each predicted one. {right:,} of {total:,} {unit} are correct"
         )

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from continual_petl.errors import counted
-from continual_petl.heads.kinds import ERRORS
+from continual_petl.heads.metric_names import ERRORS
 from continual_petl.report.figures.registry import task_figures
 from continual_petl.report.formatting import amount, measure, number
 from continual_petl.report.page.environment import templates

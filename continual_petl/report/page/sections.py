@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import accumulate, islice
 
 from continual_petl.errors import counted
-from continual_petl.heads.kinds import ERROR_NAMES
+from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.report.figures import curves, growth
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.report.formatting import amount, mark_of, megabytes, number

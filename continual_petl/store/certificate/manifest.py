@@ -14,8 +14,9 @@ from pydantic import (
 )
 
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import ERROR_NAMES, GENERATIVE, LABELLED, is_of_entities, metrics_of
 from continual_petl.heads.metric_code import is_own
+from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
+from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.certificate.origin import Origin
@@ -88,22 +89,23 @@ class Manifest(PlanFields):
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
         has_options = self.normalise is not None
-        labelled = self.kind in LABELLED or self.options_from == "task"
+        kind = kind_of(self)
+        labelled = kind.has_labels or self.options_from == "task"
         if labelled != (self.labels is not None) or (labelled and not self.labels):
             raise ValueError(f"labels: a task of kind {self.kind} {'needs' if labelled else 'has no'} labels")
-        if has_options and self.kind not in GENERATIVE:
+        if has_options and not kind.generates:
             raise ValueError(f"normalise: only generative kinds have options; kind is {self.kind}")
-        if self.targets is not None and self.kind != "regression":
+        if self.targets is not None and not kind.has_numbers:
             raise ValueError(f"targets: only allowed for tasks of kind regression; kind is {self.kind}")
         if self.class_weights is not None and len(self.class_weights) != len(self.labels or ()):
             raise ValueError(f"class_weights: got {len(self.class_weights)} for {len(self.labels or ())} labels")
-        if (self.kind in GENERATIVE and not has_options) != (self.generation is not None):
+        if (kind.generates and not has_options) != (self.generation is not None):
             raise ValueError(
                 f"generation: required for generative kinds without options, not allowed otherwise; kind is {self.kind}"
             )
-        if self.chat is not None and self.kind != "causal-lm":
+        if self.chat is not None and not kind.takes_chats:
             raise ValueError(f"chat: only allowed for tasks of kind causal-lm; kind is {self.kind}")
-        if self.tags is not None and self.kind != "token-classification":
+        if self.tags is not None and not kind.per_word:
             raise ValueError(f"tags: only allowed for tasks of kind token-classification; kind is {self.kind}")
         if self.tags is not None and self.tags.scheme == "none" and is_of_entities(self.metric):
             raise ValueError(f"tags: they mark no entities, but the metric is {self.metric}")
@@ -115,7 +117,7 @@ class Manifest(PlanFields):
                 f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; required for a function, not allowed "
                 "otherwise"
             )
-        allowed = metrics_of(self.kind, self.options_from)
+        allowed = kind.metrics_with(self.options_from)
         if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
             raise ValueError(f"metric: got {self.metric!r}; allowed for kind {self.kind}: {', '.join(allowed)}")
         unmeasured = self.origin is not None and not self.scores and not self.data
@@ -154,8 +156,8 @@ class Manifest(PlanFields):
 
     @property
     def errors(self) -> dict[str, float]:
-        """The errors of a regression on the reported split; see `continual_petl.heads.kinds.ERRORS`."""
-        known = self.scores[self.counted_split].scores if self.is_measured and self.kind == "regression" else {}
+        """The errors of a regression on the reported split; see `continual_petl.heads.metric_names.ERRORS`."""
+        known = self.scores[self.counted_split].scores if self.is_measured and kind_of(self).has_numbers else {}
         return {name: known[name] for name in ERROR_NAMES if name in known}
 
     @property

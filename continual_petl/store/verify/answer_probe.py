@@ -12,7 +12,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import same_bits
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import LABELLED
+from continual_petl.kind import kind_of
 from continual_petl.learner.answer import head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
@@ -63,7 +63,7 @@ def _compare(
         current_environment(backbone.model.device, backbone.precision, backbone.attention)
     )
     allowed = tolerance(manifest.kind, backbone.precision)
-    same_answers = manifest.kind not in LABELLED or torch.equal(
+    same_answers = not kind_of(manifest).has_labels or torch.equal(
         head_of(bank).predictions(found), head_of(bank).predictions(outputs)
     )
     if differs and difference <= allowed and same_answers:

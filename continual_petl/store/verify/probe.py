@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.kind import Kind, kind_of
 from continual_petl.learner.generate import ends_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -43,7 +43,8 @@ def make_probe(
         max_length: maximum tokens per row.
     """
     generator = torch.Generator().manual_seed(derive_seed(plan.seed, "probe"))
-    if plan.kind == "image-classification":
+    kind = kind_of(plan)
+    if kind.reads_images:
         # Small integers are in the range of normalised pixels, and take one byte each.
         shape = (NUM_ROWS, *image_shape(backbone))
         return {"pixel_values": torch.randint(-2, 3, shape, generator=generator, dtype=torch.int8)}
@@ -60,14 +61,14 @@ def make_probe(
     if options:
         num_targets = max(map(len, options))
     first, last = _special_tokens_around(tokenizer)
-    longest = min(MAX_TOKENS, max_length - (num_targets if plan.kind == "causal-lm" else 0))
+    longest = min(MAX_TOKENS, max_length - (num_targets if kind.continues else 0))
     sources = [
         (first + draw(max(1, longest - len(first) - len(last) - 2 * number)) + last)[:longest]
         for number in range(NUM_ROWS)
     ]
-    if plan.kind in GENERATIVE:
+    if kind.generates:
         targets = [options[n % len(options)] if options else draw(num_targets) for n in range(NUM_ROWS)]
-        return _with_targets(plan.kind, sources, targets, padding_id(tokenizer)) | _ends(tokenizer, plan)
+        return _with_targets(kind, sources, targets, padding_id(tokenizer)) | _ends(tokenizer, plan)
     batch = _padded(sources, padding_id(tokenizer))
     if "token_type_ids" in tokenizer.model_input_names:
         batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
@@ -87,10 +88,11 @@ def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedToke
     pad = 0 if tokenizer is None else padding_id(tokenizer)
     # Earlier answers in a conversation belong to the source here, from which the probe generates.
     batch = collate(replace(rows, learned=None), chosen, pad, kind=plan.kind, train=True)
-    if plan.kind not in GENERATIVE:
+    generates = kind_of(plan).generates
+    if not generates:
         del batch["labels"]
     del batch["index"]
-    return batch | (_ends(tokenizer, plan) if plan.kind in GENERATIVE and tokenizer is not None else {})
+    return batch | (_ends(tokenizer, plan) if generates and tokenizer is not None else {})
 
 
 def image_shape(backbone: Backbone) -> tuple[int, int, int]:
@@ -102,7 +104,7 @@ def image_shape(backbone: Backbone) -> tuple[int, int, int]:
 
 
 def _with_targets(kind: Kind, sources: list[list[int]], targets: list[list[int]], pad: int) -> dict[str, Tensor]:
-    if kind == "seq2seq":
+    if kind.decodes:
         return {**_padded(sources, pad), "labels": _padded(targets, IGNORED)["input_ids"]}
     rows = [source + target for source, target in zip(sources, targets, strict=True)]
     labels = [[IGNORED] * len(source) + target for source, target in zip(sources, targets, strict=True)]
@@ -114,7 +116,7 @@ def _option_tokens(plan: TaskPlan, tokenizer: PreTrainedTokenizerBase) -> list[l
     if plan.options is None:
         return []
     if plan.chat is None:
-        found = option_tokens(plan.options, tokenizer, special=plan.kind == "seq2seq")
+        found = option_tokens(plan.options, tokenizer, special=kind_of(plan).decodes)
         return [tokens.tolist() for tokens in found]
     texts = tokenizer(list(plan.options), add_special_tokens=False)["input_ids"]
     return [[*ids, plan.chat.end] for ids in texts]

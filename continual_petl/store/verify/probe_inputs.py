@@ -15,7 +15,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.max_length import RELATIVE_LENGTH
 from continual_petl.errors import StoreError
 from continual_petl.heads.head import IGNORED
-from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.kind import kind_of
 from continual_petl.learner.plan import allowed_kinds
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape
@@ -44,7 +44,7 @@ def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Ten
     if len(rows) != 1 or not 0 < min(rows) <= NUM_ROWS:
         found = " and ".join(map(str, sorted(rows)))
         raise _refused(manifest, f"its tensors have {found} rows; all must have the same number, from 1 to {NUM_ROWS}")
-    if manifest.kind == "image-classification":
+    if kind_of(manifest).reads_images:
         shape = tuple(inputs["pixel_values"].shape[1:])
         if shape != image_shape(backbone):
             raise _refused(manifest, f"its images have the shape {shape}; the backbone reads {image_shape(backbone)}")
@@ -53,10 +53,10 @@ def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Ten
 
 
 def _names(manifest: Manifest) -> tuple[set[str], set[str]]:
-    if manifest.kind == "image-classification":
+    if kind_of(manifest).reads_images:
         return {"pixel_values"}, set()
     needed, optional = {"input_ids", "attention_mask"}, {"token_type_ids"}
-    if manifest.kind not in GENERATIVE:
+    if not kind_of(manifest).generates:
         return needed, optional
     return needed | {"labels", ENDS}, optional
 
@@ -76,7 +76,7 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
     limit = 2 * max(backbone.max_length, RELATIVE_LENGTH) if key is None else int(getattr(config, key))
     for name, tensor in inputs.items():
         low, high = ranges[name]
-        like = inputs["labels" if name == "labels" and manifest.kind == "seq2seq" else "input_ids"].shape
+        like = inputs["labels" if name == "labels" and kind_of(manifest).decodes else "input_ids"].shape
         shape = (2,) if name == ENDS else tuple(like)
         if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != (1 if name == ENDS else 2):
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")

@@ -14,7 +14,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import IGNORED, Head
-from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.kind import find_kind, kind_of
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import Ends, generate
 from continual_petl.store.verify.probe import ENDS
@@ -36,9 +36,9 @@ _OF_LOGITS = 10.0
 0.5, and log-probabilities inherit this error."""
 
 
-def tolerance(kind: Kind, precision: str) -> float:
+def tolerance(kind: str, precision: str) -> float:
     """Return the allowed absolute difference of a probe's outputs in another environment."""
-    return _TOLERANCES[precision] * (_OF_LOGITS if kind in GENERATIVE else 1.0)
+    return _TOLERANCES[precision] * (_OF_LOGITS if find_kind(kind).generates else 1.0)
 
 
 def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Tensor]) -> Tensor:
@@ -60,7 +60,7 @@ def as_certified(head: Head, outputs: Tensor, inputs: dict[str, Tensor]) -> Tens
         there = head.aligned(outputs, inputs["labels"])[1] != IGNORED
         even = len(set(there.sum(dim=1).tolist())) == 1
         outputs = found[there].reshape(len(found), -1) if even else found.masked_fill(~there, 0.0)
-    elif head.kind == "token-classification":
+    elif kind_of(head).per_word:
         outputs = outputs * inputs["attention_mask"].unsqueeze(-1)
     return outputs.cpu().contiguous()
 
@@ -85,7 +85,7 @@ def decode_probe(
     )
     end, pad = probe[ENDS].tolist()
     device = backbone.model.device
-    sources = _prompts(probe, pad) if head_of(bank).kind == "causal-lm" else probe
+    sources = _prompts(probe, pad) if kind_of(head_of(bank)).continues else probe
     batch = {name: tensor.to(device) for name, tensor in sources.items() if name not in (ENDS, "labels")}
     rows = generate(backbone, bank, short, batch, Ends(None if end < 0 else end, pad))
     found = torch.full((len(rows), NUM_DECODED), -1)

@@ -1,0 +1,427 @@
+"""What the kind of a task decides, and where kinds are found.
+
+The kinds of this package are in `continual_petl.kinds`, one file each. An installed package can add one: a class derived
+from `Kind` (or from one of those), registered under its name as an entry point of the group ``continual_petl.kinds``. All
+other code asks a kind; none compares its name, as `tests/test_kinds.py` checks.
+
+A kind is described and asked here without torch; its file imports what it computes with where it computes.
+
+Shape legend: N rows, B rows of a batch, D width of the backbone, C outputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from continual_petl.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+GROUP = "continual_petl.kinds"
+"""The entry points by which an installed package adds kinds."""
+BUILT_IN = {
+    "classification": "continual_petl.kinds.classification:Classification",
+    "regression": "continual_petl.kinds.regression:Regression",
+    "multilabel": "continual_petl.kinds.multilabel:Multilabel",
+    "token-classification": "continual_petl.kinds.token_classification:TokenClassification",
+    "seq2seq": "continual_petl.kinds.seq2seq:Seq2Seq",
+    "causal-lm": "continual_petl.kinds.causal_lm:CausalLM",
+    "image-classification": "continual_petl.kinds.image_classification:ImageClassification",
+}
+"""The kinds of this package, in the order in which they are listed."""
+
+Options = Literal["task", "row"]
+"""Where the options of a generative task come from: one list for the whole task, or a list for each row."""
+MAX_OPTIONS = 1000
+IGNORED = -100
+"""The label of positions that loss and scores ignore: padding, special tokens, all but the first piece of a word."""
+OF_CLASSES = ("accuracy", "macro_f1", "matthews")
+"""Metrics of rows that have one label each."""
+
+
+class Kind:
+    """Everything that a task's kind decides; this base class describes a task with one vector per text."""
+
+    name: str
+
+    # What a stream file may say
+    columns: tuple[str, ...] = ("text", "text_pair", "label")
+    """The keys of ``columns`` that it reads: the input (and the second text, or the options), then the label or target."""
+    metrics: tuple[str, ...]
+    """Its metrics; the first is the default. Higher is better."""
+    trains_with: frozenset[str] = frozenset({"head_dropout"})
+    """Those keys of ``training`` that only some kinds use, and this one does."""
+    input_name = "text"
+    """The word for the input of a row in messages."""
+
+    # What its rows and answers are
+    generates = False
+    """Whether the answer is a text, generated or chosen among options, by the backbone's own language-modelling head."""
+    continues = False
+    """Whether the target continues the source in the same row, so that sources are padded on the left."""
+    takes_chats = False
+    """Whether rows may be conversations."""
+    has_labels = False
+    """Whether answers are labels with names."""
+    has_one_label = False
+    """Whether each row has exactly one label."""
+    has_numbers = False
+    """Whether answers are numbers, which are standardised."""
+    per_word = False
+    """Whether rows are lists of words, with one answer per word."""
+    reads_images = False
+    """Whether rows are images."""
+    output_head: Literal["none", "causal", "seq2seq"] = "none"
+    """The head of the backbone that it needs, as in `Anatomy.output_head`."""
+    cell_form = "text"
+    """What the cell of a table with an input holds, in words."""
+    answer_type: Literal["text", "float", "list"] = "text"
+    """The type of an answer in a table."""
+    summary: Literal["confusion", "points", "per label", "texts"] = "confusion"
+    """How predictions of a split are summarised for the report."""
+
+    # What other libraries call it
+    auto_class: str | None = None
+    """The class of transformers with this kind of head; None if there is none, so that tasks are not exported."""
+    problem_type: str | None = None
+    """``problem_type`` in that class's configuration."""
+    peft_type: str | None = None
+    """``task_type`` of `peft`."""
+    adapters_head: str | None = None
+    """The type of head in `adapters`."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether the head reads one vector per row."""
+        return not self.generates and not self.per_word
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a decoder writes the answer to a source that an encoder reads."""
+        return self.generates and not self.continues
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a row is a text or a pair of texts, and the answer is computed from its vector."""
+        return self.pools and not self.reads_images
+
+    def metrics_with(self, options: Options | None) -> tuple[str, ...]:
+        """Return the metrics of a task; the first is the default.
+
+        Args:
+            options: where the options of a generative task come from; None if it has none.
+        """
+        if options == "row":
+            return ("accuracy",)
+        return self.metrics if options is None else OF_CLASSES
+
+    # Rows as they are read. All these methods raise `InputError`, which names the rows that cannot be used.
+    def labels_in(self, task: Any, train: Any, given: tuple[str, ...] | None) -> Iterable[str]:
+        """Return all labels of the training rows; only kinds with labels have this method.
+
+        Args:
+            task: the `TaskSpec`.
+            train: the rows as read, `SplitRows`.
+            given: the labels in the stream file, if there are any.
+        """
+        raise NotImplementedError
+
+    def read_rows(
+        self,
+        task: Any,
+        rows: Any,
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+        chat: Any,
+        folder: str | None,
+    ) -> ReadRows:
+        """Return the checked rows of a split.
+
+        Args:
+            task: the `TaskSpec`.
+            rows: the rows as read, `SplitRows`.
+            labels: the labels in the order of the head's outputs; None for kinds without.
+            positions: whether integers may be positions in ``labels``.
+            single_precision: whether numbers are read in float32, as before targets were standardised.
+            chat: the `ChatSpec` of a task on conversations.
+            folder: where relative paths in the rows begin.
+        """
+        raise NotImplementedError
+
+    def check_splits(
+        self, task: Any, splits: Mapping[Any, Any], labels: tuple[str, ...] | None, *, positions: bool
+    ) -> None:
+        """Check that the splits fit together; ``splits`` are rows as read."""
+
+    def instead_of_one_label(self, label: str) -> str:
+        """Return what else to do if all rows have this label, to end a message."""
+        return ""
+
+    def tag_reading(self, task: Any, labels: tuple[str, ...], train: Any) -> tuple[Any, str | None, str] | None:
+        """Return how tags mark entities, with a notice and a remark; None for a kind without tags."""
+        return None
+
+    def notice_on_answers(self, task: Any, splits: Mapping[Any, Any]) -> str | None:
+        """Return a notice on how labels or targets are written; ``splits`` are rows as read."""
+        return None
+
+    def notice_on_training(self, task: Any, answers: Any) -> str | None:
+        """Return a notice on the checked training labels or targets."""
+        return None
+
+    def notice_on_scored(self, task: Any, split: str, answers: Any) -> str | None:
+        """Return a notice on the checked labels or targets of the validation or test split."""
+        return None
+
+    def label_counts(self, answers: Any, num_labels: int) -> NDArray[np.int64]:
+        """Return how often each label occurs among checked answers."""
+        import numpy as np
+
+        return np.bincount(answers, minlength=num_labels)
+
+    def strata(self, answers: Any, groups: NDArray[np.int64], wanted: int) -> NDArray[np.int64] | None:
+        """Return the stratum of each group of rows, or None if answers form none; see `preparation.stratified`.
+
+        Args:
+            answers: checked answers, one per row.
+            groups: the group of each row, from 0 and without gaps.
+            wanted: number of rows to hold out.
+        """
+        return None
+
+    # Rows as they are learned
+    def rooms(self, max_length: int, max_target_length: int | None) -> tuple[int, int]:
+        """Return how many tokens an input and a target may keep; 0 for a target that is not a text."""
+        return max_length, 0
+
+    def encode(
+        self,
+        inputs: Sequence[Any],
+        *,
+        pairs: Sequence[str] | None,
+        answers: Any,
+        tokenizer: Any,
+        images: Any,
+        max_length: int,
+        max_target_length: int | None,
+        chat: Any,
+        options: Sequence[str] | None,
+        row_options: Sequence[Sequence[str]] | None,
+        where: str,
+        cache: Any,
+    ) -> Any:
+        """Return checked rows as `TokenisedRows`; see `continual_petl.streams.encoding.encode.encode_rows`."""
+        raise NotImplementedError
+
+    def check_encoded(self, task: Any, rows: Any, max_length: int) -> None:
+        """Check encoded rows of a `TaskSpec` without options."""
+
+    def cut_in_words(self, *, chats: bool) -> str:
+        """Return what happens to the part of an input that does not fit, as the end of a sentence."""
+        return "the rest of their text is not seen."
+
+    # Learning
+    def head(
+        self,
+        width: int,
+        num_outputs: int,
+        *,
+        dropout: float,
+        label_smoothing: float,
+        class_weights: tuple[float, ...] | None,
+        targets: Any,
+    ) -> nn.Module:
+        """Return the head, a `continual_petl.heads.head.Head` with uninitialised parameters; see `heads.build.build_head`."""
+        raise NotImplementedError
+
+    def row_weights(self, rows: Any, class_weights: tuple[float, ...] | None) -> NDArray[np.float64]:
+        """Return how much each row counts in the mean that is the loss, ``(N,)``; here 1.
+
+        Args:
+            rows: the training split, `TokenisedRows`.
+            class_weights: the weight of each label in the loss; None if all labels have the same weight.
+        """
+        import numpy as np
+
+        return np.ones(len(rows))
+
+    def balanced_weights(self, task: str, labels: tuple[str, ...], train: NDArray[np.generic]) -> tuple[float, ...]:
+        """Return the class weights ``balanced``; see `heads.weights.resolve_class_weights`."""
+        raise NotImplementedError
+
+    # Scores and answers
+    def scores(
+        self, labels: Sequence[str] | None, metric: str | None, *, reading: Any, single_precision: bool
+    ) -> dict[str, Any]:
+        """Return fresh metric objects, `torchmetrics.Metric` or collections of them; see `heads.scores.make_scores`."""
+        raise NotImplementedError
+
+    def in_names(
+        self, answers: Tensor, references: Tensor, labels: Sequence[str] | None
+    ) -> tuple[list[Any], list[Any]]:
+        """Return predictions and references of a batch in words, for a metric of the user's own.
+
+        Args:
+            answers: the result of `Head.predictions`.
+            references: the labels.
+            labels: names in the order of the head's outputs; None for kinds without.
+        """
+        if labels is None:
+            return answers.flatten().tolist(), references.flatten().tolist()
+        return [labels[place] for place in answers.tolist()], [labels[place] for place in references.tolist()]
+
+    def answers(
+        self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: Any, rounding: float
+    ) -> list[Any]:
+        """Return the `Answer` for each row of outputs; see `heads.words.answers`."""
+        raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
+
+    # Rows to predict
+    def wanted_row(self, row: Any, *, pair: bool) -> str | None:
+        """Return what a row should be, or None if it is valid.
+
+        Args:
+            row: a row given for prediction.
+            pair: whether the task was learned on pairs.
+        """
+        if pair:
+            good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
+            return None if good else "a pair of texts, as a tuple (first, second)"
+        return None if isinstance(row, str) else "one text"
+
+    def row_of_line(self, line: str) -> Any:
+        """Return the row that a line of text holds."""
+        return line
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRows:
+    """Checked rows of a split."""
+
+    inputs: list[Any]
+    answers: Any
+    """Labels or targets, as `Kind.encode` takes them."""
+    names: list[Any]
+    """The label or target of every row in readable form: a name, a list of names, a text, the spelling of a number."""
+    keys: list[str] | None = None
+    """A key for every input, equal for equal inputs; None if the inputs are texts or lists of them."""
+    options: list[tuple[str, ...]] | None = None
+    """The options of every row, if each row has its own."""
+
+
+class HasKind(Protocol):
+    """A task, a plan or a certificate."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+
+
+def kind_of(task: HasKind) -> Kind:
+    """Return the kind of a task, of a plan or of a certificate."""
+    return find_kind(task.kind)
+
+
+def find_kind(name: str) -> Kind:
+    """Return a kind by its name.
+
+    Raises:
+        InputError: if there is none, or the package that adds it is broken.
+    """
+    return _registered[name] if name in _registered else _found(name)
+
+
+@cache
+def _found(name: str) -> Kind:
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        found: Kind = getattr(importlib.import_module(module), attribute)()
+        return found
+    entry = _added().get(name)
+    if entry is None:
+        raise InputError(
+            f"kind: got {name!r}; allowed: {', '.join(kind_names())}. If a package adds it, install that package."
+        )
+    try:
+        made = entry.load()()
+    except Exception as error:  # the package can raise anything
+        raise InputError(f"kind {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Kind) or made.name != name:
+        raise InputError(
+            f"kind {name!r}: {entry.value} has to be a class derived from continual_petl.kind.Kind with this name; it makes "
+            f"{made!r:.80}."
+        )
+    return made
+
+
+def register_kind(kind: Kind) -> None:
+    """Add a kind for this process; an entry point of the group ``continual_petl.kinds`` adds it for all.
+
+    Raises:
+        InputError: if there is another kind of this name.
+    """
+    if kind.name in kind_names() and type(_registered.get(kind.name)).__qualname__ != type(kind).__qualname__:
+        raise InputError(f"kind {kind.name!r}: there is a kind of this name already; choose another name.")
+    _registered[kind.name] = kind
+
+
+def kind_names() -> tuple[str, ...]:
+    """Return the names of all kinds: those of this package, then those that installed packages or this process add."""
+    return tuple(dict.fromkeys((*BUILT_IN, *_added(), *_registered)))
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Return all kinds, in the order of their names' list."""
+    return tuple(map(find_kind, kind_names()))
+
+
+def names_where(fact: str) -> tuple[str, ...]:
+    """Return the names of the kinds for which a fact holds.
+
+    Example:
+        >>> names_where("generates")
+        ('seq2seq', 'causal-lm')
+    """
+    return tuple(kind.name for kind in kinds() if getattr(kind, fact))
+
+
+_registered: dict[str, Kind] = {}
+
+
+@cache
+def _added() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
+
+
+class _Known:
+    """The name of a kind, checked like a `Literal` of all names."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_known, serialization=core_schema.to_string_ser_schema())
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": list(kind_names()), "type": "string"}
+
+
+def _known(value: object) -> str:
+    if isinstance(value, str) and value in kind_names():
+        return value
+    listed = [*map(repr, kind_names())]
+    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(listed[:-1])} or {listed[-1]}"})
+
+
+KindName = Annotated[str, _Known()]
+"""The name of a kind, as in a stream file."""

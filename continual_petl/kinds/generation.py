@@ -1,0 +1,163 @@
+"""What kinds whose answer is a text share: it is generated, or chosen among options by its probability."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.errors import about, known_names
+from continual_petl.heads.metric_names import OF_TEXTS
+from continual_petl.kind import MAX_OPTIONS, ReadRows
+from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.streams.preparation.spellings import nearest, unknown_faults
+from continual_petl.streams.schema.chat_spec import ChatSpec
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
+from continual_petl.streams.sources.row_options import option_lists
+from continual_petl.streams.sources.split_rows import SplitRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from continual_petl.heads.head import Head
+    from continual_petl.heads.words import Answer
+    from continual_petl.streams.encoding.rows import TokenisedRows
+
+
+class Generation(OfTexts):
+    """A kind whose head is the backbone's frozen language-modelling head."""
+
+    columns = ("source", "options", "target")
+    metrics = OF_TEXTS
+    trains_with = frozenset({"label_smoothing"})
+    input_name = "source"
+    generates = True
+    summary = "texts"
+
+    def head(self, width: int, num_outputs: int, *, label_smoothing: float, **settings: Any) -> Head:
+        """Return a head without parameters."""
+        from continual_petl.heads.generation import GenerationHead
+
+        return GenerationHead(self.name, label_smoothing=label_smoothing)
+
+    def read_rows(
+        self,
+        task: TaskSpec,
+        rows: SplitRows,
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+        chat: ChatSpec | None,
+        folder: str | None,
+    ) -> ReadRows:
+        """Check sources, targets and options; see `Kind.read_rows`."""
+        column, where = column_of_answers(task), rows.where
+        inputs, targets = self.read_texts(task, rows, chat)
+        options = None
+        if rows.options is not None:
+            options = option_lists(where, str(task.columns.options), rows.options)
+        _check_among(task.options, options, where, column, targets)
+        return ReadRows(inputs=inputs, answers=targets, names=targets, options=options)
+
+    def read_texts(self, task: TaskSpec, rows: SplitRows, chat: ChatSpec | None) -> tuple[list[Any], list[str]]:
+        """Return checked sources and targets.
+
+        Raises:
+            InputError: naming the rows that cannot be used.
+        """
+        check_texts(rows.where, task.columns.source, rows.inputs)
+        check_texts(rows.where, column_of_answers(task), rows.answers)
+        return rows.inputs, rows.answers
+
+    def notice_on_scored(self, task: TaskSpec, split: str, answers: Sequence[str]) -> str | None:
+        """Return a notice if ROUGE finds no words in some targets: every prediction for them scores 0."""
+        if not task.resolved_metric.startswith("rouge"):
+            return None
+        count = sum(re.search("[a-z0-9]", target.lower()) is None for target in answers)
+        if count == 0:
+            return None
+        return (
+            f"task {task.name!r}: {count} of {len(answers)} {split} targets hold none of the letters a to z and digits "
+            "that ROUGE builds words from, so every prediction for them scores 0; choose metric: bleu for texts in "
+            "another script."
+        )
+
+    def rooms(self, max_length: int, max_target_length: int | None) -> tuple[int, int]:
+        """Return how many tokens a source and a target may keep; see `room_for`."""
+        from continual_petl.streams.encoding.tokenise_sources import room_for
+
+        return room_for(self.name, max_length, max_target_length)
+
+    def encode(self, inputs: Sequence[Any], **settings: Any) -> TokenisedRows:
+        """Tokenise sources and targets."""
+        from continual_petl.streams.encoding.tokenise import check_not_empty
+        from continual_petl.streams.encoding.tokenise_sources import tokenise_sources
+
+        given = {name: settings[name] for name in ("max_target_length", "options", "row_options", "cache")}
+        tokenizer = self.needed(settings["tokenizer"])
+        rows = tokenise_sources(inputs, settings["answers"], tokenizer, settings["max_length"], kind=self.name, **given)
+        check_not_empty(inputs, rows, settings["where"])
+        return rows
+
+    def row_weights(self, rows: TokenisedRows, class_weights: tuple[float, ...] | None) -> NDArray[np.float64]:
+        """Return the number of target tokens of each row, the end token included."""
+        import numpy as np
+
+        return rows.target_lengths.astype(np.float64)
+
+    def scores(
+        self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
+    ) -> dict[str, Any]:
+        """Return scores of texts, or of the options that were chosen."""
+        from torchmetrics.classification import MulticlassAccuracy
+
+        from continual_petl.heads.scores import class_scores, text_scores
+
+        if labels:
+            return class_scores(len(labels))
+        if metric == "accuracy":
+            # Each row has its own list of options; predictions and targets are positions in this list.
+            return {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
+        return text_scores(metric)
+
+    def answers(
+        self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
+    ) -> list[Answer]:
+        """Return the option with the highest score, and the probabilities of all options."""
+        from continual_petl.heads.words import OF_SUMS, best
+
+        if labels is None:
+            raise TypeError(f"a {self.name} task has no single row of outputs per row of data")
+        return [best(labels, row, OF_SUMS * rounding) for row in outputs_BC]
+
+
+def _check_among(
+    options: tuple[str, ...] | None,
+    row_options: list[tuple[str, ...]] | None,
+    where: Where,
+    column: str,
+    targets: list[str],
+) -> None:
+    """Check that every target is one of the options of the task or of its row, if there are any."""
+    if row_options is not None:
+        wrong = [
+            Fault(row=row, what=f"{show(text)} is not among {known_names([*map(show, own)])}{nearest(text, own)}")
+            for row, (text, own) in enumerate(zip(targets, row_options, strict=True))
+            if text not in own
+        ]
+        rule = "Every target must be one of its row's options, character for character: repair or remove these rows."
+        raise_faults(where, column, wrong, rule)
+    if options is None:
+        return
+    known = dict.fromkeys(options)  # ordered, so that the hints are always the same
+    faults = unknown_faults(enumerate(targets), known, "")
+    rule = (
+        f"Every target must be one of the options of the task, {known_names([*map(show, options)])}, character for "
+        "character: repair or remove these rows, or complete options."
+    )
+    with about("options"):
+        raise_faults(where, column, faults, rule)

@@ -1,0 +1,160 @@
+"""Any number of labels for each text, or pair of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.errors import InputError, about
+from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.streams.preparation.multi_hot import check_named, flags_of
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.split_rows import SplitRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from continual_petl.heads.head import Head
+    from continual_petl.heads.words import Answer
+
+
+class Multilabel(OfTexts):
+    """The head has one output for each label, with a sigmoid and a binary cross-entropy for each."""
+
+    name = "multilabel"
+    metrics = ("micro_f1", "macro_f1", "exact_match")
+    has_labels = True
+    trains_with = frozenset({"class_weights", "head_dropout"})
+    answer_type = "list"
+    summary = "per label"
+    auto_class = "AutoModelForSequenceClassification"
+    peft_type = "SEQ_CLS"
+    problem_type = "multi_label_classification"
+    adapters_head = "multilabel_classification"
+
+    def head(self, width: int, num_outputs: int, *, targets: object, **settings: Any) -> Head:
+        """Return a linear layer with a sigmoid for each label."""
+        from continual_petl.heads.linear import MultilabelHead
+
+        return MultilabelHead(self.name, width, num_outputs, **settings)
+
+    def balanced_weights(self, task: str, labels: tuple[str, ...], train: NDArray[np.generic]) -> tuple[float, ...]:
+        """Return the number of negatives divided by the number of positives for each label."""
+        import numpy as np
+
+        from continual_petl.heads.weights import check_counts
+
+        positives = train.astype(np.int64).sum(0)
+        check_counts(task, labels, positives, "does not occur")
+        check_counts(task, labels, len(train) - positives, "occurs in every row")
+        return tuple(((len(train) - positives) / positives).tolist())
+
+    def labels_in(self, task: TaskSpec, train: SplitRows, given: tuple[str, ...] | None) -> Iterable[str]:
+        """Return all labels of the training rows, whether they name them or are multi-hot."""
+        from continual_petl.streams.preparation.label_lists import label_names_of
+
+        column = column_of_answers(task)
+        if train.class_names is None:
+            check_named(train.where, column, train.answers, given)
+        named = given if train.class_names is None else None
+        return chain.from_iterable(label_names_of(train.where, column, train.answers, named))
+
+    def read_answers(
+        self,
+        task: TaskSpec,
+        rows: SplitRows,
+        inputs: Sequence[Any],
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+    ) -> tuple[NDArray[np.float32], list[list[str]]]:
+        """Return zeros and ones, ``(N, C)``, and the labels of each row."""
+        import numpy as np
+
+        from continual_petl.streams.preparation.label_lists import encode_multilabel, label_names_of
+
+        assert labels is not None
+        column = column_of_answers(task)
+        found = label_names_of(rows.where, column, rows.answers, labels if positions else None)
+        with about("labels"):
+            sets = encode_multilabel(rows.where, column, found, labels, positions=positions)
+        return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]
+
+    def check_splits(
+        self, task: TaskSpec, splits: Mapping[Any, SplitRows], labels: tuple[str, ...] | None, *, positions: bool
+    ) -> None:
+        """Refuse multi-hot lists in one split, and names or positions of labels in another."""
+        if not positions or labels is None:
+            return
+        forms = {name: flags_of(rows.answers, labels) is not None for name, rows in splits.items()}
+        other = next((name for name, form in forms.items() if form != forms["train"]), None)
+        if other is not None:
+            one, two = (str(other), "train") if forms[other] else ("train", str(other))
+            raise InputError(
+                f"task {task.name!r}: split {one} holds lists of {len(labels)} zeros and ones (multi-hot), but split {two} "
+                "names or positions of labels: write the labels of all splits in the same form.",
+                key=("data",),
+            )
+
+    def label_counts(self, answers: Any, num_labels: int) -> NDArray[np.int64]:
+        """Return the number of rows with each label."""
+        import numpy as np
+
+        return np.asarray(answers.sum(0), dtype=np.int64)
+
+    def strata(self, answers: Any, groups: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+        """Return the rarest label of each group, so that rare labels are held out too; -1 without labels.
+
+        A simplified version of the label-by-label method of Sechidis et al. 2011.
+        """
+        import numpy as np
+
+        holds = np.zeros((int(groups.max()) + 1, answers.shape[1]), dtype=np.bool_)
+        np.logical_or.at(holds, groups, np.asarray(answers, dtype=np.bool_))
+        rarest_first = np.argsort(holds.sum(0), kind="stable")
+        first = np.argmax(holds[:, rarest_first], axis=1)
+        return np.where(holds.any(1), rarest_first[first], -1)
+
+    def scores(
+        self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
+    ) -> dict[str, Any]:
+        """Return micro and macro F1, and the share of rows with exactly the right labels."""
+        from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score
+
+        num_labels = len(labels or ())
+        return {
+            "micro_f1": MultilabelF1Score(num_labels, average="micro"),
+            "macro_f1": MultilabelF1Score(num_labels, average="macro"),
+            "exact_match": MultilabelExactMatch(num_labels),
+        }
+
+    def in_names(
+        self, answers: Tensor, references: Tensor, labels: Sequence[str] | None
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the labels of each row; see `Kind.in_names`."""
+        assert labels is not None
+
+        def present(row: Tensor) -> list[str]:
+            return [labels[place] for place in row.nonzero().flatten().tolist()]
+
+        return [*map(present, answers)], [*map(present, references)]
+
+    def answers(
+        self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: object, rounding: float
+    ) -> list[Answer]:
+        """Return the labels with a probability above one half, and all probabilities."""
+        from continual_petl.heads.words import Answer
+
+        assert labels is not None
+        return [
+            Answer(
+                value=[name for name, output in zip(labels, row, strict=True) if output > 0],
+                probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
+                near_tie=bool((row.abs() <= rounding).any()),
+            )
+            for row in outputs_BC
+        ]

@@ -1,0 +1,104 @@
+"""One number for each text, or pair of texts, standardised by the mean and the deviation of the training targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.heads.targets import Targets
+from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.streams.preparation.spellings import numbers_notice
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.checks import constant_notice, regression_targets
+from continual_petl.streams.sources.split_rows import SplitRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from continual_petl.heads.head import Head
+    from continual_petl.heads.words import Answer
+
+_QUANTILES = 10
+
+
+class Regression(OfTexts):
+    """The head has one output, with the squared error as loss."""
+
+    name = "regression"
+    metrics = ("spearman", "pearson")
+    has_numbers = True
+    answer_type = "float"
+    summary = "points"
+    auto_class = "AutoModelForSequenceClassification"
+    peft_type = "SEQ_CLS"
+    problem_type = "regression"
+    adapters_head = "classification"
+
+    def head(
+        self,
+        width: int,
+        num_outputs: int,
+        *,
+        targets: Targets | None,
+        **settings: Any,
+    ) -> Head:
+        """Return a linear layer with one output."""
+        from continual_petl.heads.linear import NumberHead
+
+        head = NumberHead(self.name, width, num_outputs, **settings)
+        head.targets = targets
+        return head
+
+    def read_answers(
+        self,
+        task: TaskSpec,
+        rows: SplitRows,
+        inputs: Sequence[Any],
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+    ) -> tuple[NDArray[np.float64] | NDArray[np.float32], list[str]]:
+        """Return the numbers, and the spelling of each."""
+        answers = regression_targets(
+            rows.where, column_of_answers(task), rows.answers, single_precision=single_precision
+        )
+        return answers, [repr(value) for value in answers.tolist()]
+
+    def notice_on_answers(self, task: TaskSpec, splits: Mapping[Any, SplitRows]) -> str | None:
+        """Return a notice on numbers that are written in unusual ways."""
+        return numbers_notice(task.name, {name: rows.answers for name, rows in splits.items()})
+
+    def notice_on_training(self, task: TaskSpec, answers: Any) -> str | None:
+        """Return a notice if all targets are the same; refuse targets that cannot be standardised."""
+        Targets.of(task.name, answers.tolist())  # so that a dry run refuses them too
+        return constant_notice(task.name, answers)
+
+    def strata(self, answers: Any, groups: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+        """Return the quantile of each group's mean target; there are ten, or fewer if fewer rows are wanted."""
+        import numpy as np
+
+        means = np.bincount(groups, weights=np.asarray(answers, dtype=np.float64)) / np.bincount(groups)
+        num = min(_QUANTILES, wanted)
+        edges = np.quantile(means, np.arange(1, num) / num)
+        return np.searchsorted(edges, means, side="right").astype(np.int64)
+
+    def scores(
+        self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
+    ) -> dict[str, Any]:
+        """Return correlations and errors."""
+        from continual_petl.heads.number_scores import NumberScores, single_precision_scores
+
+        return {**single_precision_scores()} if single_precision else {"numbers": NumberScores()}
+
+    def answers(
+        self, labels: tuple[str, ...] | None, outputs_BC: Tensor, *, targets: Targets | None, rounding: float
+    ) -> list[Answer]:
+        """Return the numbers in the units of the targets."""
+        from continual_petl.heads.words import Answer
+
+        numbers_B = outputs_BC.squeeze(-1)
+        numbers_B = numbers_B if targets is None else targets.restored(numbers_B)
+        return [Answer(value=value, probabilities=None) for value in numbers_B.tolist()]

@@ -1,0 +1,108 @@
+"""What kinds that read texts share; all kinds of this package are derived from it and replace what is different."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.kind import Kind, ReadRows
+from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.checks import check_texts
+from continual_petl.streams.sources.split_rows import SplitRows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from continual_petl.streams.encoding.cache_files import CacheFiles
+    from continual_petl.streams.encoding.image_processing import ImageProcessing
+    from continual_petl.streams.encoding.rows import TokenisedRows
+
+
+class OfTexts(Kind):
+    """A kind that reads one text per row, or a pair of them, and has one answer per row."""
+
+    def read_rows(
+        self,
+        task: TaskSpec,
+        rows: SplitRows,
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+        chat: ChatSpec | None,
+        folder: str | None,
+    ) -> ReadRows:
+        """Check inputs, then answers; see `Kind.read_rows`."""
+        inputs, keys = self.read_inputs(task, rows, folder)
+        if rows.pairs is not None:
+            check_texts(rows.where, str(task.columns.text_pair), rows.pairs)
+        answers, names = self.read_answers(
+            task, rows, inputs, labels, positions=positions, single_precision=single_precision
+        )
+        return ReadRows(inputs=inputs, answers=answers, names=names, keys=keys)
+
+    def read_inputs(self, task: TaskSpec, rows: SplitRows, folder: str | None) -> tuple[list[Any], list[str] | None]:
+        """Return checked inputs, and a key for each, or None if they are texts, which are their own keys.
+
+        Args:
+            task: the task.
+            rows: the rows of a split, as read.
+            folder: where relative paths begin.
+
+        Raises:
+            InputError: naming the rows that cannot be used.
+        """
+        check_texts(rows.where, task.columns.text, rows.inputs)
+        return rows.inputs, None
+
+    def read_answers(
+        self,
+        task: TaskSpec,
+        rows: SplitRows,
+        inputs: Sequence[Any],
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+    ) -> tuple[Any, list[Any]]:
+        """Return the answers of a split as numbers and in words; see `Kind.read_rows`."""
+        raise NotImplementedError
+
+    def encode(
+        self,
+        inputs: Sequence[Any],
+        *,
+        pairs: Sequence[str] | None,
+        answers: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
+        images: ImageProcessing | None,
+        max_length: int,
+        max_target_length: int | None,
+        chat: ResolvedChat | None,
+        options: Sequence[str] | None,
+        row_options: Sequence[Sequence[str]] | None,
+        where: str,
+        cache: CacheFiles | None,
+    ) -> TokenisedRows:
+        """Tokenise texts or pairs; see `Kind.encode`."""
+        from continual_petl.streams.encoding.tokenise import check_not_empty, tokenise
+
+        rows = tokenise(inputs, pairs, answers, self.needed(tokenizer), max_length, cache=cache)
+        check_not_empty(inputs, rows, where)
+        return rows
+
+    def needed(self, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+        """Return the tokenizer.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if tokenizer is None:
+            raise ValueError(f"a {self.name} needs the tokenizer of the backbone")
+        return tokenizer
+
+
+def column_of_answers(task: TaskSpec) -> str:
+    """Return the name of the column with labels or targets."""
+    return str([*task.columns.read_by(task.kind).values()][-1])

@@ -1,0 +1,10 @@
+"""Facts about the kinds of this package, by their names."""
+
+from __future__ import annotations
+
+from continual_petl.kind import BUILT_IN, find_kind
+
+METRICS = {name: find_kind(name).metrics for name in BUILT_IN}
+"""The metrics of each kind; the first is the default."""
+GENERATIVE = frozenset(name for name in BUILT_IN if find_kind(name).generates)
+LABELLED = frozenset(name for name in BUILT_IN if find_kind(name).has_labels)

@@ -1,0 +1,129 @@
+"""Everything that a kind decides is in its file; kinds of other packages are found like those of this one."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from continual_petl import InputError, kind
+from continual_petl.kind import BUILT_IN, Kind, find_kind, kind_names, kinds, names_where, register_kind
+from continual_petl.kinds.regression import Regression
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream_file.json_schema import json_schema
+from tests.house import ROOT, source_files
+from tests.streams_in_code import regression_task
+
+HOMES = ("continual_petl.kinds.", "continual_petl.kind")
+
+
+def asks_for_a_kind(source: str) -> list[int]:
+    """Return the lines that compare something with the name of a kind, or match it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            parts = [case.pattern for case in node.cases]  # type: ignore[misc]
+        else:
+            continue
+        if BUILT_IN.keys() & {
+            leaf.value for part in parts for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)
+        }:
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("plan.kind == 'regression'", [1]),
+        ("x = [t for t in ts\n     if t.kind not in ('seq2seq', 'causal-lm')]", [2]),
+        ("match kind:\n    case 'multilabel':\n        pass", [1]),
+        ("kind_of(plan).generates", []),
+        ("names = {'regression': 1}", []),
+    ],
+)
+def test_comparison_with_the_name_of_a_kind_is_detected(source: str, lines: list[int]) -> None:
+    assert asks_for_a_kind(source) == lines
+
+
+def test_only_kinds_compare_names_of_kinds() -> None:
+    found = {name: asks_for_a_kind(path.read_text("utf-8")) for name, path in source_files()}
+    assert {name: lines for name, lines in found.items() if lines and not name.startswith(HOMES)} == {}
+
+
+def test_every_kind_has_a_file_of_its_own() -> None:
+    assert kind_names() == tuple(BUILT_IN)
+    for each in kinds():
+        assert type(each).__module__ == f"continual_petl.kinds.{each.name.replace('-', '_')}"
+        assert (ROOT / "continual_petl" / "kinds" / f"{each.name.replace('-', '_')}.py").is_file()
+    assert names_where("has_labels") == ("classification", "multilabel", "token-classification", "image-classification")
+
+
+class Twice(Regression):
+    name = "twice"
+
+
+@pytest.fixture
+def twice() -> Iterator[Kind]:
+    added = Twice()
+    register_kind(added)
+    yield added
+    kind._registered.clear()
+
+
+def test_a_registered_kind_is_known_everywhere(twice: Kind) -> None:
+    assert find_kind("twice") is twice
+    assert json_schema()["$defs"]["TaskSpec"]["properties"]["kind"]["enum"][-1] == "twice"
+    spec = {"name": "s", "backbone": "minilm", "tasks": [regression_task("t") | {"kind": "twice"}]}
+    assert StreamSpec.model_validate(spec).tasks[0].resolved_metric == "spearman"
+
+
+def test_a_kind_of_the_same_name_is_refused(twice: Kind) -> None:
+    register_kind(Twice())  # a module that is executed again, as in a notebook
+    with pytest.raises(InputError, match="kind 'regression': there is a kind of this name already"):
+        register_kind(Regression())
+
+
+def test_unknown_kind_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(
+        InputError, match=r"kind: got 'ranks'; allowed: classification, .*If a package adds it, install"
+    ):
+        find_kind("ranks")
+
+
+def installed(folder: Path, value: str, code: str) -> dict[str, str]:
+    """Write a package with an entry point, and return the variables with which a process finds it."""
+    (folder / "counting-1.0.dist-info").mkdir()
+    (folder / "counting-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
+    points = f"[continual_petl.kinds]\ncounts = {value}\n"
+    (folder / "counting-1.0.dist-info" / "entry_points.txt").write_text(points)
+    (folder / "counting.py").write_text(code)
+    return os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "said"),
+    [
+        ("counting:Counts", "class Counts(Regression):\n    name = 'counts'\n", "counts 3"),
+        (
+            "counting:Counts",
+            "class Counts(Regression):\n    name = 'other'\n",
+            "with this name; it makes <counting.Counts",
+        ),
+        ("counting:Missing", "", "kind 'counts': counting:Missing cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_kind_of_an_installed_package_is_found(tmp_path: Path, value: str, code: str, said: str) -> None:
+    variables = installed(tmp_path, value, f"from continual_petl.kinds.regression import Regression\n{code}")
+    program = "from continual_petl.kind import find_kind; f = find_kind('counts'); print(f.name, len(f.columns))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert said in done.stdout + done.stderr
