@@ -16,7 +16,6 @@ from continual_petl import Run, learn
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.cli.answers_out import line_of
-from continual_petl.heads.kinds import Kind
 from continual_petl.heads.words import ROUNDING
 from continual_petl.learner.answer import answer
 from continual_petl.learner.generate import generate
@@ -37,7 +36,7 @@ def unit_of(score: float) -> float:
     return math.ldexp(1.0, math.frexp(score)[1] - 8)
 
 
-def gaps(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, chosen: list[int], steps: int) -> list[float]:
+def gaps(backbone: Backbone, bank: Bank, kind: str, row: Tensor, chosen: list[int], steps: int) -> list[float]:
     """Return at each step of a text how far the two best scores are apart, as a share of what rounding may change."""
     found = []
     for step in range(min(len(chosen) + 1, steps)):
@@ -52,7 +51,7 @@ def gaps(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, chosen: list[i
 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
-def test_texts_are_near_a_tie_if_one_of_their_tokens_is(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_texts_are_near_a_tie_if_one_of_their_tokens_is(backbone_folder: Folder, family: str, kind: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)), precision="bf16")
     tokenizer, bank, spec = (
         make_tokenizer(family),
