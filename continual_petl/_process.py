@@ -78,10 +78,11 @@ def own_process(*, shares_cores: bool) -> None:
 
 
 def is_busy() -> bool:
-    """Return whether other processes use an eighth of the cores, at least one: in the last minute on average, or now."""
+    """Return whether other processes use an eighth of the cores now, at least one.
+
+    The load average is no measure of this: it includes the command that ended a minute ago.
+    """
     most = max(1, (os.cpu_count() or 1) // 8)
-    if os.getloadavg()[0] >= most:
-        return True
     return min(_num_running(number) for number in range(_SAMPLES)) - 1 >= most  # this process is one of them
 
 
