@@ -102,9 +102,9 @@ def _read(name: str, run: Run) -> dict[str, Found]:
         manifest = run.store.manifest(each)
         bank = run.store.folder / "banks" / each
         found[f"{name}: {each}"] = {
-            "bank": _digest(bank / "bank.safetensors"),
-            "probe": _digest(bank / "probe.safetensors"),
-            "tensors": {key: list(tensor.shape) for key, tensor in manifest.tensors.items()},
+            "bank": _digest((bank / "bank.safetensors").read_bytes()),
+            "probe": _digest((bank / "probe.safetensors").read_bytes()),
+            "tensors": _digest(json.dumps([(key, tensor.shape) for key, tensor in manifest.tensors.items()]).encode()),
             "data": dict(manifest.data),
             "scores": {split: dict(scores.scores) for split, scores in manifest.scores.items()},
         }
@@ -116,14 +116,14 @@ def _read(name: str, run: Run) -> dict[str, Found]:
     return found
 
 
-def _answers(run: Run, rows: list[str], tasks: list[str]) -> list[Any]:
-    return [
-        [answer.value, answer.probabilities and dict(answer.probabilities)] for answer in run.predict(rows, task=tasks)
-    ]
+def _answers(run: Run, rows: list[str], tasks: list[str]) -> str:
+    found = run.predict(rows, task=tasks)
+    values = [[answer.value, answer.probabilities and dict(answer.probabilities)] for answer in found]
+    return _digest(json.dumps(values).encode())
 
 
-def _digest(file: Path) -> str:
-    return sha256(file.read_bytes()).hexdigest()
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()
 
 
 def environment() -> dict[str, str]:
