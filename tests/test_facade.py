@@ -45,7 +45,6 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_guides_import_only_public_packages(page: Path) -> None:
-    """Diff blocks change the package itself and may import its internals, so only Python blocks are checked."""
     blocks = blocks_of(page.name, page.read_text("utf-8"))
     code = "\n".join(block.text for block in blocks if block.language == "python")
     assert re.findall(r"(?:from|import) (continual_petl\.\w+\.[\w.]+)", code) == []

@@ -1,4 +1,4 @@
-"""Heads: one head and one loss per kind of task."""
+"""Heads: outputs, losses and predictions from a bank's features."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from continual_petl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from continual_petl.heads.head import Head as Head
+    from continual_petl.heads.linear import LinearHead as LinearHead
     from continual_petl.heads.words import Answer as Answer
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -15,5 +16,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "Answer": "continual_petl.heads.words",
         "Head": "continual_petl.heads.head",
+        "LinearHead": "continual_petl.heads.linear",
     },
 )

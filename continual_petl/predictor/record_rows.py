@@ -97,7 +97,8 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
             f"from text_pair, and a row with its own options from options); this one {what}. Rename the column, or name the "
             f"task: {advice}."
         )
-    beside = [name for name in _BESIDE if not _is_empty(record.get(name))]
+    # An empty list of options is a row without any, and not a column of other rows.
+    beside = [name for name in _BESIDE if not _is_empty(record.get(name)) or isinstance(record.get(name), list | tuple)]
     for name in beside:
         if found[0] not in _BESIDE[name]:
             raise InputError(

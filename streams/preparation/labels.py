@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind import find_kind
 from continual_petl.streams.preparation.spellings import nearest, unknown_faults
 from continual_petl.streams.sources.checks import SHOWN, Fault, Where, raise_faults, show
 from continual_petl.streams.sources.label_file import read_label_names as read_label_names
+
+if TYPE_CHECKING:  # stream files are checked without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Limited to the number of digits that Python parses; longer numbers are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
@@ -115,6 +116,8 @@ def encode_labels(
     faults = unknown_faults(enumerate(names), index, "label")
     if faults:
         raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
+    import numpy as np
+
     return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
 
 
