@@ -13,20 +13,20 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
-from continual_petl.heads.metric_code import load_metric
+from continual_petl.heads.metric_code import code_digest, is_own, load_metric
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.kind import kind_of
-from continual_petl.learner.plan import check_kind, plan_task
-from continual_petl.learner.task_plan import TaskPlan
+from continual_petl.learner.plan import check_kind, plan_task, stated_fields
+from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.chat_template import chat_of
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.schema.chat_spec import ChatSpec, is_template
-from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat, digest_of, is_template
+from continual_petl.streams.schema.stream_spec import DataSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.sources.label_file import read_label_names
 
 if TYPE_CHECKING:
     from continual_petl.streams.batches.datamodule import TaskDataModule
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _DEFAULTS = re.compile(rb"^defaults:[ \t]*([23])\b", re.MULTILINE)
 _KEPT_SPLITS = 20
-_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens", "gradient_checkpointing"}
-"""Training settings that do not affect the resulting bank."""
+_OTHER_CHAT = ResolvedChat(template="-", digest=digest_of("-"), system=None, loss_on="response", tokens={}, end=0)
+"""The chat settings of a task that was learned without any, which its new ones are compared with."""
 
 
 class Session:
@@ -173,6 +173,26 @@ class Session:
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
         return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat, tags=tags)
 
+    def plan_again(self, task: TaskSpec, learned: PlanFields) -> TaskPlan:
+        """Return the plan that the stream now has for a learned task, without reading rows or loading anything.
+
+        Args:
+            task: the task's entry in the stream.
+            learned: the plan that it was learned with, which is kept where rows or the backbone decide.
+        """
+        kind = kind_of(task)
+        return TaskPlan(
+            **stated_fields(self.spec, task, self.bank(task)),
+            labels=_labels(self.spec, task, learned),
+            pooling=(self.spec.resolved_pooling(task) if kind.pools else None) or learned.pooling,
+            metric_code=_metric_code(task.resolved_metric, learned),
+            class_weights=learned.class_weights,
+            max_target_length=task.max_target_length or learned.max_target_length if kind.generates else None,
+            chat=_chat(self.spec.resolved_chat(task), learned.chat),
+            tags=_tags(task, learned),
+            targets=learned.targets,
+        )
+
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return a task's complete bank configuration, with the settings inherited from the banks it starts from or reads."""
         choice = task.bank or self.spec.bank
@@ -273,40 +293,14 @@ def changed_settings(session: Session, about: Collection[str] | None = None) -> 
 
 def settings_that_differ(session: Session) -> dict[str, list[str]]:
     """Return, for each learned task whose settings in the stream have changed, the dotted keys that differ."""
-    found, learned = {}, set(session.store.tasks)
+    found, learned, max_length = {}, set(session.store.tasks), session.spec.backbone.max_length
     for task in session.spec.tasks:
         if task.name not in learned:
             continue
         manifest = session.store.manifest(task.name)
-        now = {
-            "kind": task.kind,
-            "metric": task.resolved_metric,
-            "bank": session.bank(task).model_dump(mode="json"),
-            # If the stream does not set a maximum length, the task keeps the one it was learned with.
-            "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
-            **_generation(task.generation, task.max_target_length, manifest),
-            **_flat("training", session.spec.resolved_training(task, session.bank(task))),
-            "labels": task.labels if task.all_labels and isinstance(task.labels, tuple) else manifest.labels,
-            "tags": _tags(task, manifest),
-            "options": task.options,
-            "normalise": None if task.options_from is None else task.normalise,
-            "chat": _chat(session.spec.resolved_chat(task), manifest),
-        }
-        then = {
-            "kind": manifest.kind,
-            "metric": manifest.metric,
-            "bank": manifest.bank.model_dump(mode="json"),
-            "backbone.max_length": manifest.max_length,
-            **_generation(manifest.generation, manifest.max_target_length, manifest),
-            **_flat("training", manifest.training),
-            "labels": manifest.labels,
-            "tags": manifest.tags,
-            "options": manifest.options,
-            "normalise": manifest.normalise,
-            "chat": None if manifest.chat is None else manifest.chat.spec,
-        }
-        # A setting that is missing on one side is treated as None.
-        changed = [key for key in {**now, **then} if now.get(key) != then.get(key)]
+        changed = [*session.plan_again(task, manifest).differs(manifest)]
+        # If the stream does not set a maximum length, the task keeps the one it was learned with.
+        changed += ["backbone.max_length"] if max_length not in (None, manifest.max_length) else []
         if changed:
             found[task.name] = changed
     return found
@@ -338,13 +332,27 @@ def forgotten_tasks(session: Session) -> tuple[str, ...]:
     )
 
 
-def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
-    """Return the training settings that determine a bank, by dotted key."""
-    values = training.model_dump(mode="json", exclude=_NOT_DECIDING)
-    return {f"{prefix}.{key}": value for key, value in values.items()}
+def _labels(spec: StreamSpec, task: TaskSpec, learned: PlanFields) -> tuple[str, ...] | None:
+    """Return a task's labels or options according to the stream; labels that it does not list are as the task was learned."""
+    if not kind_of(task).has_labels:
+        return task.options
+    copied = isinstance(task.data, DataSpec) and task.data.local is not None
+    # A copy may bring its own names, but not for a task with only some of the labels of its data.
+    labels = None if copied and task.all_labels is None else spec.resolved_labels(task)
+    if isinstance(labels, str):
+        labels = read_label_names(labels) if os.path.isfile(labels) else None
+    return labels or learned.labels
 
 
-def _tags(task: TaskSpec, manifest: Manifest) -> TagReading | None:
+def _metric_code(metric: str, learned: PlanFields) -> str | None:
+    """Return the digest of the code of a task's own metric; if its module is missing, the one it was learned with."""
+    try:
+        return code_digest(metric) if is_own(metric) else None
+    except InputError:
+        return learned.metric_code
+
+
+def _tags(task: TaskSpec, manifest: PlanFields) -> TagReading | None:
     """Return how a task's tags are read according to the stream; what it does not say is as the task was learned."""
     if task.tags is None or manifest.labels is None:
         return manifest.tags
@@ -359,20 +367,15 @@ def _tags(task: TaskSpec, manifest: Manifest) -> TagReading | None:
     return asked.model_copy(update={"scheme": manifest.tags.scheme}) if own and manifest.tags is not None else asked
 
 
-def _chat(spec: ChatSpec | None, manifest: Manifest) -> ChatSpec | None:
+def _chat(spec: ChatSpec | None, learned: ResolvedChat | None) -> ResolvedChat | None:
     """Return a task's chat settings; if the stream has no template, they contain the one that the task was learned with."""
-    if spec is None or manifest.chat is None or (spec.template is not None and is_template(spec.template)):
-        return spec
-    template = manifest.chat.template
-    if spec.template is not None and os.path.isfile(spec.template):
-        with open(spec.template, encoding="utf-8", errors="replace") as file:
-            template = file.read(len(template) + 1)
-    return spec.model_copy(update={"template": template})
-
-
-def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
-    """Return a task's generation settings; if the stream sets no length, they contain the one it was learned with."""
-    if not kind_of(manifest).generates:
-        return {}
-    own = {} if manifest.generation is None else {"generation": spec}
-    return {**own, "max_target_length": manifest.max_target_length if length is None else length}
+    if spec is None:
+        return None
+    learned, template = learned or _OTHER_CHAT, spec.template or ""
+    if not is_template(template) and os.path.isfile(template):
+        with open(template, encoding="utf-8", errors="replace") as file:
+            template = file.read(len(learned.template) + 1)
+    elif not is_template(template):
+        template = learned.template
+    own = {"template": template, "digest": digest_of(template), "system": spec.system, "loss_on": spec.loss_on}
+    return learned.model_copy(update=own)

@@ -44,7 +44,7 @@ def load_metric(metric: str, digest: str | None = None) -> str:
     if digest is not None and (problem := code_problem(metric, digest)) is not None:
         raise InputError(problem)
     module, _, name = metric.rpartition(".")
-    found = _digest(metric)
+    found = code_digest(metric)
     if metric in _loaded:
         if _loaded[metric][1] != found:
             raise InputError(f"metric {metric!r}: {_file(metric)} has changed since it was imported: restart Python.")
@@ -87,7 +87,7 @@ def code_problem(metric: str, digest: str) -> str | None:
         digest: the certified digest of its module's file.
     """
     try:
-        found = _digest(metric)
+        found = code_digest(metric)
     except InputError as error:
         return f"{error} The score that was certified with it cannot be computed again here."
     if found == digest:
@@ -113,7 +113,12 @@ def _checked(metric: str, function: Any, module: str) -> Function:
     return allowed
 
 
-def _digest(metric: str) -> str:
+def code_digest(metric: str) -> str:
+    """Return the digest of the file of a function's module; nothing is imported.
+
+    Raises:
+        InputError: if there is no such module, or its file cannot be read.
+    """
     try:
         return file_digest(_file(metric))
     except OSError as error:

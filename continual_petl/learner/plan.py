@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,31 +55,37 @@ def plan_task(
             the task's own metric cannot be imported or needs your permission (``remote_code: true``).
     """
     check_kind(task, backbone)
-    bank = bank or spec.resolved_bank(task)
-    training = spec.resolved_training(task, bank)
-    weights = training.class_weights
+    stated = stated_fields(spec, task, bank or spec.resolved_bank(task))
+    weights = stated["training"].class_weights
     kind = kind_of(task)
     return TaskPlan(
-        name=task.name,
-        kind=task.kind,
-        pair=task.columns.text_pair is not None,
+        **stated,
         labels=labels,
-        bank=bank,
-        training=training,
         pooling=spec.resolved_pooling(task) or backbone.pooling,
-        metric=task.resolved_metric,
         metric_code=_own_metric(task),
-        seed=derive_seed(spec.seed, task.name),
         class_weights=resolve_class_weights(
             task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
         ),
-        generation=task.generation if kind.generates and task.options_from is None else None,
         max_target_length=_target_length(task, backbone) if kind.generates else None,
         chat=chat,
-        normalise=None if task.options_from is None else task.normalise,
         tags=tags,
         targets=_targets(task, train) if kind.has_numbers else None,
     )
+
+
+def stated_fields(spec: StreamSpec, task: TaskSpec, bank: BankSpec) -> dict[str, Any]:
+    """Return the fields of a task's plan that the stream alone decides, whatever the rows and the backbone."""
+    return {
+        "name": task.name,
+        "kind": task.kind,
+        "pair": task.columns.text_pair is not None,
+        "bank": bank,
+        "training": spec.resolved_training(task, bank),
+        "metric": task.resolved_metric,
+        "seed": derive_seed(spec.seed, task.name),
+        "generation": task.generation if kind_of(task).generates and task.options_from is None else None,
+        "normalise": None if task.options_from is None else task.normalise,
+    }
 
 
 def _targets(task: TaskSpec, train: NDArray[np.generic] | None) -> Targets:

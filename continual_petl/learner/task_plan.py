@@ -5,6 +5,7 @@ A certificate holds the same fields; see `continual_petl.store.certificate.manif
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,12 +13,23 @@ from pydantic import Field
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
+from continual_petl.digests import combined_digest
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
 from continual_petl.kind import KindName, Options, kind_of
 from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.field_types import Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
+
+NOT_DECIDING = {
+    "name": "it decides the seed, which is a setting of its own",
+    "training.checkpoint_every": "a task that resumes from any checkpoint ends with the same bank",
+    "training.num_workers": "workers collate the same batches, in the same order",
+    "training.gradient_checkpointing": "the gradients are the same, bit for bit",
+}
+"""The only settings of a plan that do not decide the bank, and why."""
+_IN_WORDS = {"metric_code": "the code of the metric", "targets": "the scale of the targets"}
+"""Names for fields that are not keys of a stream file."""
 
 
 class PlanFields(FrozenModel):
@@ -73,6 +85,28 @@ class PlanFields(FrozenModel):
         """Return these fields by name."""
         return {name: getattr(self, name) for name in PlanFields.model_fields}
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything in the plan that decides the bank, by name, as JSON values: all fields but those in `NOT_DECIDING`.
+
+        Settings without a value are left out, so that a new setting changes nothing for plans that do not have it.
+        """
+        tree = self.model_dump(mode="json", include={*PlanFields.model_fields})
+        training = {f"training.{key}": value for key, value in tree.pop("training").items()}
+        if self.options_from == "task":
+            tree["options"] = tree.pop("labels")
+        named = {_IN_WORDS.get(name, name): value for name, value in {**tree, **training}.items()}
+        return {name: value for name, value in with_values(named).items() if name not in NOT_DECIDING}
+
+    @property
+    def identity(self) -> str:
+        """Digest of `settings`: with the same identity, rows, backbone and Trainer, the bank is the same, bit for bit."""
+        return combined_digest(self.settings)
+
+    def differs(self, other: PlanFields) -> dict[str, list[Any]]:
+        """Return the settings that decide the bank and differ from those of another plan, by name, with both values."""
+        return unlike(self.settings, other.settings)
+
 
 class TaskPlan(PlanFields):
     """One task, resolved against its stream, its data and its backbone."""
@@ -83,3 +117,18 @@ class TaskPlan(PlanFields):
     def num_outputs(self) -> int:
         """Width of the head's output."""
         return len(self.labels) if self.labels is not None else 1
+
+
+def with_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a value: not null, false or an empty list."""
+    return {name: value for name, value in settings.items() if value is not None and value is not False and value != []}
+
+
+def unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the names whose values differ, with both values; a missing value is None.
+
+    Example:
+        >>> unlike({"seed": 1, "kind": "regression"}, {"seed": 2, "kind": "regression"})
+        {'seed': [1, 2]}
+    """
+    return {name: [one.get(name), other.get(name)] for name in {**one, **other} if one.get(name) != other.get(name)}

@@ -6,21 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from continual_petl.banks.config.words import changes_in_words
+from continual_petl.learner.task_plan import unlike
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
 
-_COMPARED = (
-    "kind",
-    "pair",
-    "labels",
-    "class_weights",
-    "metric",
-    "training",
-    "pooling",
-    "max_length",
-    "seed",
-    "generation",
-)
+_BESIDE_THE_PLAN = {"max_length", "parameters", "preparation", "parent", "start", "reads"}
+"""Keys of a certificate that are compared in addition to its plan."""
 
 
 def differences(one: Store, other: Store) -> dict[str, Any]:
@@ -88,7 +79,7 @@ def _environment(manifest: Manifest) -> dict[str, Any]:
 
 def _specification(manifest: Manifest) -> dict[str, Any]:
     """Return the specification of a bank, without its position in the chain or values derived from its tensors."""
-    tree = manifest.model_dump(mode="json", include={*_COMPARED, "bank", "parameters", "preparation", "parent"})
+    tree = {**manifest.settings, **manifest.model_dump(mode="json", include=_BESIDE_THE_PLAN)}
     modifications = tree["bank"].pop("modifications")
     words = changes_in_words(manifest.bank)
     # If the modifications differ, so do all their details, and only their descriptions are listed (see `_unlike`).
@@ -101,7 +92,7 @@ def _scores(manifest: Manifest) -> dict[str, Any]:
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
-    found = {name: [one.get(name), other.get(name)] for name in {**one, **other} if one.get(name) != other.get(name)}
+    found = unlike(one, other)
     if "bank.modifications" in found:
         found = {name: both for name, both in found.items() if not name.startswith("bank.modifications.")}
     return found

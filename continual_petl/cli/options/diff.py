@@ -9,7 +9,7 @@ from continual_petl.cli.shared_options import add_json, add_run
 HELP = "show how two runs differ, bank by bank"
 EPILOG = """Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
 and scores. Exit code 0 if all are the same, 1 if anything differs. The machines that the banks were learned on are shown,
-but not compared.
+but not compared, and neither are settings that cannot change a bank, such as training.num_workers.
 
 examples:
   continual-petl diff runs/mine runs/again

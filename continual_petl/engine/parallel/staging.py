@@ -42,7 +42,8 @@ def commit_staged(
     """Commit the bank that a worker staged.
 
     On a different processor or with different software, a worker may have computed outputs whose bits differ from those of
-    this process, which certifies them. In that case, the learned bank predicts all rows again here.
+    this process, which certifies them. In that case, the learned bank predicts all rows again here. If it learned with
+    other settings (another version of a file that the stream names), its progress is not used without permission.
 
     Args:
         session: the run.
@@ -57,10 +58,13 @@ def commit_staged(
     staged, backbone = _staged(session.store, task.name), session.backbone(task)
     manifest = staged.manifest(task.name)
     here = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    differences = manifest.environment.differences(here)
+    settings = manifest.differs(session.plan_again(task, manifest))
+    differences = [f"{name} was {there!r:.80}, is {own!r:.80}" for name, (there, own) in settings.items()]
+    differences += manifest.environment.differences(here)
     if differences:
         _log.warning(
-            "task %r: its worker's environment differs from that of this process (%s): its rows are predicted again here.",
+            "task %r: its worker's settings or environment differ from those of this process (%s): its rows are predicted "
+            "again here.",
             task.name, "; ".join(differences),
         )  # fmt: skip
         return learn_task(session, task, callbacks, request)

@@ -24,7 +24,7 @@ from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.history import history_of
-from continual_petl.engine.task.resume import keep_or_discard, restoring
+from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache_files import open_state_cache
 from continual_petl.engine.task.validation_attention import ValidationAttention
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
@@ -130,8 +130,12 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
 
     Returns:
         Digest of the final bank, which has to be the same in all processes.
+
+    Raises:
+        InputError: if this process does not learn what the one that started it does; see `check_share`.
     """
     run = TaskRun.begin(session, task, callbacks, request)
+    check_share(run)
     decide_start(run)  # already decided by the process that started this one
     run.clock.credit("train", seconds_so_far(run.folder))
     _fit(run, None)

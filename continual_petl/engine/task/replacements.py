@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.banks.config.spec import AUTO, named_parents
 from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.resume import deciding_arguments
@@ -21,6 +22,7 @@ from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import explain_refusals
 from continual_petl.store.files.sealed import VERSION, invalid, read_sealed, write_sealed
 from continual_petl.store.store import Store
+from continual_petl.streams.schema.stream_spec import TaskSpec
 
 _VERSION = 1
 
@@ -29,7 +31,7 @@ class _Begun(FrozenModel):
     """One task to be replaced."""
 
     settings: Digest
-    """Digest of the task's settings in the stream: with other settings, it is replaced again."""
+    """Digest of the task's settings in the stream, before its rows are read: with other settings, it is replaced again."""
     after: Index
     """Position of the newest entry of the chain when the command began; later entries were committed by the command."""
 
@@ -54,18 +56,19 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
         return set(), ()
     before, newest = _read(path), store.head()
     begun: dict[str, _Begun] = {}
-    done: list[str] = []
-    for task in tasks:
+    pending: set[str] = set()
+    for task in [name for name in store.tasks if name in tasks]:  # a bank comes after those that it starts from
         settings, known = _settings(session, task), before.get(task)
-        if known is not None and known.settings == settings:
-            begun[task] = known
-            if store.link(task).index > known.after and _same_rows(session, task):
-                done.append(task)
-        else:
-            begun[task] = _Begun(settings=settings, after=0 if newest is None else newest.index)
+        if known is None or known.settings != settings:
+            known = _Begun(settings=settings, after=0 if newest is None else newest.index)
+        begun[task] = known
+        if store.link(task).index <= known.after or not _is_as_asked(session, task, pending):
+            pending.add(task)
     write_sealed(path, _File(tasks=begun).model_dump(mode="json"))
-    return set(tasks).difference(done), tuple(
-        f"task {task!r} was replaced by this command before it was stopped, and is not replaced again" for task in done
+    return pending, tuple(
+        f"task {task!r} was replaced by this command before it was stopped, and is not replaced again"
+        for task in begun
+        if task not in pending
     )
 
 
@@ -92,23 +95,32 @@ def _read(path: Path) -> dict[str, _Begun]:
         raise StoreError(f"{error} No learned task depends on it: if there is no copy, remove it.") from error
 
 
-def _same_rows(session: Session, name: str) -> bool:
-    """Return whether a task's rows are the rows it was learned with; its files may have been corrected since."""
-    task = next(each for each in session.spec.tasks if each.name == name)
-    return dict(session.prepare(task).digests) == session.store.manifest(name).data
+def _is_as_asked(session: Session, name: str, pending: set[str]) -> bool:
+    """Return whether a task was learned with the settings and rows that it has now; files may have been corrected since.
+
+    It was not if its bank started from one that will be replaced.
+    """
+    manifest, task = session.store.manifest(name), _task(session, name)
+    start = manifest.bank.start_from
+    if pending and (start == AUTO or not pending.isdisjoint(named_parents(start))):
+        return False
+    data = session.prepare(task)
+    plan = session.plan(task, data.labels, data.train, data.tags)
+    return dict(data.digests) == manifest.data and not plan.differs(manifest)
 
 
 def _settings(session: Session, name: str) -> str:
-    spec = session.spec
-    task = next(each for each in spec.tasks if each.name == name)
-    bank = session.bank(task)
+    spec, task = session.spec, _task(session, name)
     return combined_digest(
         {
-            "task": task.model_dump(mode="json"),
+            "plan": session.plan(task, None).identity,
             "backbone": spec.backbone.model_dump(mode="json"),
-            "bank": bank.model_dump(mode="json"),
-            "training": spec.resolved_training(task, bank).model_dump(mode="json"),
             "probe": spec.resolved_probe(task),
+            "routing": spec.resolved_routing(task),
             "trainer": deciding_arguments(spec.trainer),
         }
     )
+
+
+def _task(session: Session, name: str) -> TaskSpec:
+    return next(task for task in session.spec.tasks if task.name == name)

@@ -19,7 +19,9 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.errors import InputError, StoreError
+from continual_petl.kind import kind_of
 from continual_petl.learner import TaskPlan
+from continual_petl.learner.task_plan import unlike, with_values
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.folder.position import POSITION, place_of, read_position
@@ -29,8 +31,8 @@ _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "l
 """Trainer arguments that only affect the display, so progress stays valid when they change."""
 _RESTORES = "checkpoint_connector.py"
 """The Lightning source file that restores checkpoints."""
-_NOT_DECIDING = {"checkpoint_every", "num_workers", "gradient_checkpointing", "prefix_cache", "prefix_cache_bytes"}
-"""Training settings that do not affect the learned bank, or whose resolved values are recorded instead."""
+_NO_VALUE = {combined_digest({"value": value}) for value in (None, False, ())}
+"""Digests of settings without a value, which earlier versions wrote."""
 
 
 def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
@@ -44,17 +46,12 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
         StoreError: if a file that the task would resume from is damaged.
     """
     folder, task = run.folder, run.plan.name
-    decides = _determining_settings(run) | {
-        # The effective setting, not the requested one.
-        "training.prefix_cache": "off" if cache is None else f"below layer {cache.layer}"
-    }
-    now = {name: combined_digest({"value": value}) for name, value in decides.items()}
-    then = read_plan(folder / "plan.json")
+    now, then = _deciding(run, cache), _saved(folder)
     if then == now:
         _check(folder)
         return _resumes(task, folder)
     lost = (folder / LAST).exists()
-    changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
+    changed = ", ".join(unlike(now, then))
     if lost and not run.session.discards_progress:
         position = place_of(folder)
         where = "" if position is None else f" ({position.in_steps})"
@@ -71,32 +68,39 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
     return (f"task {task!r}: its saved progress is no longer valid ({changed} changed), so the task starts over.",)
 
 
-def _determining_settings(run: TaskRun) -> dict[str, Any]:
-    """Return everything that determines the learned bank, by user-facing name."""
+def check_share(run: TaskRun) -> None:
+    """Check that a process that shares the fit of a task has the settings, rows and backbone of the one that started it.
+
+    Raises:
+        InputError: naming what is different, such as a file that was edited in the meantime.
+    """
+    if changed := unlike(_saved(run.folder), _deciding(run, None)):
+        raise InputError(
+            f"task {run.plan.name!r}: {', '.join(changed)} changed after its fit began, so the processes that share it would "
+            "learn different tasks. Run the same command again, and leave the files that the stream names as they are."
+        )
+
+
+def _saved(folder: Path) -> dict[str, str]:
+    """Return the digests of the settings that a task began with, by name; none if it did not begin."""
+    saved = read_plan(folder / "plan.json")
+    return {name: each for name, each in saved.items() if each not in _NO_VALUE or name.startswith("trainer.")}
+
+
+def _deciding(run: TaskRun, cache: StateCache | None) -> dict[str, str]:
+    """Return the digests of everything that determines the learned bank, by name: the plan, and what it is learned from."""
     session, plan, backbone = run.session, run.plan, run.backbone
-    training = plan.training.model_dump(mode="json", exclude=_NOT_DECIDING)
-    reads = reads_of(session, plan)
-    return {
-        "kind": plan.kind,
-        "labels": list(plan.labels or ()),
-        "class_weights": plan.class_weights,
-        "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
-        "max_target_length": plan.max_target_length,
-        **({} if plan.options_from is None else {"options": list(plan.options or ()), "normalise": plan.normalise}),
-        **({} if plan.tags is None else {"tags": plan.tags.model_dump(mode="json")}),
-        **({} if plan.chat is None else {"chat": plan.chat.model_dump(mode="json")}),
-        "bank": plan.bank.model_dump(mode="json"),
+    shares_steps = plan.training.accumulate > 1 or session.spec.trainer.get("devices", 1) != 1
+    kept = "" if cache is None or kind_of(plan).generates or "validation" in cache.splits else ", for training rows"
+    beside = {
+        # Which states are cached, not which were asked for.
+        "training.prefix_cache": "off" if cache is None else f"below layer {cache.layer}{kept}",
+        "training.prefix_cache_bytes": None,
         "the shared bank": shared_digest(session, plan),
         **_starts_from(session, plan),
-        **({"the banks it reads": [each.model_dump(mode="json") for each in reads]} if reads else {}),
-        **{f"training.{key}": value for key, value in training.items()},
+        "the banks it reads": [each.model_dump(mode="json") for each in reads_of(session, plan)],
         # Versions without this key averaged the mean losses of the batches of a step.
-        **({"how batches share a step": "one mean"} if _shares_steps(session, plan) else {}),
-        "pooling": plan.pooling,
-        "metric": plan.metric,
-        **({} if plan.metric_code is None else {"the code of the metric": plan.metric_code}),
-        **({} if plan.targets is None else {"the scale of the targets": plan.targets.model_dump(mode="json")}),
-        "seed": plan.seed,
+        "how batches share a step": "one mean" if shares_steps else None,
         "data": dict(run.data.digests),
         "max_length": backbone.max_length,
         "the tokenizer or image processing": session.models.preparation,
@@ -104,17 +108,14 @@ def _determining_settings(run: TaskRun) -> dict[str, Any]:
         "precision": backbone.precision,
         "attention": run.training_attention,
         # This attention determines the validation scores, and so the best bank.
-        **(
-            {}
-            if backbone.attention == run.training_attention
-            else {"the attention that the bank predicts with": backbone.attention}
+        "the attention that the bank predicts with": (
+            None if backbone.attention == run.training_attention else backbone.attention
         ),
-        **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
-
-
-def _shares_steps(session: Session, plan: TaskPlan) -> bool:
-    return plan.training.accumulate > 1 or session.spec.trainer.get("devices", 1) != 1
+    # For the Trainer, False and None are values: its defaults are others.
+    trainer = {f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()}
+    decides = {**with_values({**plan.settings, **beside}), **trainer}
+    return {name: combined_digest({"value": value}) for name, value in decides.items()}
 
 
 def _starts_from(session: Session, plan: TaskPlan) -> dict[str, Any]:
