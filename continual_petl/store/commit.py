@@ -7,8 +7,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -59,6 +60,12 @@ class Evidence:
     reads: tuple[Parent, ...] = ()
     router: Mapping[str, Tensor] | None = None
     """The routing statistics by which the task's rows are recognised; None with ``routing: off``."""
+
+
+def certified_facts(known: Evidence | Manifest) -> dict[str, Any]:
+    """Return the facts that evidence and the certificate made of it share, by name."""
+    shared = Manifest.model_fields.keys() - {"probe"}  # a certificate holds its digest
+    return {each.name: getattr(known, each.name) for each in fields(Evidence) if each.name in shared}
 
 
 def commit_task(
@@ -140,24 +147,15 @@ def _manifest(
         task=plan.name,
         index=0 if newest is None else newest.index + 1,
         predecessor=None if newest is None else newest.seal,
-        parent=evidence.parent,
-        start=evidence.start,
-        origin=evidence.origin,
-        reads=evidence.reads,
         **plan.plan_fields(),
-        max_length=evidence.max_length,
+        **{**certified_facts(evidence), "training_attention": None if trained_as == backbone.attention else trained_as},
         backbone=backbone.digest,
-        preparation=evidence.preparation,
         tensors=dict(entries),
         digest=combined_digest({name: entry.digest for name, entry in entries.items()}),
         probe=combined_digest(tensor_digests(certified)),
         files=dict(files),
-        scores=dict(evidence.scores),
-        data=dict(evidence.data),
-        notices=evidence.notices,
         parameters=bank.count(),
         environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
-        training_attention=None if trained_as == backbone.attention else trained_as,
     )
 
 

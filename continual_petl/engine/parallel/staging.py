@@ -18,7 +18,7 @@ from continual_petl.engine.task.learn_task import commit_bank, learn_task, notif
 from continual_petl.engine.task_run import TrainedBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.stored_tensor import as_tensors
-from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.commit import Evidence, certified_facts, commit_task
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.probe_file import certified_probe
@@ -72,16 +72,8 @@ def commit_staged(
     notify_start(session, task.name, callbacks, (*manifest.notices, *lost))
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
     evidence = Evidence(
+        **certified_facts(manifest),
         probe=probe,
-        scores=manifest.scores,
-        data=manifest.data,
-        notices=manifest.notices,
-        max_length=manifest.max_length,
-        preparation=manifest.preparation,
-        training_attention=manifest.training_attention,
-        parent=manifest.parent,
-        start=manifest.start,
-        reads=manifest.reads,
         history=staged.history(task.name),
         router=None if (sums := staged.router_sums(task.name)) is None else as_tensors(sums),
     )
