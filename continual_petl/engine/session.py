@@ -339,9 +339,10 @@ def _labels(spec: StreamSpec, task: TaskSpec, learned: PlanFields) -> tuple[str,
     copied = isinstance(task.data, DataSpec) and task.data.local is not None
     # A copy may bring its own names, but not for a task with only some of the labels of its data.
     labels = None if copied and task.all_labels is None else spec.resolved_labels(task)
-    if isinstance(labels, str):
-        labels = read_label_names(labels) if os.path.isfile(labels) else None
-    return labels or learned.labels
+    try:
+        return (read_label_names(labels) if isinstance(labels, str) else labels) or learned.labels
+    except InputError:  # the file is needed only to learn the task again
+        return learned.labels
 
 
 def _metric_code(metric: str, learned: PlanFields) -> str | None:
@@ -377,5 +378,4 @@ def _chat(spec: ChatSpec | None, learned: ResolvedChat | None) -> ResolvedChat |
             template = file.read(len(learned.template) + 1)
     elif not is_template(template):
         template = learned.template
-    own = {"template": template, "digest": digest_of(template), "system": spec.system, "loss_on": spec.loss_on}
-    return learned.model_copy(update=own)
+    return learned.model_copy(update={**dict(spec), "template": template, "digest": digest_of(template)})

@@ -103,8 +103,9 @@ def test_changed_file_of_labels_is_noticed(backbone: Path, learned: Path, names:
     session = Session(tasks_of(backbone).spec, Store(learned))
     names.write_text('["yes", "no"]')
     assert settings_that_differ(session) == {"two": ["labels"]}
-    names.unlink()
-    assert settings_that_differ(session) == {}
+    for damage in (lambda: names.write_text("no list"), names.unlink):
+        damage()
+        assert settings_that_differ(session) == {}
 
 
 @pytest.mark.parametrize("key", sorted(ResolvedTraining.model_fields))

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from continual_petl import InputError, Run, TaskStream, forget, import_adapter, learn, reevaluate
 from continual_petl.backbones.backbone import load_tokenizer
 from continual_petl.digests import file_digest, tensor_digests
+from continual_petl.engine.session import settings_that_differ
 from continual_petl.report.facts import read_facts
 from continual_petl.report.write import write_report
 from tests.export.subjects import Folder
@@ -63,6 +64,7 @@ def test_task_imported_without_rows_is_certified_but_not_measured(
     backbone, _, adapter = learned
     run = import_adapter(run_folder, adapter, "foreign")
     other = Run(learned[1].parent / "other")
+    assert settings_that_differ(Run(run_folder).session) == {}
     assert tensor_digests(run.store.tensors("foreign")) == tensor_digests(other.store.tensors("foreign"))
     assert run.predict(ROWS, task="foreign") == other.predict(ROWS, task="foreign")
     manifest = run.store.manifest("foreign")
@@ -97,6 +99,7 @@ def test_task_imported_with_rows_has_the_scores_of_its_original_run(
     run = import_adapter(run_folder, adapter, "foreign", data=str(data))
     other = Run(learned[1].parent / "other").store.manifest("foreign")
     manifest = run.store.manifest("foreign")
+    assert settings_that_differ(Run(run_folder).session) == {}
     assert manifest.scores == other.scores
     assert manifest.data == other.data
     assert run.results.status[1] == ("measured", "measured")

@@ -109,7 +109,7 @@ class _State:
                 found.append(OTHER_SEED.format(spec.seed))
             if unnamed := [task for task in tasks if task not in {each.name for each in spec.tasks}]:
                 found.append(f"learned, but not named in it: {known_names(unnamed)}")
-            differ = settings_that_differ(self._session)
+            differ = {task: keys for task, keys in settings_that_differ(self._session).items() if keys != ["seed"]}
             found += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
         differs = f"Compared with the certificates: {'; '.join(found) or 'nothing differs'}"
         return replace(check, findings=tuple(each.also(differs) for each in check.findings))
