@@ -38,11 +38,12 @@ BUILT_IN = {
     "seq2seq": "continual_petl.kinds.seq2seq:Seq2Seq",
     "causal-lm": "continual_petl.kinds.causal_lm:CausalLM",
     "image-classification": "continual_petl.kinds.image_classification:ImageClassification",
+    "multiple-choice": "continual_petl.kinds.multiple_choice:MultipleChoice",
 }
 """The kinds of this package, in the order in which they are listed."""
 
 Options = Literal["task", "row"]
-"""Where the options of a generative task come from: one list for the whole task, or a list for each row."""
+"""Where the options of a task come from: one list for the whole task, or a list for each row."""
 MAX_OPTIONS = 1000
 IGNORED = -100
 """The label of positions that loss and scores ignore: padding, special tokens, all but the first piece of a word."""
@@ -82,6 +83,8 @@ class Kind:
     """Whether rows are lists of words, with one answer per word."""
     reads_images = False
     """Whether rows are images."""
+    chooses = False
+    """Whether each row has options of its own, of which the head scores each; the input is read once with every option."""
     output_head: Literal["none", "causal", "seq2seq"] = "none"
     """The head of the backbone that it needs, as in `Anatomy.output_head`."""
     cell_form = "text"
@@ -114,13 +117,18 @@ class Kind:
     @property
     def reads_texts(self) -> bool:
         """Whether a row is a text or a pair of texts, and the answer is computed from its vector."""
-        return self.pools and not self.reads_images
+        return self.pools and not self.reads_images and not self.chooses
+
+    @property
+    def shares_passes(self) -> bool:
+        """Whether its rows can share a pass of the backbone with rows of other tasks."""
+        return not self.generates and not self.chooses
 
     def metrics_with(self, options: Options | None) -> tuple[str, ...]:
         """Return the metrics of a task; the first is the default.
 
         Args:
-            options: where the options of a generative task come from; None if it has none.
+            options: where the options of a task come from; None if it has none.
         """
         if options == "row":
             return ("accuracy",)
@@ -261,6 +269,19 @@ class Kind:
     def balanced_weights(self, task: str, labels: tuple[str, ...], train: NDArray[np.generic]) -> tuple[float, ...]:
         """Return the class weights ``balanced``; see `heads.weights.resolve_class_weights`."""
         raise NotImplementedError
+
+    # Rows that are read several times, such as once with each of their options
+    def sequences(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a batch whose rows are the sequences that the backbone reads; here, each row is one."""
+        return batch
+
+    def of_rows(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """Return the head's outputs for rows, ``(B, ...)``, from its outputs for the `sequences` of their batch."""
+        return outputs
+
+    def as_probe(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the inputs of a probe, whose rows are those of a batch, from random sequences ``(8, W)``."""
+        return inputs
 
     # Scores and answers
     def scores(

@@ -83,6 +83,11 @@ def row_of_kind(kind: str, draw: random.Random) -> dict[str, Any]:
             label = draw.randrange(2)
             light = [[[draw.randrange(100) + 150 * label] * 3 for _ in range(6)] for _ in range(6)]
             return {"image": light, "label": ("dark", "light")[label]}
+        case "multiple-choice":
+            options = [f"{draw.choice(WORDS[40:60])} {word}" for word in dict.fromkeys(words)]
+            place = draw.randrange(len(options) + 1)
+            options.insert(place, draw.choice(WORDS[:5]))
+            return {"source": " ".join(words), "options": options, "label": place}
     raise AssertionError(kind)
 
 

@@ -36,7 +36,8 @@ def answer(
 
     Shape:
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
-        labels; for causal-lm, the logits of a label are read one position before it.
+        labels; for causal-lm, the logits of a label are read one position before it. Kinds that choose ``(B, K)``, one
+        score for each option, -inf where a row has fewer.
     """
     if STATES in batch:
         given = {name: tensor for name, tensor in batch.items() if name != STATES}
@@ -50,13 +51,13 @@ def answer(
             inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
         logits: Tensor = head(run(backbone.model, bank, inputs, base=False, checkpointing=checkpointing).logits)
         return logits
-    output = run(backbone.model, bank, reading_inputs(backbone, batch), checkpointing=checkpointing)
+    read = kind.sequences(batch)
+    output = run(backbone.model, bank, reading_inputs(backbone, read), checkpointing=checkpointing)
     if kind.per_word:
         features: Tensor = output.last_hidden_state.float()
     else:
-        features = pool(output, batch.get("attention_mask"), pooling)
-    outputs: Tensor = head(features)
-    return outputs
+        features = pool(output, read.get("attention_mask"), pooling)
+    return kind.of_rows(head(features), batch)
 
 
 def reading_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from typing import Any
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer
 from continual_petl.errors import InputError
+from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
@@ -28,6 +29,8 @@ def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
         return (
             "its bank changes the lowest layer, so there are no frozen layers below it (use layers: top-3, for example)"
         )
+    if kind_of(plan).chooses:
+        return "a row is read once with each of its options, and states are cached row by row"
     if plan.training.packing:
         return "training.packing puts rows into different windows in every epoch, and states are cached row by row"
     if plan.training.backbone_dropout:

@@ -84,7 +84,7 @@ def stated_fields(spec: StreamSpec, task: TaskSpec, bank: BankSpec) -> dict[str,
         "metric": task.resolved_metric,
         "seed": derive_seed(spec.seed, task.name),
         "generation": task.generation if kind_of(task).generates and task.options_from is None else None,
-        "normalise": None if task.options_from is None else task.normalise,
+        "normalise": task.resolved_normalise,
     }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Outputs = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag index for every token (B, W), padding included; for generative tasks the
-generated token ids of each row, without the end token, or the scores of the options (B, K)."""
+generated token ids of each row, without the end token; for tasks with options, the scores of the options (B, K)."""
 
 
 def respond(
@@ -53,7 +53,7 @@ def respond(
         return generate(
             backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat, near_ties=near_ties
         )
-    if plan.options_from is not None:
+    if plan.normalise is not None:
         return option_scores(backbone, bank, plan, batch)
     outputs = answer(backbone, bank, plan.pooling, batch)
     return head_of(bank).predictions(outputs) if tags and kind_of(plan).per_word else outputs

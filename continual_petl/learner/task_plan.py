@@ -59,7 +59,7 @@ class PlanFields(FrozenModel):
     chat: ResolvedChat | None = None
     """How conversations become text; None for tasks on plain texts."""
     normalise: Normalise | None = None
-    """How the scores of options are normalised; None for tasks without options."""
+    """How the likelihoods of options are normalised; None for tasks that do not choose by likelihood."""
     tags: TagReading | None = None
     """How tags mark entities; None for other kinds, and for banks learned before this was recorded."""
     targets: Targets | None = None
@@ -68,7 +68,9 @@ class PlanFields(FrozenModel):
 
     @property
     def options_from(self) -> Options | None:
-        """Whether the options of a generative task come from the task or from each row; None for a task without options."""
+        """Whether the options come from the task or from each row; None for a task without options."""
+        if kind_of(self).chooses:
+            return "row"
         return None if self.normalise is None else "row" if self.labels is None else "task"
 
     @property

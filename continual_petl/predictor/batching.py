@@ -1,8 +1,9 @@
 """Group tasks whose rows can share batches, and divide the rows into batches.
 
 Tasks share a group if their certificates name the same attention implementation, their backbones have the same precision
-and their banks can share a forward pass (`banks.mixed.sharing`). Each generative task, and each task whose bank cannot share
-a pass with any other, forms a group of its own. Within a group, kinds, poolings and lengths may differ.
+and their banks can share a forward pass (`banks.mixed.sharing`). Each task whose rows cannot share a pass (it generates, or
+reads a row once with each of its options), and each task whose bank cannot share a pass with any other, forms a group of its
+own. Within a group, kinds, poolings and lengths may differ.
 
 Shape suffixes: N rows of all tasks of a group.
 """
@@ -44,7 +45,7 @@ def groups(
         if spec not in seen:
             alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
             seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
-        shared = None if kind_of(manifest).generates else seen[spec]
+        shared = seen[spec] if kind_of(manifest).shares_passes else None
         key = task if shared is None else (shared, manifest.environment.attention)
         by_lane.setdefault(key, []).append(task)
     return [part for lane in by_lane.values() for part in _parts(lane, manifests, max_bytes)]
@@ -52,7 +53,7 @@ def groups(
 
 def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
     """Return groups of tasks that encode a row in the same way, for the same backbone with the same attention implementation;
-    each generative task forms a group of its own.
+    each task whose rows cannot share a pass forms a group of its own.
 
     Args:
         manifests: manifests by task.
@@ -68,7 +69,7 @@ def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbon
             manifest.max_length,
             kind.per_word,
         )
-        groups.setdefault(task if kind.generates else key, []).append(task)
+        groups.setdefault(key if kind.shares_passes else task, []).append(task)
     return [part for group in groups.values() for part in _parts(group, manifests, max_bytes)]
 
 

@@ -66,7 +66,7 @@ def resumed(
     """
     if (
         below is None
-        or any(kind_of(each.plan).generates or lowest_layer(each.bank) < below.layer for each in held)
+        or any(not kind_of(each.plan).shares_passes or lowest_layer(each.bank) < below.layer for each in held)
         or not can_cut(backbone, below.layer, batch)
     ):
         return nullcontext()

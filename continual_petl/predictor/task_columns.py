@@ -46,8 +46,9 @@ class TaskColumns:
         keys = standard
         if manifest.chat is not None:
             keys = (next(iter(spec.columns.read_by(spec.kind))), *standard[1:])
-        own = tuple(getattr(spec.columns, key) for key in keys)
-        return cls(manifest, standard if None in own else own, standard)
+        read = spec.columns.read_by(spec.kind)
+        own = tuple(name for key in keys if (name := read.get(key)) is not None)
+        return cls(manifest, standard if len(own) < len(keys) else own, standard)
 
     def check_beside(self, task_column: str) -> None:
         """Refuse a task column that this task would read as part of its row."""

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from continual_petl.kind import find_kind
 from continual_petl.streams.encoding.options import one_per_option
-from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
+from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of, spans_of
 
 
 def collate(
@@ -50,13 +50,17 @@ def collate(
         In evaluation, rows with options are collated once per option, as in training: all rows with the first option, and so
         on, ``(K * B, ...)``, with the options as ``targets``; ``labels`` are the indices of the correct options ``(B,)``.
         If each row has its own options, ``option_characters`` is the length of each, 0 where a row has fewer, ``(K, B)``.
+
+        For kinds that choose, the inputs are ``(B, K, W)``, with an ``attention_mask`` of 0 where a row has fewer options.
     """
     index_B = np.asarray(indices, dtype=np.int64)
     continues = find_kind(kind).continues
     if rows.option_ids is not None and find_kind(kind).generates and not train:
         return _with_options(rows, index_B, pad_token_id, kind)
     batch: dict[str, Tensor] = {}
-    if rows.pixels is not None:
+    if rows.option_ids is not None and find_kind(kind).chooses:
+        batch |= _each_option(rows, rows.option_ids, index_B, pad_token_id)
+    elif rows.pixels is not None:
         batch["pixel_values"] = torch.from_numpy(rows.pixels[index_B])
     elif continues and train and rows.target_ids is not None:
         batch |= _continued(rows, index_B, pad_token_id)
@@ -89,6 +93,30 @@ def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id:
     if rows.labels is not None:
         batch["labels"] = torch.from_numpy(rows.labels[index_B])
     return batch | {"index": torch.from_numpy(index_B.copy())}
+
+
+def _each_option(
+    rows: TokenisedRows, ids: NDArray[np.int32], index_B: NDArray[np.int64], pad_token_id: int
+) -> dict[str, Tensor]:
+    """Collate rows that are read with each of their options; see `collate`."""
+    assert rows.option_offsets is not None
+    options, starts_B = spans_of(rows.option_starts, index_B)
+    spans = _spans(rows.option_offsets, options)
+    mask_SW, counts_B = _mask(spans), np.diff(starts_B)
+    there_BK = torch.from_numpy(np.arange(counts_B.max()) < counts_B[:, None])
+
+    def laid_out(padded_SW: Tensor, fill: int) -> Tensor:
+        out_BKW = torch.full((*there_BK.shape, mask_SW.shape[1]), fill)
+        out_BKW[there_BK] = padded_SW
+        return out_BKW
+
+    batch = {
+        "input_ids": laid_out(_padded(ids, spans, mask_SW, pad_token_id), pad_token_id),
+        "attention_mask": laid_out(torch.from_numpy(mask_SW.astype(np.int64)), 0),
+    }
+    if rows.option_types is not None:
+        batch["token_type_ids"] = laid_out(_padded(rows.option_types, spans, mask_SW, 0), 0)
+    return batch
 
 
 def collate_packed(rows: TokenisedRows, windows: Sequence[NDArray[np.int64]], pad_token_id: int) -> dict[str, Tensor]:

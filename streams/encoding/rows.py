@@ -49,8 +49,8 @@ class TokenisedRows:
 
     Shape:
         ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
-        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``, ``option_offsets`` ``(A + 1,)``,
-        ``pixels`` ``(N, 3, H, W)``.
+        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` and ``option_types`` ``(O,)``,
+        ``option_offsets`` ``(A + 1,)``, ``pixels`` ``(N, 3, H, W)``.
     """
 
     ids: NDArray[np.int32]
@@ -78,9 +78,12 @@ class TokenisedRows:
     learned: NDArray[np.bool_] | None = None
     """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
     option_ids: NDArray[np.int32] | None = None
-    """Token ids of all options of all rows; ``None`` for tasks without options."""
+    """Token ids of all options of all rows, each as a target, or for kinds that choose with its row's input before it;
+    ``None`` for tasks without options."""
     option_offsets: NDArray[np.int64] | None = None
     """Option ``j`` of all options, row after row, is ``option_ids[option_offsets[j]:option_offsets[j + 1]]``."""
+    option_types: NDArray[np.int8] | None = None
+    """For kinds that choose, as ``token_types``."""
     option_texts: tuple[tuple[str, ...], ...] | None = None
     """The options of each row, if they are not the same for the whole task."""
     pixels: NDArray[np.float32] | None = None
@@ -131,6 +134,8 @@ class TokenisedRows:
             if self.option_texts is not None:
                 targets["option_texts"] = tuple(self.option_texts[row] for row in rows)
             targets["option_ids"] = self.option_ids[own]
+            if self.option_types is not None:
+                targets["option_types"] = self.option_types[own]
         per_token = self.first_piece is not None
         return TokenisedRows(
             ids=self.ids[tokens],

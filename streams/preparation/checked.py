@@ -103,7 +103,7 @@ class Checked:
                 images=images,
                 chat=chat,
                 options=self.task.options if scored else None,
-                row_options=self.options if scored else None,
+                row_options=self.options if scored or kind_of(self.task).chooses else None,
                 where=str(self.where),
                 cache=cache,
             )

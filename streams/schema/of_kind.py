@@ -25,14 +25,16 @@ class ColumnsSpec(UserSpec):
     text_pair: Text | None = None
     """The column with the second text, for tasks on pairs."""
     label: Text = "label"
-    """The column with the class, the number, or (multilabel) the list of labels (in CSV, a JSON list)."""
+    """The column with the class, the number, (multilabel) the list of labels (in CSV, a JSON list), or (multiple-choice) the
+    right option, as text or by its position from 0."""
     source: Text = "source"
-    """The column with the input text (seq2seq, causal-lm), or with the messages of a prompt if the task sets chat."""
+    """The column with the input text (seq2seq, causal-lm, multiple-choice), or with the messages of a prompt if the task sets
+    chat."""
     target: Text = "target"
     """The column with the output text (seq2seq, causal-lm), or with the messages of an answer if the task sets chat."""
     options: Text | None = None
-    """The column with the list of texts to choose from in each row (seq2seq, causal-lm), in place of the task's options; in
-    CSV, a JSON list."""
+    """The column with the list of texts to choose from in each row (multiple-choice, where null means options; seq2seq,
+    causal-lm, in place of the task's options); in CSV, a JSON list."""
     messages: Text | None = None
     """The column with conversations (causal-lm), in place of source and target: lists of {role, content}, or of {from, value}
     as in ShareGPT; in CSV, JSON lists."""
@@ -49,7 +51,10 @@ class ColumnsSpec(UserSpec):
         found = find_kind(kind)
         if found.takes_chats and self.messages is not None:
             return {"messages": self.messages}
-        return {key: getattr(self, key) for key in found.columns if key != "options" or self.options is not None}
+        given = {key: getattr(self, key) for key in found.columns}
+        if found.chooses and self.options is None:
+            given["options"] = "options"
+        return {key: name for key, name in given.items() if key != "options" or name is not None}
 
 
 def users_of(key: str) -> tuple[str, ...]:
@@ -83,7 +88,8 @@ def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
 def without_idle_options(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
     """Return the plain data of a task without the options that its kind does not allow."""
     found = find_kind(kind)
-    tree = {key: v for key, v in tree.items() if found.generates or key not in ("generation", "max_target_length")}
+    generating = ("generation", "max_target_length", "normalise")
+    tree = {key: v for key, v in tree.items() if found.generates or key not in generating}
     if "columns" in tree:
         chats = found.takes_chats and tree["columns"].get("messages") is not None
         kept = ("messages",) if chats else found.columns

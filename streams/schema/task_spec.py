@@ -39,7 +39,9 @@ Routing = Literal["full", "small", "off"]
 
 def _options(given: dict[str, Any]) -> OptionsFrom | None:
     """Return where the options of a task come from, according to the keys that have been validated so far."""
-    columns = given.get("columns")
+    columns, kind = given.get("columns"), given.get("kind")
+    if kind is not None and find_kind(kind).chooses:
+        return "row"
     return "task" if given.get("options") is not None else "row" if columns is not None and columns.options else None
 
 
@@ -147,6 +149,8 @@ class TaskSpec(UserSpec):
     @field_validator("normalise", "generation")
     @classmethod
     def _used_with_or_without_options(cls, value: _V, info: ValidationInfo) -> _V:
+        if _options(info.data) is not None:
+            _used_by("generates", value, info)
         if {"options", "columns"} <= info.data.keys() and (_options(info.data) is None) == (
             info.field_name == "normalise"
         ):
@@ -268,7 +272,12 @@ class TaskSpec(UserSpec):
     @property
     def options_from(self) -> OptionsFrom | None:
         """Where the options come from; None if the task has none."""
-        return _options({"options": self.options, "columns": self.columns})
+        return _options({"kind": self.kind, "options": self.options, "columns": self.columns})
+
+    @property
+    def resolved_normalise(self) -> Normalise | None:
+        """How the likelihoods of options are normalised; None if options are not chosen by likelihood."""
+        return self.normalise if self.options_from is not None and kind_of(self).generates else None
 
     @property
     def reads_chats(self) -> bool:

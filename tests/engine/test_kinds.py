@@ -15,7 +15,7 @@ from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
 from continual_petl.heads.metric_names import ERROR_NAMES
-from continual_petl.heads.words import Answer, answers
+from continual_petl.heads.words import Answer, answers, choices
 from continual_petl.learner.generate import decode
 from continual_petl.predictor.predictor import Predictor
 from continual_petl.store.store import Store
@@ -31,8 +31,9 @@ from tests.usual import few
 Folder = Callable[..., Path]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "bart": ("classification", "seq2seq", "token-classification", "multilabel", "regression"),
+    "bart": ("classification", "seq2seq", "token-classification", "multilabel", "regression", "multiple-choice"),
     "gpt2": ("causal-lm", "classification"),
+    "bert": ("multiple-choice", "classification"),
     "vit": ("image-classification",),
 }
 
@@ -70,6 +71,8 @@ def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
     key = {"token-classification": "tokens", "seq2seq": "source", "causal-lm": "source"}.get(kind, "text")
     key = "image" if kind == "image-classification" else key
     rows: Any = tasks[kind].data
+    if kind == "multiple-choice":
+        return [(row["source"], row["options"]) for row in rows["test"]]
     return [row[key] for row in rows["test"]]
 
 
@@ -94,7 +97,10 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
     else:
         size = manifest.training.batch_size
         same = Predictor(session.models).predict(inputs_of(tasks, kind), kind, batch_size=size)
-        assert same == answers(manifest.kind, manifest.labels, torch.stack(said), manifest.targets)
+        if rows.option_texts is None:
+            assert same == answers(manifest.kind, manifest.labels, torch.stack(said), manifest.targets)
+        else:
+            assert same == choices(rows.option_texts, torch.stack(said))
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder)
     assert scores == manifest.scores["test"]
 

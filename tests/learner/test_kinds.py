@@ -30,6 +30,7 @@ CASES = [
     ("gpt2", "causal-lm", "full"),
     ("bart", "token-classification", "houlsby"),
     ("vit", "image-classification", "houlsby"),
+    ("bert", "multiple-choice", "houlsby"),
 ]
 
 

@@ -51,6 +51,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "packed": ("causal-lm", "gpt2", {"packing": True}),
     "tokens": ("causal-lm", "gpt2", {"max_tokens": 40, "label_smoothing": 0.1}),
     "image-classification": ("image-classification", "vit", {"class_weights": {"dark": 5.0}}),
+    "multiple-choice": ("multiple-choice", "bert", {}),
 }
 
 

@@ -15,7 +15,15 @@ from tests.usual import few
 
 Folder = Callable[..., Path]
 FAMILIES = {"seq2seq": "bart", "causal-lm": "gpt2", "image-classification": "vit"}
-KINDS = ["multilabel", "token-classification", "seq2seq", "causal-lm", "image-classification", "regression"]
+KINDS = [
+    "multilabel",
+    "token-classification",
+    "seq2seq",
+    "causal-lm",
+    "image-classification",
+    "regression",
+    "multiple-choice",
+]
 
 
 @pytest.mark.parametrize("kind", few(KINDS, 3))
@@ -26,6 +34,8 @@ def test_rows_of_every_kind_are_predicted_by_their_task(backbone_folder: Folder,
     run = learn(stream(backbone, [task], training={"epochs": 1}, **pooling), tmp_path / "run")
     key = {"token-classification": "tokens", "image-classification": "image"}.get(kind, "text")
     rows = [row.get(key, row.get("source")) for row in task["data"]["test"]]
+    if kind == "multiple-choice":
+        rows = [(row["source"], row["options"]) for row in task["data"]["test"]]
     found = run.predict(rows, unknown="nearest")
     assert isinstance(found, list)
     assert [answer.answer for answer in found] == run.predict(rows, "own")

@@ -32,6 +32,7 @@ KINDS = {
     "seq2seq": "bart",
     "causal-lm": "gpt2",
     "image-classification": "vit",
+    "multiple-choice": "bert",
 }
 SHAPES = {
     "regression": (8, 1),
@@ -40,6 +41,7 @@ SHAPES = {
     "seq2seq": (8, 8),
     "causal-lm": (8, 8),
     "image-classification": (8, 2),
+    "multiple-choice": (4, 2),
 }
 
 
@@ -60,7 +62,7 @@ def test_probe_file_contents(runs: dict[str, Path], kind: str) -> None:
     outputs = certified["outputs"]
     assert outputs.shape == SHAPES[kind]
     assert outputs.dtype == torch.float32
-    assert all(len(tensor) == 8 for name, tensor in inputs.items() if name != "ends")
+    assert all(len(tensor) == len(outputs) for name, tensor in inputs.items() if name != "ends")
     assert ("decoded" in certified) == (kind in ("seq2seq", "causal-lm"))
     if kind == "image-classification":
         assert inputs["pixel_values"].dtype == torch.int8
@@ -144,6 +146,13 @@ Rows = dict[str, Tensor]
             lambda rows: {"labels": torch.full_like(rows["labels"], -101)},
             "labels hold values outside -100",
         ),
+        ("multiple-choice", lambda rows: {n: t[:, 0] for n, t in rows.items()}, r"int64 \(4, 32\)"),
+        ("multiple-choice", lambda rows: {n: t[:, :0] for n, t in rows.items()}, "its rows have 0 options"),
+        (
+            "multiple-choice",
+            lambda rows: {n: t.repeat(1, 501, 1) for n, t in rows.items()},
+            "its rows have 1002 options; at most 1000 are allowed",
+        ),
         ("image-classification", lambda rows: {n: t[..., :4] for n, t in rows.items()}, r"have the shape \(3, 8, 4\)"),
     ],
 )
@@ -191,7 +200,7 @@ def test_other_environment_allows_rounding_but_not_other_labels(
     for by, good in ((0.5 * allowed, True), (2 * allowed, False)):
         monkeypatch.setattr(answer_probe, "replay", moved(by))
         assert certificate.check_task(run.store, "one", backbone).ok == good
-    if kind in LABELLED:
+    if kind in LABELLED or kind == "multiple-choice":
         # The outputs are within the tolerance, but predict other labels.
         monkeypatch.setattr(answer_probe, "tolerance", lambda *args: 1e9)
         monkeypatch.setattr(answer_probe, "replay", lambda *args: -real(*args))

@@ -39,6 +39,9 @@ def row_of(kind: str, draw: random.Random) -> dict[str, Any]:
         case "image-classification":
             image = [[draw.randrange(256) for _ in range(3)] for _ in range(3)]
             return {"image": image, "label": draw.choice("ab")}
+        case "multiple-choice":
+            options = [*dict.fromkeys(words(4)), "w41 w42"]
+            return {"source": " ".join(words(6)), "options": options, "label": draw.choice(options)}
     raise ValueError(kind)
 
 
@@ -49,6 +52,7 @@ FIRST: dict[str, list[dict[str, Any]]] = {
     "token-classification": [{"tokens": ["w1", "w2", "w3"], "tags": ["O", "B-P", "I-P"]}],
     "seq2seq": [{"source": "w1 w2", "target": "w3"}],
     "causal-lm": [{"source": "w1 w2", "target": "w3"}],
+    "multiple-choice": [{"source": "w1 w2", "options": ["w3", "w4 w5"], "label": "w3"}],
     "image-classification": [{"image": [[0, 1], [2, 3]], "label": "a"}, {"image": [[9, 9], [9, 9]], "label": "b"}],
 }
 """For each kind, rows that together have every label."""

@@ -35,6 +35,13 @@ def _rows(kind: str, lengths: list[int], seed: int, *, answered: bool = True) ->
     elif kind == "token-classification":
         more["first_piece"] = rng.integers(0, 2, size=len(ids)).astype(bool)
         labels = np.where(more["first_piece"], rng.integers(0, 3, size=len(ids)), IGNORED)
+    elif kind == "multiple-choice":
+        counts = rng.integers(2, 5, size=number).tolist()
+        more["option_offsets"] = offsets_of(rng.integers(1, 6, size=sum(counts)).tolist())
+        more["option_ids"] = rng.integers(5, 9, size=more["option_offsets"][-1]).astype(np.int32)
+        more["option_types"] = rng.integers(0, 2, size=len(more["option_ids"])).astype(np.int8)
+        more["option_texts"] = tuple(("x",) * count for count in counts)
+        labels = rng.integers(0, 2, size=number)
     elif answered:
         target_offsets = offsets_of(rng.integers(1, 6, size=number).tolist())
         more |= {"target_ids": rng.integers(5, 9, size=target_offsets[-1]).astype(np.int32)}
@@ -43,6 +50,13 @@ def _rows(kind: str, lengths: list[int], seed: int, *, answered: bool = True) ->
         more["pixels"] = rng.normal(size=(number, 3, 2, 2)).astype(np.float32)
     token_types = None if image or kind in ("seq2seq", "causal-lm") else rng.integers(0, 2, len(ids)).astype(np.int8)
     return TokenisedRows(ids=ids, offsets=offsets, token_types=token_types, labels=labels if answered else None, **more)
+
+
+def _options(rows: TokenisedRows, flat: Any, row: int) -> list[list[int]]:
+    """Return the tokens of a row's options, or their types."""
+    assert rows.option_offsets is not None
+    start, end = rows.option_starts[row : row + 2]
+    return [flat[rows.option_offsets[n] : rows.option_offsets[n + 1]].tolist() for n in range(start, end)]
 
 
 def _real(values: Tensor, mask: Tensor) -> list[list[int]]:
@@ -73,11 +87,20 @@ def test_batch_contains_its_rows(kind: str, lengths: list[int], seed: int, train
         ]
         assert _real(batch["labels"], batch["labels"] != IGNORED) == targets
         assert torch.equal(batch["labels"][batch["labels"] >= 0], batch["input_ids"][batch["labels"] >= 0])
+    elif kind == "multiple-choice":
+        for name, flat in (("input_ids", rows.option_ids), ("token_type_ids", rows.option_types)):
+            there = batch["attention_mask"].bool()
+            found = [
+                [o[m].tolist() for o, m in zip(*row, strict=True) if m.any()]
+                for row in zip(batch[name], there, strict=True)
+            ]
+            assert found == [_options(rows, flat, i) for i in indices]
+            assert (batch[name][~there] == (PAD if name == "input_ids" else 0)).all()
     else:
         assert _real(batch["input_ids"], batch["attention_mask"]) == [rows.row(i).ids.tolist() for i in indices]
         assert (batch["input_ids"][batch["attention_mask"] == 0] == PAD).all()
         assert batch["input_ids"].shape[1] == max(lengths[i] for i in indices)
-    if rows.token_types is not None:
+    if rows.token_types is not None and kind != "multiple-choice":
         types = [list(kept) for i in indices if (kept := rows.row(i).token_types) is not None]
         assert _real(batch["token_type_ids"], batch["attention_mask"]) == types
     if kind in ("seq2seq", "causal-lm") and not (kind == "causal-lm" and train):
@@ -98,7 +121,7 @@ def test_batch_contains_its_rows(kind: str, lengths: list[int], seed: int, train
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(KINDS), st.booleans())
 def test_padding_side_follows_the_kind(lengths: list[int], kind: str, train: bool) -> None:
-    if kind == "image-classification":
+    if kind in ("image-classification", "multiple-choice"):
         return
     mask = collate(_rows(kind, lengths, 0), range(len(lengths)), PAD, kind=kind, train=train)["attention_mask"]
     left = kind == "causal-lm" and not train

@@ -38,6 +38,7 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "causal-lm": {"columns": {"target": "answer"}, "training": {"label_smoothing": 0.2}, "metric": "bleu"},
     "image-classification": {"columns": {"image": "pixels", "label": "text"}},
+    "multiple-choice": {"columns": {"source": "premise", "options": "choices"}, "training": {"head_dropout": 0.2}},
 }
 
 
@@ -120,7 +121,8 @@ def test_stream_defaults_apply_where_possible() -> None:
     said = {"label_smoothing": 0.1, "class_weights": "balanced", "head_dropout": 0.3, "epochs": 7}
     stream = _stream(*tasks, training=said)
     found = {task.kind: stream.resolved_training(task) for task in tasks}
-    assert {kind for kind in KINDS if found[kind].label_smoothing == 0.1} == set(KINDS) - {"regression", "multilabel"}
+    no_smoothing = {"regression", "multilabel", "multiple-choice"}
+    assert {kind for kind in KINDS if found[kind].label_smoothing == 0.1} == set(KINDS) - no_smoothing
     assert {kind for kind in KINDS if found[kind].class_weights == "balanced"} == LABELLED
     assert {kind for kind in KINDS if found[kind].head_dropout == 0.3} == set(KINDS) - GENERATIVE
     assert {training.epochs for training in found.values()} == {7}

@@ -144,11 +144,15 @@ def test_digests_depend_on_answers_not_formats(tokenizer: PreTrainedTokenizerFas
 
 
 def test_lists_in_csv_are_json(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    for kind, keys in (("multilabel", ("text", "label")), ("token-classification", ("tokens", "tags"))):
+    for kind, keys in (
+        ("multilabel", ("text", "label")),
+        ("token-classification", ("tokens", "tags")),
+        ("multiple-choice", ("source", "options", "label")),
+    ):
         rows = rows_of(kind, 8)
         lines = ["\t".join(keys)]
         for row in rows:
-            lines.append("\t".join(row[key] if key == "text" else json.dumps(row[key]) for key in keys))
+            lines.append("\t".join(row[key] if isinstance(row[key], str) else json.dumps(row[key]) for key in keys))
         (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
         files = _prepare(tokenizer, kind, str(tmp_path))
         assert files.digests == _prepare(tokenizer, kind, {"train": rows}).digests

@@ -72,7 +72,7 @@ def make_probe(
     batch = _padded(sources, padding_id(tokenizer))
     if "token_type_ids" in tokenizer.model_input_names:
         batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
-    return batch
+    return kind.as_probe(batch)
 
 
 def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.max_length import RELATIVE_LENGTH
 from continual_petl.errors import StoreError
 from continual_petl.heads.head import IGNORED
-from continual_petl.kind import kind_of
+from continual_petl.kind import MAX_OPTIONS, kind_of
 from continual_petl.learner.plan import allowed_kinds
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape
@@ -77,11 +77,13 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
     for name, tensor in inputs.items():
         low, high = ranges[name]
         like = inputs["labels" if name == "labels" and kind_of(manifest).decodes else "input_ids"].shape
-        shape = (2,) if name == ENDS else tuple(like)
-        if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != (1 if name == ENDS else 2):
+        shape, num_axes = ((2,), 1) if name == ENDS else (tuple(like), 3 if kind_of(manifest).chooses else 2)
+        if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != num_axes:
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
         if not 0 < tensor.shape[-1] <= limit:
             raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
+        if num_axes == 3 and not 0 < tensor.shape[1] <= MAX_OPTIONS:
+            raise _refused(manifest, f"its rows have {tensor.shape[1]} options; at most {MAX_OPTIONS} are allowed")
         # The only negative value that is allowed is ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
             raise _refused(manifest, f"its {name} hold values outside {low} to {high - 1}")

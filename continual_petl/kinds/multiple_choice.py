@@ -1,0 +1,211 @@
+"""One of the options of each row, as in COPA or SWAG: the row's text is read once with each of its options.
+
+The pooled vector of every pair of text and option gets one number from a linear layer, and the softmax over the numbers of a
+row is the probability of each option, as in ``BertForMultipleChoice`` of transformers.
+
+Shape legend: N rows, B rows of a batch, K options of the row with the most, S sequences, W tokens of the longest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.errors import InputError, known_names
+from continual_petl.kind import MAX_OPTIONS, ReadRows
+from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.streams.preparation.spellings import nearest
+from continual_petl.streams.schema.chat_spec import ChatSpec
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
+from continual_petl.streams.sources.row_options import option_lists
+from continual_petl.streams.sources.split_rows import SplitRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from continual_petl.heads.head import Head
+    from continual_petl.streams.encoding.rows import TokenisedRows
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
+_RULE = (
+    "The label of every row is one of the row's options, character for character, or in all rows its position, counted from "
+    "0: repair or remove these rows."
+)
+
+
+class MultipleChoice(OfTexts):
+    """The head has one output for each option of a row, with softmax and cross-entropy over these."""
+
+    name = "multiple-choice"
+    columns = ("source", "options", "label")
+    metrics = ("accuracy",)
+    input_name = "source"
+    chooses = True
+    summary = "texts"
+
+    def head(self, width: int, num_outputs: int, *, targets: object, **settings: Any) -> Head:
+        """Return a linear layer with one output."""
+        from continual_petl.heads.linear import ClassHead
+
+        return ClassHead(self.name, width, num_outputs, **settings)
+
+    def read_rows(
+        self,
+        task: TaskSpec,
+        rows: SplitRows,
+        labels: tuple[str, ...] | None,
+        *,
+        positions: bool,
+        single_precision: bool,
+        chat: ChatSpec | None,
+        folder: str | None,
+    ) -> ReadRows:
+        """Check sources, options and labels; answers are the texts of the right options."""
+        assert rows.options is not None
+        check_texts(rows.where, task.columns.source, rows.inputs)
+        options = option_lists(rows.where, str(task.columns.read_by(self.name)["options"]), rows.options)
+        answers = rows.answers
+        if rows.class_names is not None:  # such as choice1 and choice2
+            answers = [None if answer is None else rows.class_names.index(answer) for answer in answers]
+        places = _places(rows.where, column_of_answers(task), answers, options)
+        right = [own[place] for own, place in zip(options, places, strict=True)]
+        return ReadRows(inputs=rows.inputs, answers=right, names=right, options=options)
+
+    def encode(
+        self, inputs: Sequence[Any], *, answers: Any, row_options: Sequence[Sequence[str]] | None, **settings: Any
+    ) -> TokenisedRows:
+        """Tokenise each text alone, by which its task can be found, and as a pair with each option."""
+        import numpy as np
+
+        from continual_petl.streams.encoding.rows import offsets_of
+        from continual_petl.streams.encoding.token_cache import encode_cached
+        from continual_petl.streams.encoding.tokenise import check_room
+
+        tokenizer, max_length = self.needed(settings["tokenizer"]), settings["max_length"]
+        check_room(tokenizer, max_length, pair=True)
+        rows = super().encode(inputs, answers=None, row_options=None, **settings)
+        if not row_options:
+            return rows
+        starts = offsets_of(map(len, row_options))
+        encoded = encode_cached(
+            settings["cache"],
+            tokenizer,
+            [text for text, own in zip(inputs, row_options, strict=True) for _ in own],
+            [option for own in row_options for option in own],
+            max_length,
+            types="token_type_ids" in tokenizer.model_input_names,
+        )
+        rows = replace(
+            rows,
+            option_ids=encoded.ids,
+            option_offsets=encoded.offsets,
+            option_types=encoded.types,
+            option_texts=tuple(map(tuple, row_options)),
+            num_truncated=int(np.logical_or.reduceat(encoded.cut, starts[:-1]).sum()),
+        )
+        _check_distinct(rows, settings["where"], max_length)
+        return rows
+
+    def sequences(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the pairs of text and option of all rows, ``(S, W)``, without those that only fill up the batch."""
+        there = _there(batch)
+        return {name: tensor[there] if tensor.ndim == 3 else tensor for name, tensor in batch.items()}
+
+    def of_rows(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """Return the output of each option of each row, ``(B, K)``; -inf where a row has fewer options."""
+        there_BK = _there(batch)
+        return outputs.new_full(there_BK.shape, -float("inf")).masked_scatter(there_BK, outputs)
+
+    def as_probe(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return four rows with two options each, from eight sequences."""
+        return {name: tensor.reshape(-1, 2, tensor.shape[-1]) for name, tensor in inputs.items()}
+
+    def scores(
+        self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
+    ) -> dict[str, Any]:
+        """Return the share of rows whose right option was chosen; predictions and labels are positions in a row's list."""
+        from torchmetrics.classification import MulticlassAccuracy
+
+        return {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
+
+
+def _there(batch: dict[str, Tensor]) -> Tensor:
+    """Return which options there are, ``(B, K)``; sequences without options, ``(B, W)``, are rows with one option each."""
+    there: Tensor = batch["attention_mask"].any(-1)
+    return there if there.ndim == 2 else there[:, None]
+
+
+def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence[tuple[str, ...]]) -> Sequence[int]:
+    """Return the position of the right option of each row; the labels of a split are all texts, or all positions.
+
+    Raises:
+        InputError: naming the rows that cannot be used, or that mean different options as texts and as positions.
+    """
+    pairs = [*zip(answers, options, strict=True)]
+    texts = [own.index(answer) if isinstance(answer, str) and answer in own else None for answer, own in pairs]
+    numbers = [_integer(answer) for answer in answers]
+    inside = [n is not None and 0 <= n < len(own) for n, own in zip(numbers, options, strict=True)]
+    if None not in texts and all(inside):
+        both = zip(answers, texts, numbers, strict=True)
+        faults = [
+            Fault(row=row, what=f"{show(answer)} is option {text} by its text, and option {number} by its position")
+            for row, (answer, text, number) in enumerate(both)
+            if text != number
+        ]
+        advice = "Write the labels as integers, which .jsonl and .parquet files have, if they are positions"
+        raise_faults(where, column, faults, f"{advice}; otherwise, change how these options are written.")
+    if None not in texts:
+        return [place for place in texts if place is not None]
+    if None not in numbers:
+        faults = [
+            Fault(row=row, what=f"position {number} of {len(own)} options, which are counted from 0")
+            for row, (number, own, good) in enumerate(zip(numbers, options, inside, strict=True))
+            if not good
+        ]
+        raise_faults(where, column, faults, _RULE)
+        return [number for number in numbers if number is not None]
+    wrong = [
+        row for row, (text, number) in enumerate(zip(texts, numbers, strict=True)) if text is None and number is None
+    ]
+    wrong = wrong or [row for row, text in enumerate(texts) if text is None]  # positions among texts
+    faults = [Fault(row=row, what=_why_none(*pairs[row])) for row in wrong]
+    raise_faults(where, column, faults, _RULE)
+    raise AssertionError("some label is no option")
+
+
+def _integer(answer: Any) -> int | None:
+    if isinstance(answer, str) and _INTEGER.fullmatch(answer):
+        return int(answer)
+    return int(answer) if isinstance(answer, Integral) and not isinstance(answer, bool) else None
+
+
+def _why_none(answer: Any, own: tuple[str, ...]) -> str:
+    """Return why a label is none of the options of its row."""
+    if answer in (None, ""):
+        return "missing"
+    hint = nearest(answer, own) if isinstance(answer, str) else ""
+    return f"{show(answer)} is not among {known_names([*map(show, own)])}{hint}"
+
+
+def _check_distinct(rows: TokenisedRows, where: str, max_length: int) -> None:
+    """Refuse options of a row that have the same tokens."""
+    assert rows.option_ids is not None
+    assert rows.option_offsets is not None
+    assert rows.option_texts is not None
+    ends = iter(zip(rows.option_offsets[:-1].tolist(), rows.option_offsets[1:].tolist(), strict=True))
+    for number, own in enumerate(rows.option_texts, 1):
+        seen: dict[bytes, str] = {}
+        for option in own:
+            start, end = next(ends)
+            other = seen.setdefault(rows.option_ids[start:end].tobytes(), option)
+            if other != option:
+                raise InputError(
+                    f"{where}, row {number}, options: {other!r:.80} and {option!r:.80} have the same tokens with this "
+                    f"tokenizer, cut to {max_length} together with their text, so they always get the same score: write "
+                    "options that differ earlier, and in more than unknown or invisible characters, or use a larger "
+                    "backbone.max_length."
+                )
