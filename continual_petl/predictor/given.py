@@ -193,7 +193,8 @@ class Given:
         manifest = self._manifest(self._tasks[0])
         if manifest.chat is not None:
             return "messages"
-        return {"token-classification": "tokens", "image-classification": "image"}.get(manifest.kind, "text")
+        kind = kind_of(manifest)
+        return kind.columns[0] if kind.per_word or kind.reads_images else "text"
 
 
 def tasks_in(tasks: Any) -> list[str]:
