@@ -18,7 +18,7 @@ from continual_petl.heads.metric_code import is_own, load_metric
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import AS_GIVEN, Targets
 from continual_petl.heads.weights import resolve_class_weights
-from continual_petl.kind import kind_of, kinds
+from continual_petl.kind import find_kind, kind_of, kinds
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.schema.chat_spec import ResolvedChat
@@ -159,7 +159,8 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
     elif not backbone.generates:
         why = "its checkpoint was saved without the language-modelling head, so it cannot generate text"
     else:
-        why = f"its language-modelling head is for tasks of kind {allowed[-1]!r}"
+        own = " or ".join(repr(kind) for kind in allowed if find_kind(kind).generates)
+        why = f"its language-modelling head is for tasks of kind {own}"
     raise InputError(
         f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. It supports "
         f"{', '.join(allowed)}: change the task's kind, or put it into a stream on another backbone."

@@ -26,10 +26,10 @@ TEXT = ("classification", "regression", "multilabel", "token-classification")
 @pytest.mark.parametrize(
     ("family", "kinds"),
     [
-        ("bert", TEXT),
-        ("bart", (*TEXT, "seq2seq")),
-        ("t5", (*TEXT, "seq2seq")),
-        ("gpt2", (*TEXT, "causal-lm")),
+        ("bert", (*TEXT, "multiple-choice")),
+        ("bart", (*TEXT, "seq2seq", "multiple-choice")),
+        ("t5", (*TEXT, "seq2seq", "multiple-choice")),
+        ("gpt2", (*TEXT, "causal-lm", "multiple-choice")),
         ("vit", ("image-classification",)),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) 
     base: Any = make_model("llama").base_model
     base.save_pretrained(tmp_path)
     backbone = load_backbone(str(tmp_path))
-    assert allowed_kinds(backbone) == TEXT
+    assert allowed_kinds(backbone) == (*TEXT, "multiple-choice")
     tasks = stream(tmp_path, [task_of_kind(kind, "one")])
     with pytest.raises(InputError, match="its checkpoint was saved without the language-modelling head"):
         plan_task(tasks.spec, tasks["one"], None, backbone)
