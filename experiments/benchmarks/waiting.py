@@ -27,7 +27,6 @@ from experiments.benchmarks.machine import describe, write_measured
 
 SETTINGS: tuple[dict[str, str], ...] = (
     {"GOMP_SPINCOUNT": "300000"},
-    {"GOMP_SPINCOUNT": "20000"},
     {"GOMP_SPINCOUNT": "1000"},
     {"OMP_WAIT_POLICY": "PASSIVE"},
     {},
