@@ -67,7 +67,7 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 
 def kind_of_path(path: str | os.PathLike[str]) -> PathKind | None:
-    """Return what a file or folder holds, judging by its name, and for folders and YAML files by what is in it; None if that
+    """Return what a file or folder holds, judging by its name, and for folders, YAML and JSON by what is in it; None if that
     is not certain.
     """
     place = Path(path)
@@ -86,15 +86,22 @@ def kind_of_path(path: str | os.PathLike[str]) -> PathKind | None:
         return "data" if any(path.suffix in _ROWS for path in place.glob("train*")) else None
     if not os.path.isfile(place):  # also for strings that are not valid paths
         return None
+    if place.suffix == ".json":  # JSON is YAML too
+        return _described(place, rows="rows", unreadable=None)
     if place.suffix in (".yaml", ".yml"):
         if place.name == "stream.yaml" and os.path.isdir(place.parent / "banks"):
             return "stream of a run"
-        try:
-            small = place.stat().st_size <= MAX_BYTES
-            return (kind_of(parse(place.read_text("utf-8-sig")).tree) if small else None) or "yaml"
-        except (OSError, ValueError):
-            return "yaml"
+        return _described(place, rows="yaml", unreadable="yaml")
     return "page" if place.suffix in (".html", ".htm") else "rows" if place.suffix in _ROWS else None
+
+
+def _described(file: Path, *, rows: PathKind, unreadable: PathKind | None) -> PathKind | None:
+    """Return what the keys of a file describe, or ``rows`` if it is too large or has other content."""
+    try:
+        small = file.stat().st_size <= MAX_BYTES
+        return (kind_of(parse(file.read_text("utf-8-sig")).tree) if small else None) or rows
+    except (OSError, ValueError):
+        return unreadable
 
 
 def refuse_other_kind(

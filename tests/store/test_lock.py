@@ -155,7 +155,7 @@ def test_simultaneous_locks_on_a_new_folder(backbone_folder: Folder, tmp_path: P
         run, start = tmp_path / str(number), time.monotonic() + 0.3
 
         def one(run: Path = run, start: float = start) -> None:
-            time.sleep(start - time.monotonic())
+            time.sleep(max(0.0, start - time.monotonic()))
             learn(tasks, run, callbacks=[Slow()], wait=wait)
 
         children = [in_a_process(one), in_a_process(one)]
