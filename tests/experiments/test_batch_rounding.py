@@ -15,7 +15,7 @@ from continual_petl import Run
 from continual_petl.heads.words import ROUNDING
 from continual_petl.predictor.task_finder import ROUNDING as ROUTE_ROUNDING
 from experiments.benchmarks.batch_rounding import measure, stream_of, writing_stream_of
-from experiments.benchmarks.waiting import SETTINGS, busy
+from experiments.benchmarks.waiting import CHOSEN, SETTINGS, busy
 from tests.docs.blocks import ROOT
 from tests.streams_in_code import classification_rows
 
@@ -85,3 +85,14 @@ def test_busy_processes_end_with_the_measurement() -> None:
     assert {name for setting in SETTINGS for name in setting} == {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
     with pytest.raises(KeyError), busy(1):
         raise KeyError
+
+
+def test_documented_seconds_of_waiting_threads_are_those_of_the_result() -> None:
+    medians = json.loads((ROOT / "experiments/benchmarks/waiting.json").read_text("utf-8"))["medians"]
+    busy_medians, alone = medians["beside 2 busy processes"], medians["alone"]
+    text = " ".join((ROOT / "docs/how-to/deploy.md").read_text("utf-8").split())
+    slow, soon = busy_medians["GOMP_SPINCOUNT=300000"], busy_medians["GOMP_SPINCOUNT=1000"]
+    assert f"a small task takes {slow:.0f} s, but {soon:.0f} s with `GOMP_SPINCOUNT=1000`" in text
+    assert {round(alone[f"GOMP_SPINCOUNT={rounds}"]) for rounds in (300000, 1000)} == {15}
+    assert "Alone, both take about 15 s" in text
+    assert busy_medians[CHOSEN] < 1.1 * soon
