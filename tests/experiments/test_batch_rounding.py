@@ -96,3 +96,13 @@ def test_documented_seconds_of_waiting_threads_are_those_of_the_result() -> None
     assert {round(alone[f"GOMP_SPINCOUNT={rounds}"]) for rounds in (300000, 1000)} == {15}
     assert "Alone, both take about 15 s" in text
     assert busy_medians[CHOSEN] < 1.1 * soon
+
+
+def test_documented_change_of_numbers_is_that_of_the_result() -> None:
+    result = json.loads((ROOT / "experiments/benchmarks/number_rounding.json").read_text("utf-8"))["numbers"]["stsb"]
+    text = " ".join((ROOT / "docs/explanation/bit-identity.md").read_text("utf-8").split())
+    assert f"In {result['predictions']} predictions of a similarity" in text
+    assert (
+        f"by up to {result['largest change']:.3f}, which is {result['largest change in deviations']:.3f} standard deviations"
+        in text
+    )
