@@ -87,21 +87,29 @@ def kind_of_path(path: str | os.PathLike[str]) -> PathKind | None:
     if not os.path.isfile(place):  # also for strings that are not valid paths
         return None
     if place.suffix == ".json":  # JSON is YAML too
-        return _described(place, rows="rows", unreadable=None)
+        return _described(place, rows="rows")
     if place.suffix in (".yaml", ".yml"):
         if place.name == "stream.yaml" and os.path.isdir(place.parent / "banks"):
             return "stream of a run"
-        return _described(place, rows="yaml", unreadable="yaml")
+        return _described(place, rows="yaml")
     return "page" if place.suffix in (".html", ".htm") else "rows" if place.suffix in _ROWS else None
 
 
-def _described(file: Path, *, rows: PathKind, unreadable: PathKind | None) -> PathKind | None:
-    """Return what the keys of a file describe, or ``rows`` if it is too large or has other content."""
+def _described(file: Path, *, rows: PathKind) -> PathKind | None:
+    """Return what the keys of a file describe, or ``rows`` if it is too large or has other content.
+
+    Of JSON that cannot be read, only a list, or several lines with an object each, are certain to be rows.
+    """
     try:
-        small = file.stat().st_size <= MAX_BYTES
-        return (kind_of(parse(file.read_text("utf-8-sig")).tree) if small else None) or rows
+        if file.stat().st_size > MAX_BYTES:
+            return rows
+        text = file.read_text("utf-8-sig")
+        parsed = parse(text)
     except (OSError, ValueError):
-        return unreadable
+        return rows
+    if rows == "rows" and parsed.problems and not (text.lstrip().startswith("[") or "}\n{" in text):
+        return None
+    return kind_of(parsed.tree) or rows
 
 
 def refuse_other_kind(

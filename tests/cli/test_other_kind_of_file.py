@@ -152,7 +152,7 @@ def test_kind_is_only_claimed_if_it_is_certain(tree: Any, kind: str | None) -> N
     assert kind_of(tree) == kind
 
 
-@pytest.mark.parametrize("text", ['[{"text": "a"}]', '{"text": {"0": "a"}}', "[1, 2]"])
+@pytest.mark.parametrize("text", ['[{"text": "a"}]', '{"text": {"0": "a"}}', "[1, 2", '{"text": "a"}\n{"text": "b"}\n'])
 def test_json_is_rows_or_the_file_that_its_keys_describe(files: Path, text: str) -> None:
     Path("given.json").write_text(text)
     assert kind_of_path("given.json") == "rows"
