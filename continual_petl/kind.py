@@ -84,7 +84,7 @@ class Kind:
     reads_images = False
     """Whether rows are images."""
     chooses = False
-    """Whether each row has options of its own, of which the head scores each; the input is read once with every option."""
+    """Whether each row has options of its own, and the head scores the input together with each of them."""
     output_head: Literal["none", "causal", "seq2seq"] = "none"
     """The head of the backbone that it needs, as in `Anatomy.output_head`."""
     cell_form = "text"
@@ -145,27 +145,13 @@ class Kind:
         """
         raise NotImplementedError
 
-    def read_rows(
-        self,
-        task: Any,
-        rows: Any,
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
-        chat: Any,
-        folder: str | None,
-    ) -> ReadRows:
+    def read_rows(self, task: Any, rows: Any, how: HowRead) -> ReadRows:
         """Return the checked rows of a split.
 
         Args:
             task: the `TaskSpec`.
             rows: the rows as read, `SplitRows`.
-            labels: the labels in the order of the head's outputs; None for kinds without.
-            positions: whether integers may be positions in ``labels``.
-            single_precision: whether numbers are read in float32, as before targets were standardised.
-            chat: the `ChatSpec` of a task on conversations.
-            folder: where relative paths in the rows begin.
+            how: what determines their meaning, beside the task.
         """
         raise NotImplementedError
 
@@ -326,6 +312,22 @@ class Kind:
     def row_of_line(self, line: str) -> Any:
         """Return the row that a line of text holds."""
         return line
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowRead:
+    """What determines the meaning of the rows of a split, beside the task."""
+
+    labels: tuple[str, ...] | None = None
+    """The labels in the order of the head's outputs; None for kinds without."""
+    positions: bool = False
+    """Whether integers may be positions in ``labels``."""
+    single_precision: bool = False
+    """Whether numbers are read in float32, as before targets were standardised."""
+    chat: Any = None
+    """The `ChatSpec` of a task on conversations."""
+    folder: str | None = None
+    """Where relative paths in the rows begin."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,8 +114,8 @@ def read_tags(
 ) -> TagReading:
     """Return how the tags of a task are read.
 
-    The first argument is all that is needed; the others are what the user wrote. Schemes with the same letters (IOB1 and
-    IOB2, IOE1 and IOE2) cannot be told apart without rows: `settled` does that.
+    The first argument is all that is needed; the others are what the user wrote. IOB1 and
+    IOB2 have the same letters, and so have IOE1 and IOE2: this names one of each, and `settled` decides by the rows.
 
     Args:
         labels: all tags of the task.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about, known_names
 from continual_petl.heads.metric_names import OF_TEXTS
-from continual_petl.kind import MAX_OPTIONS, ReadRows
+from continual_petl.kind import MAX_OPTIONS, HowRead, ReadRows
 from continual_petl.kinds.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spellings import nearest, unknown_faults
 from continual_petl.streams.schema.chat_spec import ChatSpec
@@ -43,20 +43,10 @@ class Generation(OfTexts):
 
         return GenerationHead(self.name, label_smoothing=label_smoothing)
 
-    def read_rows(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
-        chat: ChatSpec | None,
-        folder: str | None,
-    ) -> ReadRows:
+    def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check sources, targets and options; see `Kind.read_rows`."""
         column, where = column_of_answers(task), rows.where
-        inputs, targets = self.read_texts(task, rows, chat)
+        inputs, targets = self.read_texts(task, rows, how.chat)
         options = None
         if rows.options is not None:
             options = option_lists(where, str(task.columns.options), rows.options)

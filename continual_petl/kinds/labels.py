@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about
-from continual_petl.kind import IGNORED, OF_CLASSES
+from continual_petl.kind import IGNORED, OF_CLASSES, HowRead
 from continual_petl.kinds.texts import OfTexts, column_of_answers
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -71,23 +71,17 @@ class OneLabel(OfClasses):
         return label_names(train.where, column_of_answers(task), train.answers)
 
     def read_answers(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        inputs: Sequence[Any],
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
+        self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
     ) -> tuple[NDArray[np.int64], list[str]]:
         """Return the index of each row's label, and the label."""
         from continual_petl.streams.preparation.labels import encode_labels, label_names
 
+        labels = how.labels
         assert labels is not None
         column = column_of_answers(task)
         named = label_names(rows.where, column, rows.answers)
         with about("labels"):
-            numbers = encode_labels(rows.where, column, named, labels, positions=positions)
+            numbers = encode_labels(rows.where, column, named, labels, positions=how.positions)
         return numbers, [labels[number] for number in numbers.tolist()]
 
     def strata(self, answers: Any, groups: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, about
+from continual_petl.kind import HowRead
 from continual_petl.kinds.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.multi_hot import check_named, flags_of
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -63,25 +64,19 @@ class Multilabel(OfTexts):
         return chain.from_iterable(label_names_of(train.where, column, train.answers, named))
 
     def read_answers(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        inputs: Sequence[Any],
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
+        self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
     ) -> tuple[NDArray[np.float32], list[list[str]]]:
         """Return zeros and ones, ``(N, C)``, and the labels of each row."""
         import numpy as np
 
         from continual_petl.streams.preparation.label_lists import encode_multilabel, label_names_of
 
+        labels = how.labels
         assert labels is not None
         column = column_of_answers(task)
-        found = label_names_of(rows.where, column, rows.answers, labels if positions else None)
+        found = label_names_of(rows.where, column, rows.answers, labels if how.positions else None)
         with about("labels"):
-            sets = encode_multilabel(rows.where, column, found, labels, positions=positions)
+            sets = encode_multilabel(rows.where, column, found, labels, positions=how.positions)
         return sets, [[labels[number] for number in np.flatnonzero(row)] for row in sets]
 
     def check_splits(

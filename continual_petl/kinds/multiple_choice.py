@@ -15,10 +15,9 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
-from continual_petl.kind import MAX_OPTIONS, ReadRows
+from continual_petl.kind import MAX_OPTIONS, HowRead, ReadRows
 from continual_petl.kinds.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spellings import nearest
-from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
 from continual_petl.streams.sources.row_options import option_lists
@@ -53,17 +52,7 @@ class MultipleChoice(OfTexts):
 
         return ClassHead(self.name, width, num_outputs, **settings)
 
-    def read_rows(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
-        chat: ChatSpec | None,
-        folder: str | None,
-    ) -> ReadRows:
+    def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check sources, options and labels; answers are the texts of the right options."""
         assert rows.options is not None
         check_texts(rows.where, task.columns.source, rows.inputs)

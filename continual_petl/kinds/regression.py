@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.heads.targets import Targets
+from continual_petl.kind import HowRead
 from continual_petl.kinds.texts import OfTexts, column_of_answers
 from continual_petl.streams.preparation.spellings import numbers_notice
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -52,18 +53,11 @@ class Regression(OfTexts):
         return head
 
     def read_answers(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        inputs: Sequence[Any],
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
+        self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
     ) -> tuple[NDArray[np.float64] | NDArray[np.float32], list[str]]:
         """Return the numbers, and the spelling of each."""
         answers = regression_targets(
-            rows.where, column_of_answers(task), rows.answers, single_precision=single_precision
+            rows.where, column_of_answers(task), rows.answers, single_precision=how.single_precision
         )
         return answers, [repr(value) for value in answers.tolist()]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from continual_petl.kind import Kind, ReadRows
-from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
+from continual_petl.kind import HowRead, Kind, ReadRows
+from continual_petl.streams.schema.chat_spec import ResolvedChat
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import check_texts
 from continual_petl.streams.sources.split_rows import SplitRows
@@ -22,24 +22,12 @@ if TYPE_CHECKING:
 class OfTexts(Kind):
     """A kind that reads one text per row, or a pair of them, and has one answer per row."""
 
-    def read_rows(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
-        chat: ChatSpec | None,
-        folder: str | None,
-    ) -> ReadRows:
+    def read_rows(self, task: TaskSpec, rows: SplitRows, how: HowRead) -> ReadRows:
         """Check inputs, then answers; see `Kind.read_rows`."""
-        inputs, keys = self.read_inputs(task, rows, folder)
+        inputs, keys = self.read_inputs(task, rows, how.folder)
         if rows.pairs is not None:
             check_texts(rows.where, str(task.columns.text_pair), rows.pairs)
-        answers, names = self.read_answers(
-            task, rows, inputs, labels, positions=positions, single_precision=single_precision
-        )
+        answers, names = self.read_answers(task, rows, inputs, how)
         return ReadRows(inputs=inputs, answers=answers, names=names, keys=keys)
 
     def read_inputs(self, task: TaskSpec, rows: SplitRows, folder: str | None) -> tuple[list[Any], list[str] | None]:
@@ -57,14 +45,7 @@ class OfTexts(Kind):
         return rows.inputs, None
 
     def read_answers(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        inputs: Sequence[Any],
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
+        self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
     ) -> tuple[Any, list[Any]]:
         """Return the answers of a split as numbers and in words; see `Kind.read_rows`."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import about
 from continual_petl.heads.tag_scheme import TagReading
-from continual_petl.kind import IGNORED
+from continual_petl.kind import IGNORED, HowRead
 from continual_petl.kinds.labels import OfClasses
 from continual_petl.kinds.texts import column_of_answers
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -50,23 +50,17 @@ class TokenClassification(OfClasses):
         return word_lists(rows.where, task.columns.tokens, rows.inputs), None
 
     def read_answers(
-        self,
-        task: TaskSpec,
-        rows: SplitRows,
-        inputs: Sequence[Any],
-        labels: tuple[str, ...] | None,
-        *,
-        positions: bool,
-        single_precision: bool,
+        self, task: TaskSpec, rows: SplitRows, inputs: Sequence[Any], how: HowRead
     ) -> tuple[list[NDArray[np.int64]], list[list[str]]]:
         """Return the index of each word's tag, an array per row, and the tags."""
         from continual_petl.streams.preparation.label_lists import encode_tags, tag_lists
 
+        labels = how.labels
         assert labels is not None
         column = column_of_answers(task)
         found = tag_lists(rows.where, column, rows.answers, inputs)
         with about("labels"):
-            tags = encode_tags(rows.where, column, found, labels, positions=positions)
+            tags = encode_tags(rows.where, column, found, labels, positions=how.positions)
         return tags, [[labels[number] for number in row.tolist()] for row in tags]
 
     def tag_reading(self, task: TaskSpec, labels: tuple[str, ...], train: Any) -> tuple[TagReading, str | None, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError, about
-from continual_petl.kind import kind_of
+from continual_petl.kind import HowRead, kind_of
 from continual_petl.streams.preparation.labels import check_class_weights, class_labels, read_label_names
 from continual_petl.streams.schema.chat_spec import ChatSpec
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
@@ -193,15 +193,10 @@ def check_split(
     """
     check_rows(rows.where, len(rows))
     chat = spec.resolved_chat(task)
-    read = kind_of(task).read_rows(
-        task,
-        rows,
-        labels,
-        positions=positions,
-        single_precision=single_precision,
-        chat=chat,
-        folder=spec.data_dir,
+    how = HowRead(
+        labels=labels, positions=positions, single_precision=single_precision, chat=chat, folder=spec.data_dir
     )
+    read = kind_of(task).read_rows(task, rows, how)
     beside = rows.pairs or read.options or [None] * len(rows)
     return Checked(
         task=task,

@@ -44,7 +44,7 @@ _WHAT: Mapping[PathKind, tuple[str, str]] = {
     ),
     "stream of a run": (
         "the stream file of a run",
-        "`continual-petl show {folder}` shows the run, and `continual-petl run {path}` goes on with its stream",
+        "`continual-petl show {folder}` shows the run, and `continual-petl run {path}` resumes it",
     ),
     "run": (
         "a run folder",
@@ -67,8 +67,9 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 
 def kind_of_path(path: str | os.PathLike[str]) -> PathKind | None:
-    """Return what a file or folder holds, judging by its name, and for folders, YAML and JSON by what is in it; None if that
-    is not certain.
+    """Return what a file or folder holds, or None if that is not certain.
+
+    Files are judged by their names; folders, YAML and JSON by their content.
     """
     place = Path(path)
     if os.path.isdir(place):

@@ -174,7 +174,7 @@ def test_report_and_lists_show_it(learned: Path, tmp_path: Path, capsys: pytest.
 
 
 def labelled(labels: list[Any], options: list[Any], class_names: Any = None) -> list[str]:
-    from continual_petl.kind import find_kind
+    from continual_petl.kind import HowRead, find_kind
 
     spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [choice()]})
     given = SplitRows(
@@ -185,8 +185,7 @@ def labelled(labels: list[Any], options: list[Any], class_names: Any = None) -> 
         class_names=class_names,
         options=options,
     )
-    settings: dict[str, Any] = {"positions": False, "single_precision": False, "chat": None, "folder": None}
-    return find_kind("multiple-choice").read_rows(spec.tasks[0], given, None, **settings).names
+    return find_kind("multiple-choice").read_rows(spec.tasks[0], given, HowRead()).names
 
 
 @pytest.mark.parametrize(
