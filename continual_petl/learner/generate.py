@@ -83,8 +83,8 @@ def generate(
         seed: seed of the task, for sampling.
         chat: the chat template of a task on conversations.
         streamer: gets every token as soon as it is generated; for one row, without beams.
-        near_ties: if given, it is filled for every row with whether its text was nearly another one; see `NearTies`. Only a
-            greedy search fills it.
+        near_ties: if given, it is filled for every row with whether its text was nearly another one; see `NearTies`. A
+            search with beams does not fill it.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer, chat)
     settings = {**_NEUTRAL, **spec.model_dump(include=_SEARCH), "eos_token_id": end, "pad_token_id": pad}
@@ -96,11 +96,14 @@ def generate(
         settings["decoder_start_token_id"] = start_token(backbone)
     # The output starts with the decoder's input: the start token, or the whole source.
     given = batch["input_ids"].shape[1] if continues else 1
-    if processors := _processors(spec, seed, batch, given):
-        settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
-    ties = NearTies(backbone.precision, spec.repetition_penalty) if near_ties is not None and spec.is_greedy else None
-    if ties is not None:
-        settings["logits_processor"] = [*processors, ties]
+    processors = _processors(spec, given)
+    sampler = Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]) if spec.do_sample else None
+    ties: NearTies | None = None
+    if near_ties is not None and spec.num_beams == 1:
+        ties = NearTies(backbone.precision, spec.repetition_penalty, sampler)
+    last = ties or sampler
+    if processors or last:
+        settings |= {"logits_processor": [*processors, last] if last else processors, "no_repeat_ngram_size": 0}
     stops: Stops | None = None
     if spec.stop:
         assert not isinstance(tokenizer, Ends), "stop strings need a full tokenizer"
@@ -120,15 +123,13 @@ def generate(
     return rows
 
 
-def _processors(spec: GenerationSpec, seed: int, batch: dict[str, Tensor], given: int) -> list[LogitsProcessor]:
-    """Return the processors that change the scores of the next token."""
+def _processors(spec: GenerationSpec, given: int) -> list[LogitsProcessor]:
+    """Return the processors of repetitions; ``given`` is the number of tokens before the generated text."""
     processors: list[LogitsProcessor] = []
     if spec.repetition_penalty != 1.0:
         processors.append(_OfGenerated(RepetitionPenaltyLogitsProcessor(spec.repetition_penalty), given))
     if spec.no_repeat_ngram_size:
         processors.append(_OfGenerated(NoRepeatNGramLogitsProcessor(spec.no_repeat_ngram_size), given))
-    if spec.do_sample:
-        processors.append(Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]))
     return processors
 
 

@@ -43,7 +43,7 @@ class Sampler(LogitsProcessor):
     """
 
     def __init__(self, spec: GenerationSpec, seed: int, ids_BT: Tensor, mask_BT: Tensor) -> None:
-        self._warpers: list[LogitsProcessor] = []
+        self._spec, self._warpers = spec, list[LogitsProcessor]()
         if spec.temperature != 1.0:
             self._warpers.append(TemperatureLogitsWarper(spec.temperature))
         if spec.top_k:
@@ -55,12 +55,64 @@ class Sampler(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return the scores with noise added; the argmax is the sample."""
-        scores_BV = scores.float()
+        scores_BV = self._given = scores.float()
         for warper in self._warpers:
             scores_BV = warper(input_ids, scores_BV)
         width = scores_BV.shape[-1]
         noise_BV = torch.stack([-torch.empty(width).exponential_(generator=each).log() for each in self._generators])
-        return scores_BV + noise_BV.to(scores_BV.device)
+        self._noise = noise_BV.to(scores_BV.device)
+        return scores_BV + self._noise
+
+    def near(self, rounding_B: Tensor) -> Tensor:
+        """Return for each row whether its last sample could be another token, bool ``(B,)``.
+
+        Args:
+            rounding_B: by how much rounding may change the difference of two scores.
+        """
+        scores_BV, rounding_B1 = self._given / self._spec.temperature, rounding_B[:, None] / self._spec.temperature
+        surely_BV, perhaps_BV = kept(scores_BV, rounding_B1, self._spec.top_k, self._spec.top_p)
+        noisy_BV = (scores_BV + self._noise).masked_fill(~perhaps_BV, -torch.inf)
+        best_B2, token_B2 = noisy_BV.topk(2, dim=-1)
+        return (best_B2[:, 0] - best_B2[:, 1] <= rounding_B1[:, 0]) | ~surely_BV.gather(1, token_B2[:, :1])[:, 0]
+
+
+def kept(scores_BV: Tensor, rounding_B1: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
+    """Return the tokens that top-k and top-p keep however scores are rounded, and those that they keep in some case.
+
+    If no difference of two scores changes by more than r, the odds of a set of tokens change by at most a factor exp(r).
+    top-p keeps a token if the tokens with higher scores have a probability below p.
+
+    Args:
+        scores_BV: the scores, divided by the temperature.
+        rounding_B1: by how much rounding may change the difference of two of them.
+        top_k: 0 for no limit.
+        top_p: 1 for no limit.
+
+    Shape:
+        bool ``(B, V)`` both.
+    """
+    sorted_BV, order_BV = scores_BV.double().sort(dim=-1, descending=True)
+    surely_BV = perhaps_BV = sorted_BV > -torch.inf
+    if 0 < top_k < sorted_BV.shape[1]:
+        surely_BV = surely_BV & (sorted_BV > sorted_BV[:, top_k, None] + rounding_B1)
+        perhaps_BV = perhaps_BV & (sorted_BV >= sorted_BV[:, top_k - 1, None] - rounding_B1)
+    if top_p < 1:
+        weight_BV = (sorted_BV - sorted_BV[:, :1]).exp()
+        # Sums over the tokens before each place; a token's own place counts those that are higher even after rounding (few),
+        # or may be (many).
+        surely_BP, perhaps_BP = (
+            torch.nn.functional.pad((weight_BV * each).cumsum(-1), (1, 0)) for each in (surely_BV, perhaps_BV)
+        )
+        few_BV = torch.searchsorted(-sorted_BV, -(sorted_BV + rounding_B1))
+        many_BV = torch.searchsorted(-sorted_BV, -(sorted_BV - rounding_B1), right=True)
+        least_BV, rest_BV = surely_BP.gather(1, few_BV), perhaps_BP[:, -1:] - perhaps_BP.gather(1, few_BV)
+        most_BV = perhaps_BP.gather(1, many_BV) - weight_BV
+        others_BV = (surely_BP[:, -1:] - surely_BP.gather(1, many_BV)).clamp(min=0) + weight_BV
+        odds, factor_B1 = top_p / (1 - top_p), rounding_B1.exp()
+        surely_BV = surely_BV & (most_BV * factor_B1 < odds * others_BV)
+        perhaps_BV = perhaps_BV & (least_BV < odds * rest_BV * factor_B1)
+    places_BV = order_BV.argsort(-1)
+    return surely_BV.gather(1, places_BV), perhaps_BV.gather(1, places_BV)
 
 
 def _seed_of(seed: int, ids: Sequence[int]) -> int:

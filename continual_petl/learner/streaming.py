@@ -102,8 +102,8 @@ def generate_pieces(
     batch: dict[str, Tensor],
     tokenizer: PreTrainedTokenizerBase,
     put: Put,
-) -> None:
-    """Generate the text of one row, and pass it on in pieces.
+) -> bool:
+    """Generate the text of one row, and pass it on in pieces; return whether the text was nearly another one.
 
     Args:
         backbone: a backbone that generates.
@@ -116,6 +116,18 @@ def generate_pieces(
     assert plan.generation is not None
     stop = plan.generation.stop
     pieces = Pieces(tokenizer, ends_of(tokenizer, plan.chat).end, stop, put)
-    rows = generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed, chat=plan.chat, streamer=pieces)
+    near = list[bool]()
+    rows = generate(
+        backbone,
+        bank,
+        plan.generation,
+        batch,
+        tokenizer,
+        seed=plan.seed,
+        chat=plan.chat,
+        streamer=pieces,
+        near_ties=near,
+    )
     (text,) = decode(tokenizer, rows, stop)
     pieces.finish(text)
+    return near[0]

@@ -46,7 +46,7 @@ def has_near_ties(manifest: Manifest) -> bool:
     """Return whether records of a task say if a prediction is near a tie: in bf16, where that happens to some rows."""
     if manifest.environment.precision != "bf16" or kind_of(manifest).has_numbers:
         return False
-    return manifest.generation is None or manifest.generation.is_greedy
+    return manifest.generation is None or manifest.generation.num_beams == 1
 
 
 def route_of(answer: RoutedAnswer) -> Record:

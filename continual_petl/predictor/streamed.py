@@ -36,7 +36,7 @@ def check_streams(manifest: Manifest) -> None:
         )
 
 
-def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], None]:
+def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], bool]:
     """Check and encode a row, load the bank, and return the function that generates the text.
 
     Args:
@@ -45,8 +45,8 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
         task: a learned task.
 
     Returns:
-        A function that calls its argument after every token with the next piece, which may be empty; an exception raised by
-        the argument ends the generation.
+        A function that calls its argument after every token with the next piece, which may be empty, and returns whether the
+        text was nearly another one; an exception raised by the argument ends the generation.
 
     Raises:
         InputError: if the row cannot be used, or the task's texts cannot be streamed.
@@ -65,11 +65,11 @@ def generation_of(models: ModelCache, row: Row, task: str) -> Callable[[Put], No
     assert tokenizer is not None
     (batch,) = EvaluationLoader(asked.encoded(models), 1, models.pad_token_id, kind=asked.manifest.kind)
 
-    def generated(put: Put) -> None:
+    def generated(put: Put) -> bool:
         held.backbone.model.train(False)
         with oom_reported(task, batch, "max_new_tokens, or shorten the row"), held.attending():
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
-            generate_pieces(held.backbone, held.bank, held.plan, tensors, tokenizer, put)
+            return generate_pieces(held.backbone, held.bank, held.plan, tensors, tokenizer, put)
 
     return generated
 
@@ -83,7 +83,7 @@ class _Closed(Exception):
     """Ends the generation when the pieces are no longer read."""
 
 
-def _pieces(generated: Callable[[Put], None]) -> Iterator[str]:
+def _pieces(generated: Callable[[Put], bool]) -> Iterator[str]:
     found: SimpleQueue[str | BaseException | None] = SimpleQueue()
     closed = threading.Event()
 

@@ -31,7 +31,7 @@ _NearTieOfText = Annotated[
     bool,
     Field(
         description="Whether the other rows of a batch could decide one of the tokens; only for tasks that generate in bf16 "
-        "by greedy search."
+        "without beams."
     ),
 ]
 

@@ -118,8 +118,9 @@ class ServedRun:
             put(piece)
             pieces.append(piece)
 
-        generation_of(self._session.models, row, task)(passed_on)
-        return [record(self._catalog, row, task, None, Answer(value="".join(pieces), probabilities=None))]
+        near = generation_of(self._session.models, row, task)(passed_on)
+        answer = Answer(value="".join(pieces), probabilities=None, near_tie=near)
+        return [record(self._catalog, row, task, None, answer)]
 
     def _first_bad_row(self, job: Asked, error: InputError) -> Problem:
         """Return the problem of the first row that cannot be predicted, found by halving the rows."""

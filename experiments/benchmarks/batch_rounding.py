@@ -3,8 +3,8 @@
 ``python -m experiments.benchmarks.batch_rounding --data FOLDER [--writer FOLDER] [--out FILE.json]`` learns four tasks with
 labels and one with numbers, with Houlsby banks on MiniLM in bf16, from a folder with a subfolder of rows for each, and
 predicts test rows alone and in batches. With a backbone that writes, such as the one that ``python -m
-experiments.he2022.pretraining`` makes, it also does so for a task that generates texts by greedy search, and for one that
-chooses among options.
+experiments.he2022.pretraining`` makes, it does so instead for tasks that generate texts by greedy search, by sampling and
+with beams, and for one that chooses among options.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ TASKS = ("trec", "amazon", "rte", "clinc150")
 NUMBERS = "stsb"
 PAIRS = ("rte", NUMBERS)
 TEXTS, OPTIONS = "xsum", "trec"
+GENERATION: dict[str, dict[str, Any]] = {
+    TEXTS: {},
+    "xsum-sampled": {"do_sample": True, "temperature": 0.7, "top_p": 0.9},
+    "xsum-beams": {"num_beams": 4},
+}
 SIZES = (2, 5, 16, 64)
 LIMITS = {"train": 1500, "validation": 200, "test": 200}
 
@@ -50,8 +55,11 @@ def stream_of(data: Path, backbone: str = "minilm", bank: Any = "houlsby") -> Ta
 
 
 def writing_stream_of(data: Path, backbone: str, bank: Any = "houlsby") -> TaskStream:
-    """Return the stream of a task that generates texts and one that chooses among options."""
-    texts = {"name": TEXTS, "kind": "seq2seq", "data": TEXTS, "generation": {"max_new_tokens": 32}}
+    """Return the stream of the tasks that generate texts and one that chooses among options."""
+    texts: list[dict[str, Any]] = [
+        {"name": name, "kind": "seq2seq", "data": TEXTS, "generation": {"max_new_tokens": 32} | more}
+        for name, more in GENERATION.items()
+    ]
     options = json.loads((data / OPTIONS / "labels.json").read_text("utf-8"))["names"]
     rows = {}
     for split in LIMITS:
@@ -59,7 +67,7 @@ def writing_stream_of(data: Path, backbone: str, bank: Any = "houlsby") -> TaskS
             read = map(json.loads, lines)
             rows[split] = [{"source": row["text"], "target": options[row["label"]]} for row in read]
     chosen = {"name": OPTIONS, "kind": "seq2seq", "data": rows, "options": options}
-    tasks = [task | {"limits": LIMITS, "max_target_length": 32} for task in (texts, chosen)]
+    tasks = [task | {"limits": LIMITS, "max_target_length": 32} for task in (*texts, chosen)]
     return _stream(data, backbone, bank, tasks)
 
 
@@ -160,14 +168,16 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     machine = describe(torch.device("cpu"))
     with tempfile.TemporaryDirectory() as scratch:
-        found = measure(Path(scratch) / "run", stream_of(given.data))
-        result = {"numbers": {NUMBERS: found.pop(NUMBERS)}} if NUMBERS in found else {}
-        if given.writer is not None:
-            written = measure(Path(scratch) / "written", writing_stream_of(given.data, str(given.writer.resolve())))
-            result |= {"texts": {TEXTS: written[TEXTS]}, "options": {OPTIONS: written[OPTIONS]}}
+        if given.writer is None:
+            found = measure(Path(scratch) / "run", stream_of(given.data))
+            numbers = {NUMBERS: found.pop(NUMBERS)} if NUMBERS in found else {}
+            result = {"tasks": found} | ({"numbers": numbers} if numbers else {})
+        else:
+            found = measure(Path(scratch) / "written", writing_stream_of(given.data, str(given.writer.resolve())))
+            result = {"options": {OPTIONS: found.pop(OPTIONS)}, "texts": found}
     command = "python -m experiments.benchmarks.batch_rounding --data FOLDER"
     command += "" if given.writer is None else " --writer FOLDER"
-    write_measured({"tasks": found, **result}, command, machine, given.out)
+    write_measured(result, command, machine, given.out)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,6 @@ class GenerationSpec(UserSpec):
     stop: Annotated[tuple[StopText, ...], Field(max_length=16)] = ()
     """Texts that end the generated text; they are removed, together with anything after them."""
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether each token is the one with the highest score."""
-        return self.num_beams == 1 and not self.do_sample
-
     @model_validator(mode="after")
     def _consistent(self) -> GenerationSpec:
         if self.min_new_tokens > self.max_new_tokens:

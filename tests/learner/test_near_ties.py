@@ -11,6 +11,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
+from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from continual_petl import Run, learn
 from continual_petl.backbones.backbone import Backbone, load_backbone
@@ -20,6 +21,7 @@ from continual_petl.heads.words import ROUNDING
 from continual_petl.learner.answer import answer
 from continual_petl.learner.generate import generate
 from continual_petl.learner.near_ties import NearTies, near
+from continual_petl.learner.sampling import Sampler, kept
 from continual_petl.predictor.records import record_of
 from continual_petl.serve.responses import TextPrediction
 from continual_petl.streams.schema.stream_spec import GenerationSpec
@@ -95,9 +97,9 @@ def test_limit_grows_with_the_score_and_with_a_penalty(precision: Literal["bf16"
 
 @pytest.mark.parametrize(
     ("generation", "says"),
-    [({}, True), ({"num_beams": 2}, False), ({"do_sample": True}, False), ({"stop": ["w1"]}, True)],
+    [({}, True), ({"num_beams": 2}, False), ({"do_sample": True, "top_p": 0.8}, True), ({"stop": ["w1"]}, True)],
 )
-def test_only_a_greedy_search_can_say_it(
+def test_texts_without_beams_say_it(
     backbone_folder: Folder, tmp_path: Path, generation: dict[str, Any], says: bool
 ) -> None:
     task = task_of_kind("seq2seq", "texts", training={"precision": "bf16"})
@@ -122,3 +124,59 @@ def test_sources_are_padded_without_a_difference(backbone_folder: Folder) -> Non
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
     generate(backbone, bank, GenerationSpec(max_new_tokens=5), batch, tokenizer, near_ties=near_ties)
     assert len(near_ties) == 2
+
+
+def kept_by_transformers(scores: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Return the tokens that transformers' limits leave, for one row."""
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    if top_k:
+        scores = TopKLogitsWarper(top_k)(ids, scores)
+    if top_p < 1:
+        scores = TopPLogitsWarper(top_p)(ids, scores)
+    return scores[0] > -math.inf
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (3, 1.0), (0, 0.8), (0, 0.3), (5, 0.7), (1, 1.0), (200, 0.95)])
+def test_limits_of_a_sample_are_kept_however_scores_are_rounded(top_k: int, top_p: float) -> None:
+    draw = torch.Generator().manual_seed(top_k)
+    exact = 0
+    for number in range(60):
+        scores = 3 * torch.randn(1, 24, generator=draw).double()
+        if number % 3 == 0:
+            scores[0, 4:6] = scores[0, 3]
+        if number % 5 == 0:
+            scores[0, 7:12] = -math.inf
+        rounding = torch.tensor([[0.02 if number % 2 else 0.3]]).double()
+        surely, perhaps = (each[0] for each in kept(scores, rounding, top_k, top_p))
+        assert not (surely & ~perhaps).any()
+        for _ in range(80):
+            # The extremes, where each score is changed by half of the allowed difference, are the hardest cases.
+            change = (
+                torch.rand(1, 24, generator=draw) - 0.5
+                if number % 4
+                else torch.randint(0, 2, (1, 24), generator=draw) - 0.5
+            )
+            found = kept_by_transformers(scores + rounding * change, top_k, top_p)
+            assert (found | ~surely).all()
+            assert (perhaps | ~found).all()
+        exact += int((surely == perhaps).all())
+    assert exact > 10
+
+
+def test_sample_is_near_if_another_rounding_draws_another_token() -> None:
+    spec = GenerationSpec(do_sample=True, temperature=0.7, top_k=6, top_p=0.9)
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    told = changed = 0
+    for seed in range(150):
+        scores = 2 * torch.randn(1, 12, generator=draw)
+
+        def sample(change: Tensor, scores: Tensor = scores, seed: int = seed) -> tuple[int, bool]:
+            sampler = Sampler(spec, seed, ids, torch.ones_like(ids))
+            return int(sampler(ids, scores + change).argmax()), bool(sampler.near(torch.tensor([0.1])))
+
+        token, near_tie = sample(torch.zeros(1, 12))
+        others = {sample(0.1 * (torch.rand(1, 12, generator=draw) - 0.5))[0] for _ in range(20)}
+        assert near_tie or others == {token}
+        told, changed = told + near_tie, changed + (others != {token})
+    assert 0 < changed <= told < 75

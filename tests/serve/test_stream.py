@@ -92,6 +92,21 @@ def test_events_hold_the_pieces_and_the_record(asked: TestClient, texts: Path) -
     assert 'continual_petl_rows_total{lane="texts"}' in asked.get("/metrics").text
 
 
+def test_last_event_says_whether_the_text_is_near_a_tie(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+    training = TRAINING | {"precision": "bf16"}
+    greedy = {"max_new_tokens": 6}
+    run = learn(
+        generating_stream(backbone_folder("llama"), greedy, training=training, bank=small("lora")), tmp_path / "run"
+    )
+    rows = [f"w{number} w{number + 9}" for number in range(10, 16)]
+    with CheckedClient(make_app(run.store.folder, ServeSettings()), base_url="http://127.0.0.1") as client:
+        for row in rows:
+            last = client.post("/v1/predict", json=_body(inputs=row)).text.removesuffix("\n\n").rsplit("data: ", 1)[1]
+            (record,) = json.loads(last)["predictions"]
+            assert record["near_tie"] == run.predict(row, "texts").near_tie
+            assert record["answer"] == run.predict(row, "texts").value
+
+
 @pytest.mark.parametrize(
     ("changed", "status", "fragment"),
     [
