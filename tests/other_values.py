@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
-from continual_petl.learner.task_plan import PlanFields, TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.chat_spec import ResolvedChat, digest_of
 from continual_petl.streams.schema.generation import GenerationSpec
 from continual_petl.streams.schema.training_spec import ResolvedTraining
@@ -18,7 +18,7 @@ from continual_petl.streams.schema.training_spec import ResolvedTraining
 Path = tuple[str | int, ...]
 CHAT = ResolvedChat(template="-", digest=digest_of("-"), system=None, loss_on="response", tokens={}, end=0)
 WHOLE = TaskPlan(
-    name="one",
+    task="one",
     kind="classification",
     pair=False,
     labels=("a", "b"),
@@ -102,5 +102,5 @@ def _literals(annotation: Any) -> Iterator[Any]:
 
 
 def learned_paths() -> list[Path]:
-    """Return the settings of a plan that a certificate has too: all but the name of the task."""
-    return [path for path in paths() if path[0] in PlanFields.model_fields]
+    """Return the settings that two plans of one task may differ in: all but its name."""
+    return [path for path in paths() if path != ("task",)]

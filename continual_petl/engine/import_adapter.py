@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import BankSpec
@@ -27,7 +26,7 @@ from continual_petl.engine.task.learn_task import (
     notify_start,
     router_sums,
 )
-from continual_petl.engine.task_run import Clock, TaskRun, TrainedBank
+from continual_petl.engine.task_run import Clock, TaskRun
 from continual_petl.errors import InputError
 from continual_petl.export.subject import Subject, tokenizer_of
 from continual_petl.heads.linear import LinearHead
@@ -41,9 +40,11 @@ from continual_petl.kind import kind_of
 from continual_petl.learner.plan import build_bank, plan_task
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.history import Curve, History
+from continual_petl.store.certificate.history import Answered, Curve, History
+from continual_petl.store.certificate.manifest import LearnedTask
 from continual_petl.store.certificate.origin import Origin
-from continual_petl.store.commit import Evidence
+from continual_petl.store.certificate.values import SplitScores
+from continual_petl.store.commit import TrainedBank
 from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.store.verify.probe import make_probe
@@ -120,7 +121,7 @@ def import_adapter(
             ready = _with_rows if data is not None else _without_rows
             learned = ready(session, entry, imported, origin, request)
             session.store.write_backbone(learned.backbone)
-            notify_start(session, task, watching, learned.evidence.notices)
+            notify_start(session, task, watching, learned.record.notices)
             seconds = commit_bank(session, learned)
             if data is not None:
                 session.store.write_stream(dump_stream(settled(spec.anchored())))
@@ -220,24 +221,19 @@ def _with_rows(
     differing = _write(session, run.plan, run.bank, imported, probe)
     run.learner.eval()
     scores, answers = answer_splits(run)
-    evidence = _evidence(session, run.plan, run.backbone, origin, "", probe)
-    evidence = {
-        **evidence,
-        "scores": scores,
-        "data": run.data.digests,
-        "notices": (*run.data.notices, *evidence["notices"], *differing),
-        "router": router_sums(run),
-        "history": History(task=run.plan.name, curve=Curve(losses=(), scores=()), kept=None, answered=answers),
-    }
-    run.clock.lap("evaluate")
-    return TrainedBank(
-        plan=run.plan,
+    notices = (*run.data.notices, _notice(entry, origin), *differing)
+    learned = TrainedBank(
+        record=_record(session, run.plan, origin, notices, scores, run.data.digests),
         bank=run.bank,
         backbone=run.backbone,
-        evidence=Evidence(**evidence),
+        probe=probe,
+        history=_history(entry, answers),
+        router=router_sums(run),
         seconds=run.clock.laps,
         lost=(*run.data.remarks, *run.data.cache_notices),
     )
+    run.clock.lap("evaluate")
+    return learned
 
 
 def _without_rows(
@@ -254,26 +250,37 @@ def _without_rows(
     probe = make_probe(plan, backbone, session.models.tokenizer, backbone.max_length)
     differing = _write(session, plan, bank, imported, probe)
     request.stop_here(f"before task {plan.name!r} was committed", "starts over")
-    why = "; it was imported without rows, so its scores are not measured"
-    evidence = _evidence(session, plan, backbone, origin, why, probe)
-    evidence["notices"] += differing
+    notice = f"{_notice(entry, origin)}; it was imported without rows, so its scores are not measured"
+    record = _record(session, plan, origin, (notice, *differing), {}, {})
     clock.lap("evaluate")
     return TrainedBank(
-        plan=plan, bank=bank, backbone=backbone, evidence=Evidence(**evidence), seconds=clock.laps, lost=()
+        record=record, bank=bank, backbone=backbone, probe=probe, history=_history(entry, {}), seconds=clock.laps
     )
 
 
-def _evidence(
-    session: Session, plan: TaskPlan, backbone: Backbone, origin: Origin, why: str, probe: Any
-) -> dict[str, Any]:
+def _notice(entry: TaskSpec, origin: Origin) -> str:
     based = "" if origin.base is not None else " that names no base model"
-    return {
-        "probe": probe,
-        "scores": {},
-        "data": {},
-        "notices": (f"task {plan.name!r}: not learned here, but {origin.in_words}{based}{why}",),
-        "max_length": backbone.max_length,
-        "preparation": session.models.preparation,
-        "origin": origin,
-        "history": History(task=plan.name, curve=Curve(losses=(), scores=()), kept=None, answered={}),
-    }
+    return f"task {entry.name!r}: not learned here, but {origin.in_words}{based}"
+
+
+def _history(entry: TaskSpec, answers: dict[str, Answered]) -> History:
+    return History(task=entry.name, curve=Curve(losses=(), scores=()), kept=None, answered=answers)
+
+
+def _record(
+    session: Session,
+    plan: TaskPlan,
+    origin: Origin,
+    notices: tuple[str, ...],
+    scores: dict[str, SplitScores],
+    data: Mapping[str, str],
+) -> LearnedTask:
+    return plan.grown(
+        LearnedTask,
+        origin=origin,
+        max_length=session.models.backbone("fp32").max_length,
+        preparation=session.models.preparation,
+        scores=scores,
+        data=data,
+        notices=notices,
+    )

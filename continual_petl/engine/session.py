@@ -17,7 +17,7 @@ from continual_petl.heads.metric_code import code_digest, is_own, load_metric
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
 from continual_petl.kind import kind_of
 from continual_petl.learner.plan import check_kind, plan_task, stated_fields
-from continual_petl.learner.task_plan import PlanFields, TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.model_cache import ModelCache
@@ -173,7 +173,7 @@ class Session:
         chat = chat_of(task.name, self.spec.resolved_chat(task), self.models.tokenizer) if task.reads_chats else None
         return plan_task(self.spec, task, labels, backbone, train=seen, bank=self.bank(task), chat=chat, tags=tags)
 
-    def plan_again(self, task: TaskSpec, learned: PlanFields) -> TaskPlan:
+    def plan_again(self, task: TaskSpec, learned: TaskPlan) -> TaskPlan:
         """Return the plan that the stream now has for a learned task, without reading rows or loading anything.
 
         Args:
@@ -250,7 +250,7 @@ class Session:
             learned,
             split=name,
             labels=manifest.labels,
-            single_precision=manifest.plan().single_precision,
+            single_precision=manifest.single_precision,
         )
 
     def new_notices(self) -> list[str]:
@@ -332,7 +332,7 @@ def forgotten_tasks(session: Session) -> tuple[str, ...]:
     )
 
 
-def _labels(spec: StreamSpec, task: TaskSpec, learned: PlanFields) -> tuple[str, ...] | None:
+def _labels(spec: StreamSpec, task: TaskSpec, learned: TaskPlan) -> tuple[str, ...] | None:
     """Return a task's labels or options according to the stream; labels that it does not list are as the task was learned."""
     if not kind_of(task).has_labels:
         return task.options
@@ -345,7 +345,7 @@ def _labels(spec: StreamSpec, task: TaskSpec, learned: PlanFields) -> tuple[str,
         return learned.labels
 
 
-def _metric_code(metric: str, learned: PlanFields) -> str | None:
+def _metric_code(metric: str, learned: TaskPlan) -> str | None:
     """Return the digest of the code of a task's own metric; if its module is missing, the one it was learned with."""
     try:
         return code_digest(metric) if is_own(metric) else None
@@ -353,7 +353,7 @@ def _metric_code(metric: str, learned: PlanFields) -> str | None:
         return learned.metric_code
 
 
-def _tags(task: TaskSpec, manifest: PlanFields) -> TagReading | None:
+def _tags(task: TaskSpec, manifest: TaskPlan) -> TagReading | None:
     """Return how a task's tags are read according to the stream; what it does not say is as the task was learned."""
     if task.tags is None or manifest.labels is None:
         return manifest.tags

@@ -24,7 +24,6 @@ from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import task_sums
-from continual_petl.store.commit import Evidence
 from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
 from continual_petl.streams.preparation.prepare import TaskData
@@ -89,7 +88,7 @@ class TaskRun:
         learner.add_task(
             plan,
             start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
-            reads=read_banks(session.store, plan.name, plan.bank, reads_of(session, plan)),
+            reads=read_banks(session.store, plan, reads_of(session, plan)),
             tokenizer=models.tokenizer,
         )
         return cls(
@@ -150,20 +149,6 @@ class TaskRun:
                 has_labels=kind_of(self.plan).has_one_label,
             )
         return self._sums[routing]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedBank:
-    """A bank that has been learned and scored but not committed."""
-
-    plan: TaskPlan
-    bank: Bank
-    backbone: Backbone
-    evidence: Evidence
-    seconds: dict[str, float]
-    """Seconds of data preparation, training (across interruptions) and evaluation."""
-    lost: tuple[str, ...]
-    """Notices for the user about this attempt, which are not in the certificate."""
 
 
 class Ranks(Protocol):

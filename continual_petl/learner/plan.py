@@ -76,7 +76,7 @@ def plan_task(
 def stated_fields(spec: StreamSpec, task: TaskSpec, bank: BankSpec) -> dict[str, Any]:
     """Return the fields of a task's plan that the stream alone decides, whatever the rows and the backbone."""
     return {
-        "name": task.name,
+        "task": task.name,
         "kind": task.kind,
         "pair": task.columns.text_pair is not None,
         "bank": bank,

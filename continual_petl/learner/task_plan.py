@@ -1,12 +1,13 @@
 """The plan of a task: all settings that the learner needs before it starts, resolved.
 
-A certificate holds the same fields; see `continual_petl.store.certificate.manifest`. This file never imports torch.
+A certificate is a plan with what is known about its bank: one record that grows, see
+`continual_petl.store.certificate.manifest`. This file never imports torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -18,11 +19,11 @@ from continual_petl.heads.tag_scheme import TagReading
 from continual_petl.heads.targets import Targets
 from continual_petl.kind import KindName, Options, kind_of
 from continual_petl.streams.schema.chat_spec import ResolvedChat
-from continual_petl.streams.schema.field_types import Normalise
+from continual_petl.streams.schema.field_types import Name, Normalise
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
 
 NOT_DECIDING = {
-    "name": "it decides the seed, which is a setting of its own",
+    "task": "its name decides the seed, which is a setting of its own",
     "training.checkpoint_every": "a task that resumes from any checkpoint ends with the same bank",
     "training.num_workers": "workers collate the same batches, in the same order",
     "training.gradient_checkpointing": "the gradients are the same, bit for bit",
@@ -30,11 +31,13 @@ NOT_DECIDING = {
 """The only settings of a plan that do not decide the bank, and why."""
 _IN_WORDS = {"metric_code": "the code of the metric", "targets": "the scale of the targets"}
 """Names for fields that are not keys of a stream file."""
+Record = TypeVar("Record", bound="TaskPlan")
 
 
-class PlanFields(FrozenModel):
-    """The fields that a plan and a certificate share."""
+class TaskPlan(FrozenModel):
+    """One task, resolved against its stream, its data and its backbone."""
 
+    task: Name
     kind: KindName
     pair: bool
     """Whether a row is a pair of texts."""
@@ -83,17 +86,28 @@ class PlanFields(FrozenModel):
         """Whether targets are read and scored in float32, as they were before they were standardised."""
         return kind_of(self).has_numbers and self.targets is None
 
-    def plan_fields(self) -> dict[str, Any]:
-        """Return these fields by name."""
-        return {name: getattr(self, name) for name in PlanFields.model_fields}
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the head's output."""
+        return len(self.labels) if self.labels is not None else 1
+
+    def grown(self, into: type[Record], **facts: Any) -> Record:
+        """Return this record with more facts, as a `LearnedTask` or a certificate; facts that it has already may change."""
+        known = {name: getattr(self, name) for name in type(self).model_fields if name in into.model_fields}
+        return into(**known | facts)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything in the plan that decides the bank, by name, as JSON values: all fields but those in `NOT_DECIDING`.
+        """Everything in the plan that decides the bank, by name, as JSON values: all its fields but those in `NOT_DECIDING`.
 
         Settings without a value are left out, so that a new setting changes nothing for plans that do not have it.
         """
-        tree = self.model_dump(mode="json", include={*PlanFields.model_fields})
+        tree = self.model_dump(mode="json", include={*TaskPlan.model_fields})
         training = {f"training.{key}": value for key, value in tree.pop("training").items()}
         if self.options_from == "task":
             tree["options"] = tree.pop("labels")
@@ -105,20 +119,9 @@ class PlanFields(FrozenModel):
         """Digest of `settings`: with the same identity, rows, backbone and Trainer, the bank is the same, bit for bit."""
         return combined_digest(self.settings)
 
-    def differs(self, other: PlanFields) -> dict[str, list[Any]]:
+    def differs(self, other: TaskPlan) -> dict[str, list[Any]]:
         """Return the settings that decide the bank and differ from those of another plan, by name, with both values."""
         return unlike(self.settings, other.settings)
-
-
-class TaskPlan(PlanFields):
-    """One task, resolved against its stream, its data and its backbone."""
-
-    name: str
-
-    @property
-    def num_outputs(self) -> int:
-        """Width of the head's output."""
-        return len(self.labels) if self.labels is not None else 1
 
 
 def with_values(settings: Mapping[str, Any]) -> dict[str, Any]:

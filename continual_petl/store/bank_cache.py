@@ -24,18 +24,23 @@ class CachedBank:
 
     manifest: Manifest
     """Kept here so that the store does not have to read it again while the bank is in use."""
-    plan: TaskPlan
     bank: Bank
     """Frozen, in eval mode, on the backbone's device."""
     backbone: Backbone
-    max_length: int
-    """Maximum tokens per row; 0 if the backbone reads images."""
-    preparation: str
-    """Digest of the tokenizer or image processing that the task was learned with."""
     seals: tuple[str, ...]
     """The seal of the task's certificate and, if the task predicts with a newer shared bank, the seal of that bank's
     certificate."""
     num_bytes: int
+
+    @property
+    def plan(self) -> TaskPlan:
+        """The plan that the task was learned with."""
+        return self.manifest
+
+    @property
+    def max_length(self) -> int:
+        """Maximum tokens per row; 0 if the backbone reads images."""
+        return self.manifest.max_length
 
     @contextmanager
     def attending(self) -> Iterator[Backbone]:

@@ -246,7 +246,7 @@ class ModelCache:
 
     def _num_bytes(self, manifest: Manifest) -> int:
         """Return the size in bytes of a bank in memory, including the banks that it reads."""
-        read = read_manifests(self.store, manifest.task, manifest.bank, manifest.reads)
+        read = read_manifests(self.store, manifest, manifest.reads)
         return sum(num_bytes(each.tensors) for each in (manifest, *read))
 
     def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:
@@ -261,7 +261,7 @@ class ModelCache:
         if held is None:
             held = self._load(task, body, seals)
             self.held_banks.put(name, held, keep)
-        for problem in self.inputs.problems(task, held.preparation):
+        for problem in self.check_preparation(held.manifest):
             raise StoreError(problem)
         device = held.backbone.model.device
         if held.bank.training or next(held.bank.parameters()).device != device:
@@ -277,11 +277,8 @@ class ModelCache:
             bank.copy_body(self.store.load_bank(body, backbone).body())
         return CachedBank(
             manifest=manifest,
-            plan=manifest.plan(),
             bank=bank,
             backbone=backbone,
-            max_length=manifest.max_length,
-            preparation=manifest.preparation,
             seals=seals,
             num_bytes=self._num_bytes(manifest),
         )

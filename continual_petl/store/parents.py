@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import StoreError
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import Parent
@@ -50,7 +50,7 @@ def check_parents(store: Banks, task: str) -> None:
     The banks that a task started from may be forgotten or replaced later; those that are still there must be unchanged.
     """
     manifest = store.manifest(task)
-    read_manifests(store, task, manifest.bank, manifest.reads)
+    read_manifests(store, manifest, manifest.reads)
     started = manifest.start.taken.parents if manifest.start is not None else ()
     for parent in {*started, *([manifest.parent] if manifest.parent is not None else [])}:
         if not store.has(parent.task) or store.link(parent.task).index > manifest.index:
@@ -63,29 +63,29 @@ def check_parents(store: Banks, task: str) -> None:
             )
 
 
-def read_manifests(store: Banks, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[Manifest]:
+def read_manifests(store: Banks, plan: TaskPlan, reads: Sequence[Parent]) -> list[Manifest]:
     """Return the manifests of the banks that a task's fused bank reads, after checking them; see `check_parents`."""
     found = []
     for parent in reads:
-        where = f"task {task!r} reads the bank of {parent.task!r}"
+        where = f"task {plan.task!r} reads the bank of {parent.task!r}"
         if not store.has(parent.task):
             raise StoreError(f"{where}, which is missing in {store.folder}. Restore it from a copy of the folder.")
         manifest = store.manifest(parent.task)
         if manifest.digest != parent.digest:
             raise StoreError(
-                f"{where} with digest {parent.digest[:12]}, but it now has {manifest.digest[:12]}, so {task!r} would "
+                f"{where} with digest {parent.digest[:12]}, but it now has {manifest.digest[:12]}, so {plan.task!r} would "
                 "predict differently. Restore it from a copy of the folder."
             )
-        if (manifest.bank.modifications, manifest.bank.layers) != (bank.modifications, bank.layers):
+        if (manifest.bank.modifications, manifest.bank.layers) != (plan.bank.modifications, plan.bank.layers):
             raise StoreError(f"{where}, whose modifications or layers differ; the two do not belong together.")
         found.append(manifest)
     return found
 
 
-def read_banks(store: Banks, task: str, bank: BankSpec, reads: Sequence[Parent]) -> list[dict[str, Tensor]]:
+def read_banks(store: Banks, plan: TaskPlan, reads: Sequence[Parent]) -> list[dict[str, Tensor]]:
     """Return the tensors that a task's fused bank reads, for `Bank.read`; see `check_parents`."""
-    read_manifests(store, task, bank, reads)
+    read_manifests(store, plan, reads)
     try:
         return [store.tensors(parent.task) for parent in reads]
     except StoreError as error:
-        raise StoreError(f"task {task!r} reads other banks: {error}") from error
+        raise StoreError(f"task {plan.task!r} reads other banks: {error}") from error

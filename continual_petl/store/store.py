@@ -237,8 +237,8 @@ class Store(BankFolders):
         return read_tensors(path, MAX_ROUTER_BYTES, manifest.files[ROUTER], f"task {task!r}")
 
     def plan(self, task: str) -> TaskPlan:
-        """Return the task plan of a learned task."""
-        return self.manifest(task).plan()
+        """Return the plan that a task was learned with."""
+        return self.manifest(task)
 
     def load_bank(self, task: str, backbone: Backbone, *, run: Store | None = None) -> Bank:
         """Return a learned bank, checked strictly: the same backbone, and exactly the certified tensors.
@@ -263,8 +263,8 @@ class Store(BankFolders):
                 f"task {task!r} was learned on a backbone with digest {manifest.backbone[:12]}, but {backbone.name!r} has "
                 f"{backbone.digest[:12]}. A bank predicts only on the backbone it was learned on: use that one."
             )
-        bank = fitting_bank(self.plan(task), backbone, manifest.tensors, lambda: self.tensors(task))
-        bank.read(read_banks(run, task, manifest.bank, manifest.reads))
+        bank = fitting_bank(manifest, backbone, manifest.tensors, lambda: self.tensors(task))
+        bank.read(read_banks(run, manifest, manifest.reads))
         return bank
 
     def clean(self) -> None:

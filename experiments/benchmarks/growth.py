@@ -27,7 +27,7 @@ from torch import Tensor
 from continual_petl import Run, learn
 from continual_petl.learner.plan import build_bank
 from continual_petl.seeding import derive_seed
-from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.folder.results_file import Cell, RowLine, TaskLine
 from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.stream import TaskStream
@@ -74,20 +74,19 @@ def fill(folder: Path, count: int, router: Callable[[int], dict[str, Tensor]] | 
             assert newest is not None
             number = newest.index + 1  # forgotten tasks have entries in the chain too
             copy = f"t{number:04}"
-            plan = store.plan(name).model_copy(update={"name": copy, "seed": derive_seed(run.session.spec.seed, copy)})
+            seed = derive_seed(run.session.spec.seed, copy)
+            plan = first.model_copy(update={"task": copy, "seed": seed, "notices": ()})
             bank = build_bank(plan, backbone, folded=True)
             bank.load_state_dict(tensors)
-            evidence = Evidence(
+            learned = TrainedBank(
+                record=plan,
+                bank=bank.eval(),
+                backbone=backbone,
                 probe=make_probe(plan, backbone, models.tokenizer, first.max_length),
-                scores=first.scores,
-                data=first.data,
-                notices=(),
-                max_length=first.max_length,
-                preparation=first.preparation,
                 history=store.history(name).model_copy(update={"task": copy}),
                 router=None if router is None else router(number),
             )
-            seal = commit_task(store, plan, bank.eval(), backbone, evidence).seal
+            seal = commit_task(store, learned).seal
             cell = Cell(
                 task=copy,
                 index=number,

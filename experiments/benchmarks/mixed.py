@@ -44,7 +44,7 @@ def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Pa
     found = []
     for number in range(num_tasks):
         plan = TaskPlan(
-            name=f"task_{number}",
+            task=f"task_{number}",
             kind="classification",
             pair=False,
             labels=("a", "b", "c", "d"),

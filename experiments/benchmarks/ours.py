@@ -56,7 +56,7 @@ def make_learner(
     learner = ContinualLearner(backbone).to(device)
     learner.add_task(
         TaskPlan(
-            name="task",
+            task="task",
             kind="classification",
             pair=False,
             labels=tuple(f"label {number}" for number in range(num_labels)),

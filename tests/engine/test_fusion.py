@@ -213,7 +213,7 @@ def test_bank_of_another_form_in_the_place_of_one_that_is_read_is_refused(folder
     store = Store(folder)
     wrong = store.manifest("f").bank.model_copy(update={"layers": "0-1"})
     with pytest.raises(StoreError, match="task 'f' reads the bank of 'a', whose modifications or layers differ"):
-        read_banks(store, "f", wrong, store.manifest("f").reads)
+        read_banks(store, store.manifest("f").model_copy(update={"bank": wrong}), store.manifest("f").reads)
 
 
 def test_fused_bank_can_be_started_from(backbone_folder: Folder, folder: Path) -> None:

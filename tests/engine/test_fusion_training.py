@@ -161,7 +161,7 @@ def test_custom_trainer_reads_the_banks_in_memory(backbone_folder: Folder) -> No
     read = [learner.bank(name).tensors()["modifications.0.layer_1.ffn.up.bias"] for name in ("a", "b")]
     assert same_bits(values, torch.stack(read))
     with pytest.raises(ValueError, match="got 0 banks, but this bank reads 2"):
-        learner.add_task(learner.plan.model_copy(update={"name": "g"}))
+        learner.add_task(learner.plan.model_copy(update={"task": "g"}))
 
 
 REFUSED = {

@@ -127,7 +127,7 @@ def test_changed_training_of_a_learned_task_is_noticed(backbone: Path, learned: 
 def test_two_runs_differ_in_a_setting(learned: Path, path: tuple[str | int, ...]) -> None:
     """Also if the banks, the rows and the scores are the same."""
     manifest = Store(learned).manifest("one")
-    one, other = (manifest.model_copy(update=plan.plan_fields()) for plan in (WHOLE, changed(path)))
+    one, other = (manifest.model_copy(update=dict(plan)) for plan in (WHOLE, changed(path)))
     found = _compared(one, other)
     assert found["same"] is (name_of(path) in NOT_DECIDING)
     assert bool(found["specification"]) is not found["same"]

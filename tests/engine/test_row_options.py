@@ -74,7 +74,7 @@ def test_the_certificate_holds_no_options(learned: Path) -> None:
     manifest = run.store.manifest("choice")
     assert (manifest.labels, manifest.options_from, manifest.normalise) == (None, "row", "characters")
     assert (manifest.metric, set(manifest.scores["test"].scores)) == ("accuracy", {"accuracy"})
-    assert manifest.plan().options_from == "row"
+    assert manifest.options_from == "row"
     first = load_stream(learned / "stream.yaml").tasks[0]
     assert (first.columns.options, first.options_from, first.resolved_metric) == ("choices", "row", "accuracy")
     tree = manifest.model_dump(mode="json") | {"metric": "macro_f1"}

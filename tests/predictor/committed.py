@@ -12,7 +12,7 @@ import torch
 from continual_petl import Run, learn
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.learner.plan import build_bank
-from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.folder.results_file import Cell, RowLine, TaskLine
 from continual_petl.store.verify.probe import make_probe
 from tests.kinds import METRICS
@@ -43,26 +43,27 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
     for number, (name, made) in enumerate(tasks.items(), 1):
         spec = BankChoice.model_validate(small(made.bank) if isinstance(made.bank, str) else made.bank).resolve()
         labels = None if made.labels is None else tuple(made.labels)
-        plan = store.plan("one").model_copy(
-            update={"name": name, "bank": spec, "kind": made.kind, "labels": labels, "pooling": made.pooling}
+        plan = first.model_copy(
+            update={"task": name, "bank": spec, "kind": made.kind, "labels": labels, "pooling": made.pooling}
         )
-        plan = plan.model_copy(update={"pair": made.pair, "metric": METRICS[made.kind][0], "seed": number})
+        length = first.max_length - shorter * number
+        plan = plan.model_copy(
+            update={"pair": made.pair, "metric": METRICS[made.kind][0], "seed": number, "max_length": length}
+        )
         bank = build_bank(plan, backbone, folded=True)
         draw = torch.Generator().manual_seed(number)
         with torch.no_grad():
             bank.initialise(backbone.model, number)
             for parameter in bank.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
-        evidence = Evidence(
+        learned = TrainedBank(
+            record=plan,
+            bank=bank.eval(),
+            backbone=backbone,
             probe=make_probe(plan, backbone, models.tokenizer, first.max_length),
-            scores=first.scores,
-            data=first.data,
-            notices=(),
-            max_length=first.max_length - shorter * number,
-            preparation=first.preparation,
             history=store.history("one").model_copy(update={"task": name}),
         )
-        seal = commit_task(store, plan, bank.eval(), backbone, evidence).seal
+        seal = commit_task(store, learned).seal
         cell = Cell(
             task=name, index=number, split="test", metric=plan.metric, value=0.5, num_examples=16, status="measured"
         )

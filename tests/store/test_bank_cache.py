@@ -120,11 +120,8 @@ def _held(num_bytes: int) -> CachedBank:
     nothing: Any = None
     return CachedBank(
         manifest=nothing,
-        plan=nothing,
         bank=nothing,
         backbone=nothing,
-        max_length=8,
-        preparation="",
         seals=("seal",),
         num_bytes=num_bytes,
     )

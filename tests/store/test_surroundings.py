@@ -13,7 +13,7 @@ import torch
 
 from continual_petl import Run
 from continual_petl.errors import IsolationError, StoreError
-from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.store import Store
 from continual_petl.store.verify.probe import make_probe
 from tests.store.tampering import edit_stream, learn_one_more, problems
@@ -111,18 +111,16 @@ def test_certificate_with_dropout_on_is_refused(folder: Path) -> None:
     models = Run(folder).session.models
     backbone, store = models.backbone("fp32"), models.store
     backbone.model.train()
-    plan, bank = store.plan("one"), store.load_bank("one", backbone)
-    evidence = Evidence(
-        probe=make_probe(plan, backbone, models.tokenizer, 16),
-        scores={},
-        data={},
-        notices=(),
-        max_length=16,
-        preparation="",
+    record = store.manifest("one")
+    learned = TrainedBank(
+        record=record,
+        bank=store.load_bank("one", backbone),
+        backbone=backbone,
+        probe=make_probe(record, backbone, models.tokenizer, 16),
         history=store.history("one"),
     )
     with pytest.raises(IsolationError, match="in training mode"):
-        commit_task(store, plan, bank, backbone, evidence)
+        commit_task(store, learned)
     backbone.model.train(False)
     with pytest.raises(StoreError, match="already exists; a learned task is never overwritten"):
-        commit_task(store, plan, bank, backbone, evidence)
+        commit_task(store, learned)

@@ -15,10 +15,9 @@ import lightning as L
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import commit_bank, learn_task, notify_start
-from continual_petl.engine.task_run import TrainedBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.stored_tensor import as_tensors
-from continual_petl.store.commit import Evidence, certified_facts, commit_task
+from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.store.verify.probe_file import certified_probe
@@ -29,11 +28,12 @@ _log = logging.getLogger(__name__)
 
 def stage(store: Store, learned: TrainedBank) -> None:
     """Stage a learned bank for the process that commits."""
-    task = learned.plan.name
+    task = learned.record.task
     staged = _staged(store, task)
     shutil.rmtree(staged.folder, ignore_errors=True)
-    commit_task(staged, learned.plan, learned.bank, learned.backbone, learned.evidence, run=store)
-    staged.append_results([TaskLine(task=task, index=0, certificate=staged.link(task).seal, seconds=learned.seconds)])
+    commit_task(staged, learned, run=store)
+    seal, seconds = staged.link(task).seal, dict(learned.seconds)
+    staged.append_results([TaskLine(task=task, index=0, certificate=seal, seconds=seconds)])
 
 
 def commit_staged(
@@ -71,17 +71,13 @@ def commit_staged(
     probe, _ = certified_probe(staged, task.name)
     notify_start(session, task.name, callbacks, (*manifest.notices, *lost))
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
-    evidence = Evidence(
-        **certified_facts(manifest),
+    learned = TrainedBank(
+        record=manifest,
+        bank=staged.load_bank(task.name, backbone, run=session.store),
+        backbone=backbone,
         probe=probe,
         history=staged.history(task.name),
         router=None if (sums := staged.router_sums(task.name)) is None else as_tensors(sums),
-    )
-    learned = TrainedBank(
-        plan=manifest.plan(),
-        bank=staged.load_bank(task.name, backbone, run=session.store),
-        backbone=backbone,
-        evidence=evidence,
         seconds=seconds,
         lost=lost,
     )

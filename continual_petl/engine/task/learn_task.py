@@ -27,14 +27,15 @@ from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache_files import open_state_cache
 from continual_petl.engine.task.validation_attention import ValidationAttention
-from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
+from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.engine.transfer.choose import decide_start
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import Answered
+from continual_petl.store.certificate.manifest import LearnedTask
 from continual_petl.store.certificate.values import SplitScores
-from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.progress import read_bank, write_bank
 from continual_petl.store.verify.probe import make_probe, probe_of_rows
@@ -65,9 +66,8 @@ def learn_task(
 
 def commit_bank(session: Session, learned: TrainedBank) -> dict[str, float]:
     """Commit a learned bank, which replaces the old one if the task was learned again; return the seconds by phase."""
-    clock, store, plan = Clock(), session.store, learned.plan
-    replaces = plan.name in session.replacing and store.has(plan.name)
-    commit_task(store, plan, learned.bank, learned.backbone, learned.evidence, replaces=replaces)
+    clock, store, task = Clock(), session.store, learned.record.task
+    commit_task(store, learned, replaces=task in session.replacing and store.has(task))
     clock.lap("commit")
     return {**learned.seconds, **clock.laps}
 
@@ -105,24 +105,30 @@ def learn_bank(
     scores, answers = answer_splits(run)
     request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
     parents = parents_of(session, plan) if start is None else start.taken.parents
-    evidence = Evidence(
+    trained_as = run.training_attention
+    learned = TrainedBank(
+        record=plan.grown(
+            LearnedTask,
+            parent=next(iter(parents), None) if len(parents) == 1 else None,
+            start=start,
+            reads=reads_of(session, plan),
+            max_length=run.backbone.max_length,
+            preparation=session.models.preparation,
+            scores=scores,
+            data=data.digests,
+            notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
+            training_attention=None if trained_as == run.backbone.attention else trained_as,
+        ),
+        bank=run.bank,
+        backbone=run.backbone,
         probe=certifying_probe(run),
-        scores=scores,
-        data=data.digests,
-        notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
-        max_length=run.backbone.max_length,
-        preparation=session.models.preparation,
-        training_attention=run.training_attention,
-        parent=next(iter(parents), None) if len(parents) == 1 else None,
-        start=start,
-        reads=reads_of(session, plan),
         history=history_of(run.folder, plan, answers),
         router=router_sums(run),
+        seconds=clock.laps,
+        lost=lost,
     )
     clock.lap("evaluate")
-    return TrainedBank(
-        plan=plan, bank=run.bank, backbone=run.backbone, evidence=evidence, seconds=clock.laps, lost=lost
-    )
+    return learned
 
 
 def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest) -> str:

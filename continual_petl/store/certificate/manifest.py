@@ -17,13 +17,12 @@ from continual_petl.errors import StoreError
 from continual_petl.heads.metric_code import is_own
 from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
 from continual_petl.kind import kind_of
-from continual_petl.learner.task_plan import PlanFields, TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.certificate.origin import Origin
 from continual_petl.store.certificate.start import Start
 from continual_petl.store.certificate.values import Digest, Index, Parent, SplitScores, TensorEntry
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
-from continual_petl.streams.schema.field_types import Name
 
 FORMAT_VERSION = 2
 
@@ -37,15 +36,9 @@ ROUTER = "router.safetensors"
 FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 
 
-class Manifest(PlanFields):
-    """The human-readable part of a certificate: the plan that the task was learned with, and the results."""
+class LearnedTask(TaskPlan):
+    """A plan, and what is known once the task has been learned and its bank scored; see `Manifest`."""
 
-    format_version: Literal[2] = 2
-    task: Name
-    index: Index
-    """0-based position in the chain, whose entries are in the order in which they were written."""
-    predecessor: Digest | None
-    """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
     """The bank that this one started as a copy of, if any."""
     start: Start | None = None
@@ -56,10 +49,31 @@ class Manifest(PlanFields):
     """The banks that a fused bank reads, in the order of ``bank.fuse``; without them, it cannot predict."""
     max_length: Index
     """Maximum tokens per row; 0 if the backbone reads images."""
-    backbone: str
-    """Digest of the backbone."""
     preparation: str
     """Digest of the tokenizer or image processing."""
+    scores: dict[str, SplitScores]
+    """Scores by split: validation, and test if there is one; empty for an imported bank that was not measured."""
+    data: dict[str, str]
+    """Digest of each split's content."""
+    notices: tuple[str, ...]
+    training_attention: str | None = None
+    """Attention implementation that the bank was trained with; None if the bank also predicts with it, or was not trained
+    here."""
+
+
+class Manifest(LearnedTask):
+    """The human-readable part of a certificate: the plan that the task was learned with, the results, and the committed bank.
+
+    One record grows from the plan to the certificate: nothing in it is copied field by field.
+    """
+
+    format_version: Literal[2] = 2
+    index: Index
+    """0-based position in the chain, whose entries are in the order in which they were written."""
+    predecessor: Digest | None
+    """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
+    backbone: str
+    """Digest of the backbone."""
     tensors: dict[str, TensorEntry]
     digest: Digest
     """Digest of all tensors together; two banks have the same digest if and only if they are identical."""
@@ -67,17 +81,10 @@ class Manifest(PlanFields):
     """Digest of all tensors of the probe together."""
     files: dict[str, Digest]
     """SHA-256 of the bytes of bank.safetensors, probe.safetensors, history.json and, if there is one, router.safetensors."""
-    scores: dict[str, SplitScores]
-    """Scores by split: validation, and test if there is one; empty for an imported bank that was not measured."""
-    data: dict[str, str]
-    """Digest of each split's content."""
-    notices: tuple[str, ...]
     parameters: dict[str, Index]
     """Number of parameters of each part: modifications, own, head."""
     environment: Environment
     """Environment in which the probe and the scores were computed; the bank predicts with its attention implementation."""
-    training_attention: str | None = None
-    """Attention implementation that the bank was trained with; None if the bank also predicts with it."""
 
     _seal: str | None = PrivateAttr(default=None)
 
@@ -130,10 +137,6 @@ class Manifest(PlanFields):
         if set(self.files) - {ROUTER} != set(FILES):
             raise ValueError(f"files: expected {', '.join(FILES)}, and optionally {ROUTER}")
         return self
-
-    def plan(self) -> TaskPlan:
-        """Return the plan that the task was learned with."""
-        return TaskPlan(name=self.task, **self.plan_fields())
 
     @property
     def started_from(self) -> str:

@@ -109,8 +109,8 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
     try:
         inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
-        bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: as_tensors(damage.tensors))
-        bank.read(read_banks(store, task, manifest.bank, manifest.reads))
+        bank = fitting_bank(manifest, backbone, manifest.tensors, lambda: as_tensors(damage.tensors))
+        bank.read(read_banks(store, manifest, manifest.reads))
         with attending(backbone, manifest.environment.attention) as as_learned:
             found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)
     except (StoreError, *_REFUSED):
