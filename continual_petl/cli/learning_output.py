@@ -22,7 +22,7 @@ from continual_petl.callbacks import (
 )
 from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.cli._console import out, print_json
-from continual_petl.engine.checks.dry_run import TaskFacts
+from continual_petl.engine.checks.dry_run import Preview
 from continual_petl.engine.learn import learn
 from continual_petl.engine.parallel.executors import Executor
 from continual_petl.engine.run import Run
@@ -114,7 +114,7 @@ def show(run: Run, *, as_json: bool) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
+def show_plan(facts: Sequence[Preview], *, as_json: bool) -> int:
     """Print what would be learned."""
     if as_json:
         print_json([task.to_json() for task in facts])
@@ -123,14 +123,13 @@ def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
     for header in ("task", "kind, metric", "labels", "rows", "tokens mean / longest", "cut", "parameters", "steps"):
         table.add_column(header)
     for task in facts:
-        splits = task.splits.values()
-        total = task.modifications + task.own + task.head
+        plan, splits, total = task.plan, task.splits.values(), sum(task.parameters.values())
         table.add_row(
             task.task
-            + (f" (starts from {task.start_from})" if task.start_from is not None else "")
+            + (f" (starts from {plan.bank.start_from})" if plan.bank.start_from is not None else "")
             + (" (learned)" if task.learned else ""),
-            f"{task.kind}, {task.metric}",
-            "" if task.labels is None else str(len(task.labels)),
+            f"{plan.kind}, {plan.metric}",
+            "" if plan.labels is None else str(len(plan.labels)),
             " / ".join(f"{name} {split.num_rows}" for name, split in task.splits.items()),
             f"{task.splits['train'].mean_tokens:.0f} / {max(split.longest for split in splits)}" if splits else "",
             str(sum(split.truncated for split in splits)),

@@ -234,7 +234,7 @@ def test_changed_list_of_banks_is_reported_and_changes_nothing(
 ) -> None:
     before = bank_files(folder, "a", "b", "f")
     facts = dry_run(Session(tasks_of(backbone_folder()).spec, Store(folder)))
-    assert facts[2].modifications == 2 * (3 * 16 * 16 + 16 + 1)
+    assert facts[2].parameters["modifications"] == 2 * (3 * 16 * 16 + 16 + 1)
     learn(tasks_of(backbone_folder(), fused(fuse=("b", "a"))), folder, progress=True)
     assert "task 'f' was learned with other settings (bank) and stays unchanged" in capsys.readouterr().err
     assert bank_files(folder, "a", "b", "f") == before

@@ -229,8 +229,8 @@ def test_start_from_override_inherits_the_settings(tmp_path: Path) -> None:
 
 def test_dry_run_shows_start_from(backbone_folder: Folder, folder: Path) -> None:
     facts = dry_run(Session(with_two(backbone_folder(), two()).spec, Store(folder)))
-    assert [fact.start_from for fact in facts] == [None, "one"]
-    assert facts[1].modifications == facts[0].modifications
+    assert [fact.plan.bank.start_from for fact in facts] == [None, "one"]
+    assert facts[1].parameters["modifications"] == facts[0].parameters["modifications"]
 
 
 def test_run_with_missing_parent_can_be_opened(backbone_folder: Folder, folder: Path) -> None:

@@ -99,7 +99,10 @@ def test_show_and_the_report_say_how_tags_are_read(learned: Path, capsys: pytest
 def test_dry_run_shows_how_tags_are_read(backbone_folder: Folder, tmp_path: Path) -> None:
     stream = two_tasks(backbone_folder("bert"))
     facts = dry_run(Session(stream.spec, Store(tmp_path / "run")))
-    assert [each.tags for each in facts] == ["not read as entities", "BMES, as in B_TYPE; outside of entities: 'o'"]
+    assert [each.to_json()["tags"] for each in facts] == [
+        "not read as entities",
+        "BMES, as in B_TYPE; outside of entities: 'o'",
+    ]
     assert any("tags are read as BMES" in notice for notice in facts[1].notices)
     json.dumps([each.to_json() for each in facts])
 

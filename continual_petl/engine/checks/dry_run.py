@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,28 +43,17 @@ class SplitFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFacts:
-    """One task with all its settings resolved."""
+class Preview:
+    """What a run would do with one task."""
 
-    task: str
-    kind: str
-    metric: str
-    start_from: str | tuple[str, ...] | None
-    """The task whose bank this one starts from, several tasks whose banks are averaged, or ``auto``."""
-    labels: tuple[str, ...] | None
-    tags: str | None
-    """How tags mark entities; None for other kinds."""
+    plan: TaskPlan
+    """The task with all its settings resolved; for a learned task whose data is missing, its certificate."""
     splits: dict[str, SplitFacts]
     """Empty for a learned task whose data is missing."""
-    modifications: int
-    """Number of parameters of the bank's modifications."""
-    own: int
-    """Number of backbone parameters that the bank copies and trains."""
-    head: int
-    share: float
-    """Parameters of the modifications, the copies and the head together, as a share of the backbone's parameters."""
-    precision: str
-    pooling: str
+    parameters: Mapping[str, int]
+    """Number of parameters of the bank's modifications (``modifications``), of the backbone parameters that it copies and
+    trains (``own``), and of its head."""
+    backbone: Backbone
     num_steps: int
     """Optimizer steps on one device."""
     learned: bool
@@ -73,9 +62,29 @@ class TaskFacts:
     """For each format, why the task cannot be exported in it once it is learned; None if it can. Empty if not known."""
     notices: tuple[str, ...]
 
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.plan.task
+
+    @property
+    def share(self) -> float:
+        """The bank's parameters as a share of the backbone's parameters."""
+        return sum(self.parameters.values()) / self.backbone.num_parameters
+
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
+        """Return everything as plain values."""
+        plan = self.plan
+        return {
+            **{name: getattr(plan, name) for name in ("task", "kind", "metric", "labels", "pooling")},
+            "start_from": plan.bank.start_from,
+            "tags": None if plan.tags is None else plan.tags.in_words,
+            "splits": {name: asdict(split) for name, split in self.splits.items()},
+            **self.parameters,
+            "share": self.share,
+            "precision": self.backbone.precision,
+            **{name: getattr(self, name) for name in ("num_steps", "learned", "exports", "notices")},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +98,7 @@ class _Ready:
     backbone: Backbone
 
 
-def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
+def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[Preview]:
     """Describe what a run would do, and raise the `InputError` or `StoreError` that the run would raise.
 
     Args:
@@ -111,14 +120,14 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     for task in wanted:
         with problems.collected(key_of(session.spec, task)):
             try:
-                facts.append(_task_facts(session, task, learned))
+                facts.append(_preview(session, task, learned))
             except InputError as error:
                 if task.name not in learned:
                     raise
-                facts.append(_learned_facts(session, task.name, error))
+                facts.append(_without_data(session, task.name, error))
     with problems.collected():
         check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
-    found = {each.task: each.labels for each in facts if not each.learned}
+    found = {each.task: each.plan.labels for each in facts if not each.learned}
     problems.found += protocol_problems(session, found, [task.name for task in new])
     if problems.found:
         # A task's first error may hide further problems.
@@ -129,7 +138,7 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     return facts
 
 
-def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> TaskFacts:
+def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Preview:
     backbone = session.backbone(task)
     check_kind(task, backbone)
     if task.name not in learned:
@@ -142,23 +151,13 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     if task.name not in learned and plan.training.prefix_cache == "on":
         ready = _Ready(session=session, data=data, plan=plan, bank=bank, backbone=backbone)
         decide_state_cache(ready, num_processes=num_processes(session.spec))
-    counted = bank.count()
     batches = session.loaders(data, plan.training).num_batches
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
-    return TaskFacts(
-        task=task.name,
-        kind=task.kind,
-        metric=plan.metric,
-        start_from=plan.bank.start_from,
-        labels=data.labels,
-        tags=None if data.tags is None else data.tags.in_words,
+    return Preview(
+        plan=plan,
         splits={name: _facts(rows) for name, rows in splits.items()},
-        modifications=counted["modifications"],
-        own=counted["own"],
-        head=counted["head"],
-        share=sum(counted.values()) / backbone.num_parameters,
-        precision=backbone.precision,
-        pooling=plan.pooling,
+        parameters=bank.count(),
+        backbone=backbone,
         num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
         learned=task.name in learned,
         exports=announced(plan, backbone, session.models.tokenizer, backbone.max_length),
@@ -166,21 +165,14 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     )
 
 
-def _learned_facts(session: Session, task: str, why: InputError) -> TaskFacts:
+def _without_data(session: Session, task: str, why: InputError) -> Preview:
     """Describe a learned task whose data cannot be used; a run does not need that data."""
-    manifest, backbone = session.store.manifest(task), session.models.backbone_of(task)
-    return TaskFacts(
-        task=task,
-        kind=manifest.kind,
-        metric=manifest.metric,
-        start_from=manifest.bank.start_from,
-        labels=manifest.labels,
-        tags=None if manifest.tags is None else manifest.tags.in_words,
+    manifest = session.store.manifest(task)
+    return Preview(
+        plan=manifest,
         splits={},
-        **manifest.parameters,
-        share=sum(manifest.parameters.values()) / backbone.num_parameters,
-        precision=backbone.precision,
-        pooling=manifest.pooling,
+        parameters=manifest.parameters,
+        backbone=session.models.backbone_of(task),
         num_steps=0,
         learned=True,
         exports={},
