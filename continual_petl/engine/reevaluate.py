@@ -11,9 +11,8 @@ from continual_petl.engine.run import Run
 from continual_petl.report.read_results import read_results
 from continual_petl.report.results import Results
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.results_file import Cell, RowLine
+from continual_petl.store.folder.results_file import RowLine, cell_of
 from continual_petl.store.open_run import check_local
-from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
 _WITHOUT_ROWS = "it was imported without rows, so its certificate has no score"
@@ -97,7 +96,8 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
                 left[task] = _CHANGED.format(" ".join(checks[task].problems))
         lines = []
         for after, tasks in unknown.items():
-            cells = tuple(_cell(store, task, links[task].index) for task in tasks if task not in left)
+            known = [store.manifest(task) for task in tasks if task not in left]
+            cells = tuple(cell_of(manifest, manifest.score, "certified") for manifest in known)
             if cells:
                 lines.append(RowLine(after=after, index=links[after].index, cells=cells))
         if lines:
@@ -120,17 +120,3 @@ def _unknown(results: Results) -> dict[str, list[str]]:
         if columns:
             found[after] = [results.tasks[j] for j in columns]
     return found
-
-
-def _cell(store: Store, task: str, index: int) -> Cell:
-    manifest = store.manifest(task)
-    split = manifest.counted_split
-    return Cell(
-        task=task,
-        index=index,
-        split=split,
-        metric=manifest.metric,
-        value=manifest.score,
-        num_examples=manifest.num_examples,
-        status="certified",
-    )

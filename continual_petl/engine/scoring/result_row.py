@@ -14,8 +14,7 @@ from continual_petl.errors import ForgettingError, InputError, named_tasks, why_
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.folder.results_file import Cell, RowLine, Status
+from continual_petl.store.folder.results_file import Cell, RowLine, Status, cell_of
 from continual_petl.store.verify.certificate import check_task, rotating
 
 MEASURE_ALL_UP_TO = 20
@@ -85,7 +84,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             status = _CERTIFIED
         if task in unread or not manifest.is_measured:  # not measured if imported without rows
             value, status = None, _NOT_MEASURED
-        cells.append(_cell(manifest, value, status))
+        cells.append(cell_of(manifest, value, status))
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
     own = [cell.task for cell in cells if cell.status == _MEASURED]
@@ -93,18 +92,6 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     routed, low = routed_cells(session, own, request) if len(own) > 1 or index == 0 else ((), [])
     notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
-
-
-def _cell(manifest: Manifest, value: float | None, status: Status) -> Cell:
-    return Cell(
-        task=manifest.task,
-        index=manifest.index,
-        split=manifest.counted_split,
-        metric=manifest.metric,
-        value=value,
-        num_examples=manifest.num_examples,
-        status=status,
-    )
 
 
 def _not_read(unread: set[str]) -> list[str]:

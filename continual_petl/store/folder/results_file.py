@@ -17,6 +17,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.values import Digest, Index
 from continual_petl.store.files.atomic import append_lines, line_bytes
 from continual_petl.store.files.reading import parse_json, read_lines, read_tail
@@ -98,6 +99,19 @@ class TaskLine(FrozenModel):
 
 Line = RowLine | TaskLine
 _LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
+
+
+def cell_of(manifest: Manifest, value: float | None, status: Status) -> Cell:
+    """Return the cell of a learned task, with the score that its bank has now or that its certificate holds."""
+    return Cell(
+        task=manifest.task,
+        index=manifest.index,
+        split=manifest.counted_split,
+        metric=manifest.metric,
+        value=value,
+        num_examples=manifest.num_examples,
+        status=status,
+    )
 
 
 def append_results(path: Path, lines: Sequence[Line]) -> None:
