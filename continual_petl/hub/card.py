@@ -34,7 +34,7 @@ def run_card(facts: RunFacts, head: Link, address: Address) -> str:
     backbone = "a backbone that is not on the Hub" if base is None else f"[{base}](https://huggingface.co/{base})"
     order = " one after another" if len(tasks) > 1 else ""
     at = "" if address.revision is None else f', revision="{address.revision}"'
-    row = "image.png" if kind_of(facts.tasks[-1]).reads_images else "some text"
+    row = "image.png" if kind_of(facts.tasks[-1].link).reads_images else "some text"
     text = f"""
 {counted(len(tasks), "task")}, learned{order} with `continual-petl` on {backbone}. The backbone is frozen; what was
 learned is stored in one bank per task. All banks together have {stored}.
@@ -67,9 +67,10 @@ entry is number {head.index}, with the seal `{head.seal}`; `continual-petl verif
 def _tasks(facts: RunFacts) -> str:
     lines = ["| task | kind | bank | metric | score | now | parameters |", "|---|---|---|---|---|---|---|"]
     for task in facts.tasks[:MAX_TASKS]:
-        now = number(facts.newest.get(task.name)) + mark_of(task.split)
-        score = number(task.score) + mark_of(task.split)
-        what = f"{task.kind} | {task.bank} | {task.metric} | {score} | {now} | {task.num_parameters:,}"
+        link = task.link
+        now = number(facts.newest.get(task.name)) + mark_of(link.split)
+        score = number(link.score) + mark_of(link.split)
+        what = f"{link.kind} | {link.bank} | {link.metric} | {score} | {now} | {task.num_parameters:,}"
         lines.append(f"| {task.name} | {what} |")
     if (more := len(facts.tasks) - MAX_TASKS) > 0:
         lines.append(f"\nand {more:,} more: `continual-petl list` shows all.")

@@ -90,15 +90,14 @@ class Reader:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
         lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
-        own = {task.name: (task.metric, task.split, task.score) for task in tasks}
-        added = ((task.name, task.parameters, task.num_bytes) for task in tasks)
+        added = ((task.name, task.link.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
             name=name,
             folder=self._store.folder,
             seed=seed,
             num_planned=num_planned,
             pin=pin,
-            results=results_of(survey.links, lines, own),
+            results=results_of(survey.links, lines),
             growth=() if pin is None else tuple(grown((), added, pin.num_parameters)),
             tasks=tuple(
                 replace(task, check=survey.placed(link, task.check))

@@ -1,4 +1,4 @@
-"""The tasks of a run as plain values, from the summaries of the certificates."""
+"""The tasks of a run as plain values, from the links of the certificates."""
 
 from __future__ import annotations
 
@@ -14,25 +14,16 @@ def listed(store: Store) -> list[dict[str, Any]]:
 
 def errors_of(store: Store) -> dict[str, dict[str, float]]:
     """Return the errors of the regression tasks, by task; see `Manifest.errors`."""
-    found = {task: store.summary(task).errors for task in store.tasks}
-    return {task: errors for task, errors in found.items() if errors}
+    return {link.task: dict(link.errors) for link in store.links() if link.errors}
 
 
 def entry_of(store: Store, task: str) -> dict[str, Any]:
     """Return the list entry of one learned task."""
-    summary = store.summary(task)
+    link = store.link(task)
+    shown = ("task", "index", "kind", "bank", "preset", "short", "metric", "score", "split", "digest")
     return {
-        "task": task,
-        "index": store.link(task).index,
-        "kind": summary.kind,
-        "bank": summary.bank,
-        "preset": summary.preset,
-        "short": summary.short,
-        "metric": summary.metric,
-        "score": summary.score,
-        "split": summary.split,
-        **({"errors": summary.errors} if summary.errors else {}),
-        "parameters": sum(summary.parameters.values()),
+        **{name: getattr(link, name) for name in shown},
+        **({"errors": dict(link.errors)} if link.errors else {}),
+        "parameters": sum(link.parameters.values()),
         "bytes": store.num_bytes(task),
-        "digest": summary.digest,
     }

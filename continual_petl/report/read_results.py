@@ -18,24 +18,16 @@ _RANK: dict[Status, int] = {"not measured": 0, "certified": 1, "measured": 2}
 
 def read_results(store: Store) -> Results:
     """Return the result matrix of a run; lines of tasks that were forgotten or replaced are left out."""
-    links = store.links()
-    summaries = {link.task: store.summary(link.task) for link in links}
-    own = {task: (summary.metric, summary.split, summary.score) for task, summary in summaries.items()}
-    return results_of(links, store.results(), own)
+    return results_of(store.links(), store.results())
 
 
-def results_of(
-    links: Sequence[Link],
-    lines: Iterable[Line],
-    own: Mapping[str, tuple[str, str, float | None]],
-) -> Results:
+def results_of(links: Sequence[Link], lines: Iterable[Line]) -> Results:
     """Return the result matrix.
 
     Args:
         links: one for each learned task, in the order they were learned.
         lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
-        own: for each task, its metric, its reported split, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place = {(link.task, link.index): n for n, link in enumerate(links)}
@@ -60,16 +52,15 @@ def results_of(
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
         if i is not None and line.routed:
             routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
-    for i, task in enumerate(tasks):
-        score = own[task][2]
+    for i, score in enumerate(link.score for link in links):
         # A bank that was imported without rows has no score, and its row is marked as not measured.
         if i not in rows[i] or (rows[i][i][1] == "not measured" and score is not None):
             # The task is committed, but its row is not written yet: take the score from the certificate.
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),
-        metrics=tuple(own[task][0] for task in tasks),
-        splits=tuple(own[task][1] for task in tasks),
+        metrics=tuple(link.metric for link in links),
+        splits=tuple(link.split for link in links),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
         gains=gains,

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from continual_petl.banks.config.words import in_words
-from continual_petl.kind import KindName
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.misread import MisreadRows
 from continual_petl.report.results import Results
 from continual_petl.report.task_settings import training_in_words
+from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Curve, History
 from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
@@ -37,23 +36,10 @@ class TaskFacts:
     The manifests and histories of a long run are not kept in memory: they are read again, one by one, for the task details.
     """
 
-    name: str
-    kind: KindName
-    metric: str
-    split: str
-    """The reported split: test if there is one."""
-    score: float | None
-    """The score just after it was learned; None if undefined."""
-    errors: Mapping[str, float]
-    """Errors of a regression on this split; see `Manifest.errors`."""
-    bank: str
-    """Description of the changes that its bank makes."""
+    link: Link
+    """What lists show about it."""
     training: str
     """Learning rate, epochs, batch size and all settings that are not the defaults, in words."""
-    scope: str
-    """Scope of its bank: task or shared."""
-    parameters: Mapping[str, int]
-    """Parameters that it added, by part of the bank."""
     bytes_by_part: Mapping[str, int]
     """Bytes on disk by part of the bank, as certified; ``routing``: the statistics by which its rows are recognised;
     ``certificate``: everything else in the task's folder."""
@@ -62,9 +48,6 @@ class TaskFacts:
     data: Mapping[str, str]
     """Digest of each split's content."""
     seed: int
-    digest: str
-    """Digest of its bank."""
-    seal: str
     fit: tuple[tuple[int, float], ...]
     """(step, score) of each validation during its fit; empty without a history."""
     has_history: bool
@@ -99,28 +82,16 @@ class TaskFacts:
             checked_at: seconds since 1970.
             read: reads manifest and history again; without it, they are kept.
         """
-        points = () if history is None else history.curve.scores
+        scores = () if history is None else history.curve.scores
         return cls(
-            name=manifest.task,
-            kind=manifest.kind,
-            metric=manifest.metric,
-            split=manifest.counted_split,
-            score=manifest.score,
-            errors=manifest.errors,
+            link=link_of(manifest),
             # Interned, since many tasks share these texts.
-            bank=sys.intern(in_words(manifest.bank)),
             training=sys.intern(training_in_words(manifest.training)),
-            scope=manifest.bank.scope,
-            parameters=manifest.parameters,
             bytes_by_part=_bytes_by_part(manifest, sum(files.values()), files.get(ROUTER, 0)),
             precision=manifest.environment.precision,
             data=manifest.data,
             seed=manifest.seed,
-            digest=manifest.digest,
-            seal=manifest.seal,
-            fit=tuple(
-                (point.step, point.scores[manifest.metric]) for point in points if manifest.metric in point.scores
-            ),
+            fit=tuple((at.step, at.scores[manifest.metric]) for at in scores if manifest.metric in at.scores),
             has_history=history is not None,
             files=files,
             check=check,
@@ -132,6 +103,11 @@ class TaskFacts:
         """Return the same facts with the manifest and history in memory, for repeated access."""
         found = self.read()
         return replace(self, read=lambda: found)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.link.task
 
     @property
     def manifest(self) -> Manifest:
@@ -151,7 +127,7 @@ class TaskFacts:
     @property
     def num_parameters(self) -> int:
         """Number of parameters added."""
-        return sum(self.parameters.values())
+        return sum(self.link.parameters.values())
 
 
 def _bytes_by_part(manifest: Manifest, num_bytes: int, routing: int) -> dict[str, int]:
@@ -215,7 +191,7 @@ class RunFacts:
     @property
     def num_moved_on(self) -> int:
         """Number of tasks whose shared bank was changed by a later task."""
-        return sum(task.scope == "shared" and task.name != self.newest_shared for task in self.tasks)
+        return sum(task.link.shared and task.name != self.newest_shared for task in self.tasks)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:

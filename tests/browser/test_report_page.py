@@ -275,7 +275,8 @@ def test_comparison_fits_into_1280_pixels(browser: Browser, learned: Path, tmp_p
     whole = ["houlsby-bottleneck-64", "lora_rank_8_alpha_16_on_query_and_value", "runs/august/prefix-30", "a", "b"]
     runs = [dataclasses.replace(facts, name=name) for name in whole]
     words = "houlsby: bottleneck on attention (64), bottleneck on ffn (64); lora: lowrank on query (8), lowrank on value (8)"
-    tasks = tuple(dataclasses.replace(task, bank=words) for task in facts.tasks[:2])
+    links = (task.link.model_copy(update={"bank": words}) for task in facts.tasks[:2])
+    tasks = tuple(dataclasses.replace(task, link=link) for task, link in zip(facts.tasks, links, strict=False))
     runs.append(dataclasses.replace(facts, name="two tasks alone", tasks=tasks))
     with tab(browser, write_comparison(tmp_path, runs), viewport={"width": 1280, "height": 800}) as opened:
         boxes = opened.page.locator(".wide")

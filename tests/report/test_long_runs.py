@@ -45,10 +45,10 @@ LONG = MAX_TASKS + 100
 def long(facts: RunFacts) -> RunFacts:
     """Return a run with more tasks than a report shows one by one; no two tasks add the same number of parameters."""
     run = many(facts, LONG)
-    tasks = [
-        dataclasses.replace(task, parameters={"modifications": number, "own": 1, "head": 2})
-        for number, task in enumerate(run.tasks)
-    ]
+    tasks = []
+    for number, task in enumerate(run.tasks):
+        parameters = {"modifications": number, "own": 1, "head": 2}
+        tasks.append(dataclasses.replace(task, link=task.link.model_copy(update={"parameters": parameters})))
     return dataclasses.replace(run, tasks=tuple(tasks))
 
 
@@ -184,7 +184,8 @@ def test_shared_detail_file_is_redrawn_if_a_task_changed(
     write_report(tmp_path, long)
     assert drawn == []
     place = TOGETHER + 3
-    moved = dataclasses.replace(long.tasks[place], seal="0" * 64)
+    task = long.tasks[place]
+    moved = dataclasses.replace(task, link=task.link.model_copy(update={"seal": "0" * 64}))
     write_report(tmp_path, dataclasses.replace(long, tasks=(*long.tasks[:place], moved, *long.tasks[place + 1 :])))
     assert drawn == [TOGETHER]
 
@@ -235,7 +236,7 @@ def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monke
     found = Reader(run).read()
     assert found.ok
     first, task = read_facts(learned).tasks[0], found.tasks[0]
-    assert (task.seal, task.fit) == (first.seal, first.fit)
+    assert (task.link.seal, task.fit) == (first.link.seal, first.fit)
     assert (task.manifest, task.history) == (first.manifest, first.history)
     assert task.manifest is not task.manifest or task.history is not task.history, "must be read on each access"
     shutil.rmtree(run / "banks/two")

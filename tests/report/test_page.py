@@ -105,7 +105,7 @@ def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Pat
     html, _ = json.loads(f"[{text.partition('(1,')[2].rpartition(')')[0]}]")
     rows = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td></tr>', html.split("Settings</caption>")[1]))
     task_facts = facts.tasks[1]
-    assert rows["bank"] == task_facts.bank
+    assert rows["bank"] == task_facts.link.bank
     assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2 epochs", "8")
     assert rows["seed of the task"] == str(task_facts.manifest.seed)
     assert rows["backbone (digest)"] == facts.pin.digest[:16]

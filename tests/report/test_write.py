@@ -163,7 +163,7 @@ def test_every_task_kind_shows_its_answers(backbone_folder: Folder, tmp_path: Pa
     (one,) = facts.tasks
     html, figures = details(tmp_path / "report", 0)
     assert one.history is not None
-    found = one.history.answered[one.split]
+    found = one.history.answered[one.link.split]
     if isinstance(found, Samples):
         assert len(figures) == 1
         assert html.count("<blockquote>") == 2 * len(found.texts)

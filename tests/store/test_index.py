@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from continual_petl import Run
 from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
 from continual_petl.report.inventory import listed
-from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.files.atomic import line_bytes
 from continual_petl.store.files.reading import Signature, signature_of
 from continual_petl.store.files.sealed import seal_of
-from continual_petl.store.folder.index import Entry, add_to_index, index_file, read_index, summary_of, write_index
+from continual_petl.store.folder.index import _SUMMARY, Entry, add_to_index, index_file, read_index, write_index
 from continual_petl.store.store import Store
 from tests.store.fabricated import Looks, multiply
 from tests.store.tampering import edit, learn_one_more, problems
@@ -49,7 +48,8 @@ def links_of(folder: Path) -> list[Link]:
 def entry_of(folder: Path, link: Link, signature: Signature | None = None) -> Entry:
     """Return an index entry for the given link, with the summary of bank "one"."""
     signature = signature or signature_of(folder / "banks" / link.task / "bank.json")
-    return Entry(signature, link, summary_of(Store(folder).manifest("one")))
+    one = link_of(Store(folder).manifest("one"))
+    return signature, link.model_copy(update={name: getattr(one, name) for name in _SUMMARY})
 
 
 def test_an_indexed_store_opens_without_reading_a_manifest(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,14 +72,12 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
 
 def test_run_maintains_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
-    assert [entry.link for entry in whole.values()] == links_of(learned), (
-        "the run did not index the banks that it learned"
-    )
-    assert all(entry.signature == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
+    assert [link for _, link in whole.values()] == links_of(learned), "the run did not index the banks that it learned"
+    assert all(entry[0] == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
     stale = index_file(folder).read_bytes()
     learn_one_more(backbone_folder(), folder)
     assert index_file(folder).read_bytes() != stale
-    remade = [entry.link for entry in read_index(index_file(folder)).values()]
+    remade = [link for _, link in read_index(index_file(folder)).values()]
     assert sorted(remade, key=lambda link: link.index) == links_of(folder), "the index of a copied folder lacks banks"
 
 
@@ -125,7 +123,7 @@ def test_torn_index_line_affects_only_itself(many: Path) -> None:
     for size in range(0, path.stat().st_size, 37):
         os.truncate(path, path.stat().st_size - min(37, path.stat().st_size))
         add_to_index(path, entry_of(many, expected[0]))
-        assert read_index(path)["one"].link == expected[0], size
+        assert read_index(path)["one"][1] == expected[0], size
         assert Store(many).links() == expected
 
 
@@ -163,7 +161,8 @@ def test_replaced_manifest_of_equal_size_is_reread(many: Path) -> None:
 
 def test_forged_index_is_detected_by_the_first_manifest_read(many: Path) -> None:
     true, path = links_of(many), index_file(many)
-    forged = (replace(link, index=MANIFESTS - 1 - link.index, shared=True, seal="0" * 64) for link in true)
+    changed = {"shared": True, "seal": "0" * 64}
+    forged = (link.model_copy(update={**changed, "index": MANIFESTS - 1 - link.index}) for link in true)
     write_index(path, [entry_of(many, link) for link in forged])
     store = Store(many)
     assert [link.task for link in store.links()] == [link.task for link in reversed(true)], "the index is not used"
@@ -180,8 +179,8 @@ def test_list_from_the_index_matches_the_manifests(many: Path, monkeypatch: pyte
 
 def test_forged_summary_is_detected_by_its_manifest(many: Path) -> None:
     true, links = listed(Store(many, indexed=False)), links_of(many)
-    better = entry_of(many, links[0]).summary.model_copy(update={"score": 1.0})
-    write_index(index_file(many), [replace(entry_of(many, link), summary=better) for link in links])
+    better = [link.model_copy(update={"score": 1.0}) for _, link in (entry_of(many, link) for link in links)]
+    write_index(index_file(many), [(signature_of(many / "banks" / link.task / "bank.json"), link) for link in better])
     store = Store(many)
     assert [task["score"] for task in listed(store)] == [1.0] * MANIFESTS, "the index is not used"
     store.manifest("copy4")
@@ -210,7 +209,7 @@ def test_index_line_of_another_format_is_ignored(many: Path, change: dict[str, A
 
 def test_commit_does_not_trust_a_forged_index(many: Path) -> None:
     true = links_of(many)
-    add_to_index(index_file(many), entry_of(many, replace(true[-1], seal="0" * 64)))
+    add_to_index(index_file(many), entry_of(many, true[-1].model_copy(update={"seal": "0" * 64})))
     assert Store(many).head() == true[-1]
 
 
@@ -236,7 +235,7 @@ def test_index_follows_forgotten_and_replaced_banks(many: Path, backbone_folder:
 
 def test_index_does_not_add_folders_without_certificate(many: Path) -> None:
     (many / "banks" / "nine").mkdir()
-    add_to_index(index_file(many), entry_of(many, Link(9, "a" * 64, "b" * 64, "nine")))
+    add_to_index(index_file(many), entry_of(many, Link(index=9, seal="a" * 64, predecessor="b" * 64, task="nine")))
     with pytest.raises(StoreError, match="nine"):
         Store(many).links()
 

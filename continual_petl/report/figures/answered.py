@@ -27,11 +27,11 @@ _MAX_WRITTEN = 12
 def words(task: TaskFacts) -> str:
     """Describe the figure in words."""
     found = _found(task)
-    caption = f"Predictions on the {task.split} split, just after the task was learned"
+    caption = f"Predictions on the {task.link.split} split, just after the task was learned"
     if isinstance(found, Confusion):
         total = sum(count for *_, count in found.cells) + found.others
         right = sum(count for true, answered, count in found.cells if true == answered)
-        unit = "words" if kind_of(task).per_word else "rows"
+        unit = "words" if kind_of(task.link).per_word else "rows"
         caption += (
             f": a row for each true label, a column for each predicted one. {right:,} of {total:,} {unit} are correct"
         )
@@ -67,7 +67,7 @@ def drawn(task: TaskFacts) -> Drawing | None:
 
 def _found(task: TaskFacts) -> Answered | None:
     history = task.history
-    return None if history is None else history.answered.get(task.split)
+    return None if history is None else history.answered.get(task.link.split)
 
 
 def _confusion(found: Confusion, labels: tuple[str, ...]) -> Drawing:

@@ -29,7 +29,7 @@ def drawn(task: TaskFacts) -> Drawing | None:
     if history is None:
         return None
     unit = "" if task.manifest.targets is None else ", in squared deviations of the targets"
-    return drawn_curve(history.curve, task.metric, history.kept, f"training loss{unit}")
+    return drawn_curve(history.curve, task.link.metric, history.kept, f"training loss{unit}")
 
 
 def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None, loss: str = "training loss") -> Drawing | None:
@@ -106,7 +106,7 @@ def _lines(known: Sequence[TaskFacts]) -> Drawing:
             mode="lines+markers",
             line={"color": colour(number)},
             marker={"symbol": number % 8},
-            hovertemplate=f"%{{fullData.name}}, step %{{x}}<br>{shown(task.metric)} %{{y:.4f}}<extra></extra>",
+            hovertemplate=f"%{{fullData.name}}, step %{{x}}<br>{shown(task.link.metric)} %{{y:.4f}}<extra></extra>",
         )
         for number, task in enumerate(known)
     ]

@@ -39,7 +39,9 @@ def _parameters_in_words(facts: RunFacts) -> str:
 def parameters(facts: RunFacts) -> Drawing:
     """Return the parameters added so far, by part, and those that full copies would have added."""
     copies = [row.full_copies for row in facts.growth]
-    return _so_far(facts, [task.parameters for task in facts.tasks], PARTS, copies, "parameters", "parameters added")
+    return _so_far(
+        facts, [task.link.parameters for task in facts.tasks], PARTS, copies, "parameters", "parameters added"
+    )
 
 
 def _bytes_in_words(facts: RunFacts) -> str:
@@ -74,7 +76,7 @@ def _each_in_words(what: str) -> Callable[[RunFacts], str]:
 )
 def each_task(facts: RunFacts) -> Drawing:
     """Return the parameters that each task added, by part."""
-    return _each(facts, [task.parameters for task in facts.tasks], PARTS, "parameters")
+    return _each(facts, [task.link.parameters for task in facts.tasks], PARTS, "parameters")
 
 
 @run_figure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from continual_petl.errors import counted
@@ -11,7 +11,7 @@ from continual_petl.report.figures import comparison
 from continual_petl.report.formatting import mark_of, megabytes, number
 from continual_petl.report.page.parts import Cell, Section, Shown, Table
 from continual_petl.report.page.verdict import verdict_and_mood
-from continual_petl.report.run_facts import RunFacts
+from continual_petl.report.run_facts import RunFacts, TaskFacts
 
 Named = tuple[str, RunFacts]
 
@@ -128,8 +128,8 @@ def _settings(runs: Sequence[Named]) -> Table:
 
 def _banks(facts: RunFacts) -> str:
     """Describe what the banks of a run change."""
-    kinds = list(dict.fromkeys(task.bank for task in facts.tasks))
-    shared = any(task.scope == "shared" for task in facts.tasks)
+    kinds = list(dict.fromkeys(task.link.bank for task in facts.tasks))
+    shared = any(task.link.shared for task in facts.tasks)
     return _some(kinds, 3, "; ") + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
 
 
@@ -139,8 +139,8 @@ def _sort(value: float) -> float | None:
 
 def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     """Return the newest known score of every task in each run, matched by name, since orders may differ."""
-    digests = [{own.name: own.digest for own in facts.tasks} for _, facts in runs]
-    marks = [{own.name: mark_of(own.split) for own in facts.tasks} for _, facts in runs]
+    digests = [{own.name: own.link.digest for own in facts.tasks} for _, facts in runs]
+    marks = [{own.name: mark_of(own.link.split) for own in facts.tasks} for _, facts in runs]
     rows = []
     for place, task in enumerate(tasks):
         ends = [facts.newest.get(task) for _, facts in runs]
@@ -186,15 +186,16 @@ def differences(runs: Sequence[Named]) -> list[str]:
     orders = {tuple(known) for known in each}
     if len(orders) > 1:
         lines.append("These runs learned their shared tasks in different orders.")
-    for what, words in {
-        "data": "were trained on different rows",
-        "metric": "have different metrics",
-        "seed": "have different seeds",
-    }.items():
-        apart = [task for task in shared if any(getattr(k[task], what) != getattr(each[0][task], what) for k in each)]
+    settings: dict[str, Callable[[TaskFacts], object]] = {
+        "were trained on different rows": lambda task: task.data,
+        "have different metrics": lambda task: task.link.metric,
+        "have different seeds": lambda task: task.seed,
+    }
+    for words, of in settings.items():
+        apart = [task for task in shared if any(of(known[task]) != of(each[0][task]) for known in each)]
         if apart:
             lines.append(f"Shared tasks that {words} ({len(apart):,}): {_some(apart)}.")
-    same = [task for task in shared if len({known[task].digest for known in each}) == 1]
+    same = [task for task in shared if len({known[task].link.digest for known in each}) == 1]
     if same and len(runs) > 1:
         lines.append(f"Shared tasks with the same bank in all runs, bit for bit: {len(same):,} of {len(shared):,}.")
     return lines

@@ -48,7 +48,7 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
 
 def first_line(tasks: Sequence[TaskFacts], first: int, page: str) -> str:
     """Return the first line of a file of tasks, which changes whenever anything shown changes."""
-    each = [[t.seal, dict(t.files), t.check.how, t.check.problems, t.has_history] for t in tasks]
+    each = [[t.link.seal, dict(t.files), t.check.how, t.check.problems, t.has_history] for t in tasks]
     return f"// {hashlib.sha256(json.dumps([page, first, each]).encode()).hexdigest()}\n"
 
 
@@ -72,31 +72,30 @@ def _details(task: TaskFacts, place: int) -> str:
 
 
 def _answers(task: TaskFacts) -> Answered | None:
-    return None if task.history is None else task.history.answered.get(task.split)
+    return None if task.history is None else task.history.answered.get(task.link.split)
 
 
 def _cards(task: TaskFacts, place: int) -> list[Card]:
     manifest = task.manifest
-    note = f"{manifest.metric} on {counted(manifest.num_examples, 'row')} of its {task.split} split"
+    note = f"{manifest.metric} on {counted(manifest.num_examples, 'row')} of its {task.link.split} split"
     if not manifest.is_measured:
         note = "not measured: imported without rows"
     return [
-        Card(name="score", value=number(task.score), note=note),
+        Card(name="score", value=number(task.link.score), note=note),
         *_error_cards(task),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
-        Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.bank}"),
+        Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.link.bank}"),
         Card(name="position", value=str(place + 1), note="in the order tasks were learned"),
         Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
     ]
 
 
 def _error_cards(task: TaskFacts) -> list[Card]:
+    errors = task.link.errors
     return [
-        Card(
-            name=name, value=amount(task.errors[name]), note=f"{amount(task.errors[of])} for always predicting the mean"
-        )
+        Card(name=name, value=amount(errors[name]), note=f"{amount(errors[of])} for always predicting the mean")
         for name, of in ERRORS.items()
-        if name in task.errors and of in task.errors
+        if name in errors and of in errors
     ]
 
 

@@ -67,12 +67,12 @@ def _errors(facts: RunFacts) -> list[Table]:
     """Return the table of the errors of regression tasks; empty if there are none."""
     rows = [
         [
-            Cell(text=task.name + mark_of(task.split), sort=place, opens=place),
+            Cell(text=task.name + mark_of(task.link.split), sort=place, opens=place),
             *(Cell(text=amount(v), sort=v, kind="number") if v is not None else Cell(text="") for v in errors),
         ]
         for place, task in enumerate(facts.tasks)
-        if task.errors
-        for errors in [[task.errors.get(name) for name in ERROR_NAMES]]
+        if task.link.errors
+        for errors in [[task.link.errors.get(name) for name in ERROR_NAMES]]
     ]
     caption = "Errors in the units of the targets, and those of always predicting the mean of the rows' targets"
     heads = ("task", *(name.replace("_", " ") for name in ERROR_NAMES))
@@ -108,7 +108,7 @@ def cost(facts: RunFacts) -> Section:
 
 
 def _costs(facts: RunFacts) -> Table:
-    counts = [task.parameters for task in facts.tasks]
+    counts = [task.link.parameters for task in facts.tasks]
     so_far = zip(accumulate(map(_sum, counts)), accumulate(task.num_bytes for task in facts.tasks), strict=True)
     rows = []
     for place, (task, count, (parameters, size)) in enumerate(zip(facts.tasks, counts, so_far, strict=True)):
@@ -184,17 +184,21 @@ def certificates(facts: RunFacts) -> Section:
     """Return the certificates, and how to check them."""
     rows = []
     for place, task in enumerate(facts.tasks):
-        verdict = task.check.verdict
+        link, verdict = task.link, task.check.verdict
         rows.append(
             [
                 Cell(text=task.name, sort=place, opens=place),
                 Cell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
-                Cell(text=task.kind),
-                Cell(text=f"{number(task.score)}{mark_of(task.split)} {task.metric}", sort=task.score, kind="number"),
+                Cell(text=link.kind),
+                Cell(
+                    text=f"{number(link.score)}{mark_of(link.split)} {link.metric}",
+                    sort=link.score,
+                    kind="number",
+                ),
                 Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
                 Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
-                Cell(text=task.digest[:16], kind="digest"),
-                Cell(text=task.seal[:16], kind="digest"),
+                Cell(text=link.digest[:16], kind="digest"),
+                Cell(text=link.seal[:16], kind="digest"),
             ]
         )
     heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")

@@ -8,20 +8,25 @@ its newest entries were all cut off: `continual_petl.store.folder.missing` detec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.banks.config.presets import preset_of
+from continual_petl.banks.config.words import in_short, in_words
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tombstone import Tombstone
+from continual_petl.store.certificate.values import Digest, Index
 
 
-@dataclass(frozen=True)
-class Link:
-    """The part of an entry that the chain needs; much smaller than a manifest."""
+class Link(FrozenModel, strict=True):
+    """What the chain and lists of tasks need to know about an entry; much smaller than a manifest."""
 
-    index: int
-    seal: str
+    index: Index
+    seal: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
     """Empty if the entry was missing when it was dropped and its seal is unknown."""
-    predecessor: str | None
+    predecessor: Digest | None
     task: str
     shared: bool = False
     """Whether the task's bank is shared and so keeps changing as later tasks are learned."""
@@ -31,12 +36,39 @@ class Link:
     too, so the chain is not broken if the entry names no predecessor."""
     aside: bool = False
     """Whether it was dropped from a fork: another entry has the same position in the chain."""
+    kind: str = ""
+    """This and everything below is left empty for entries that are not certificates of learned tasks."""
+    metric: str = ""
+    score: float | None = None
+    """Score on the reported split, just after the task was learned; None if undefined."""
+    split: Literal["validation", "test"] = "validation"
+    """The reported split."""
+    errors: Mapping[str, float] = {}
+    """Errors of a regression on this split; see `Manifest.errors`."""
+    parameters: Mapping[str, int] = {}
+    """Number of parameters by part."""
+    digest: str = ""
+    """Digest of the bank's tensors."""
+    preset: str | None = None
+    """Name of the bank's preset; None if it matches none."""
+    bank: str = ""
+    """Description of the bank."""
+    short: str = ""
+    """Short description of the bank."""
 
 
 def link_of(manifest: Manifest) -> Link:
     """Return the link of a certificate."""
-    shared = manifest.bank.scope == "shared"
-    return Link(manifest.index, manifest.seal, manifest.predecessor, manifest.task, shared=shared)
+    bank = manifest.bank
+    same = ("index", "seal", "predecessor", "task", "kind", "metric", "score", "errors", "parameters", "digest")
+    return Link(
+        **{name: getattr(manifest, name) for name in same},
+        shared=bank.scope == "shared",
+        split=manifest.counted_split,
+        preset=preset_of(bank),
+        bank=in_words(bank),
+        short=in_short(bank),
+    )
 
 
 def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
@@ -49,7 +81,14 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
     """
     aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
     own = [
-        Link(stone.index, stone.seal, stone.predecessor, stone.name, tombstone=True, lost=stone.why == "lost")
+        Link(
+            index=stone.index,
+            seal=stone.seal,
+            predecessor=stone.predecessor,
+            task=stone.name,
+            tombstone=True,
+            lost=stone.why == "lost",
+        )
         for stone in tombstones
     ]
     found = {(link.index, link.seal): link for link in [*links, *own]}
@@ -58,10 +97,12 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
         gone, seal, lost = stone.removed, stone.removed.seal or "", stone.why == "lost"
         again = not seal and not stone.aside and (gone.index, stone.name) in learned
         if not again:
-            link = Link(gone.index, seal, gone.predecessor, stone.name, tombstone=True, lost=lost)
+            link = Link(
+                index=gone.index, seal=seal, predecessor=gone.predecessor, task=stone.name, tombstone=True, lost=lost
+            )
             found.setdefault((gone.index, seal), link)
             learned.add((gone.index, stone.name))
-    return [replace(link, aside=True) if place in aside else link for place, link in found.items()]
+    return [link.model_copy(update={"aside": True}) if place in aside else link for place, link in found.items()]
 
 
 def counting(

@@ -21,16 +21,7 @@ from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import HISTORY, Manifest, read_manifest
 from continual_petl.store.certificate.tombstone import Tombstone, read_tombstone
 from continual_petl.store.files.reading import Signature, entries, refuse_link, signature_of
-from continual_petl.store.folder.index import (
-    Entries,
-    Entry,
-    Summary,
-    add_to_index,
-    index_file,
-    read_index,
-    summary_of,
-    write_index,
-)
+from continual_petl.store.folder.index import Entries, Entry, add_to_index, index_file, read_index, write_index
 from continual_petl.store.folder.results_file import was_committed
 
 MAX_MANIFESTS = 64
@@ -120,16 +111,12 @@ class BankFolders:
 
     def link(self, task: str) -> Link:
         """Return the link of one bank folder; its manifest is read again only if the file has changed."""
-        return self._entry(task).link
-
-    def summary(self, task: str) -> Summary:
-        """Return the summary of one task; its manifest is read again only if the file has changed."""
-        return self._entry(task).summary
+        return self._entry(task)[1]
 
     def _entry(self, task: str) -> Entry:
         signature = signature_of(f"{self.banks}/{task}/bank.json")
         known = self._known(task)
-        if known is not None and known.signature == signature:
+        if known is not None and known[0] == signature:
             return known
         self._manifests.pop(task, None)
         self._in_use.pop(task, None)
@@ -165,12 +152,12 @@ class BankFolders:
         if manifest.task != task:
             raise StoreError(f"{path}: this is the manifest of task {manifest.task!r}; a folder was renamed or copied")
         self._keep(manifest)
-        before, entry = self._known(task), Entry(signature, chain.link_of(manifest), summary_of(manifest))
+        before, entry = self._known(task), (signature, chain.link_of(manifest))
         self._entries[task] = entry
-        if before is not None and before.link != entry.link:
+        if before is not None and before[1] != entry[1]:
             self._reread(task)
         indexed = (self._indexed or {}).get(task)
-        if indexed is not None and indexed.signature == signature and indexed != entry:
+        if indexed is not None and indexed[0] == signature and indexed != entry:
             # The index was not made from this manifest, so none of it can be trusted.
             self._indexed, self._noted = {}, False
         return manifest, entry

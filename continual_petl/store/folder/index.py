@@ -12,22 +12,15 @@ entries that are missing here are read from manifests.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from continual_petl._frozen import FrozenModel
 from continual_petl._version import VERSION
-from continual_petl.banks.config import words
-from continual_petl.banks.config.presets import preset_of
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import line_bytes
 from continual_petl.store.files.reading import Signature, parse_json, read_file
 from continual_petl.store.files.sealed import SEAL, seal_of
@@ -36,60 +29,13 @@ MAX_BYTES = 128 * 2**20
 """Maximum size of the index; with 100,000 banks, it takes 90 MiB."""
 _LONGEST = 4096
 _VERSION = 3
-_DIGEST = re.compile("[0-9a-f]{64}")
-_KEYS = {"version", "release", "task", "index", "certificate", "predecessor", "shared", "file", "summary"}
+_NAMES = {"task": "task", "index": "index", "certificate": "seal", "predecessor": "predecessor", "shared": "shared"}
+"""The keys of a line about the chain, and the fields of a link that they hold."""
+_KEYS = _NAMES.keys() | {"version", "release", "file", "summary"}
+_SUMMARY = Link.model_fields.keys() - set(_NAMES.values()) - {"tombstone", "lost", "aside"}
 
-
-class Summary(FrozenModel, strict=True):
-    """The part of a task's manifest that is needed often; much smaller than the manifest."""
-
-    kind: str
-    metric: str
-    score: float | None
-    """Score on the reported split, just after the task was learned; None if undefined."""
-    split: Literal["validation", "test"]
-    """The reported split."""
-    errors: dict[str, float]
-    """Errors of a regression on this split; see `Manifest.errors`."""
-    parameters: dict[str, int]
-    """Number of parameters by part."""
-    digest: str
-    """Digest of the bank's tensors."""
-    preset: str | None
-    """Name of the bank's preset; None if it matches none."""
-    bank: str
-    """Description of the bank."""
-    short: str
-    """Short description of the bank."""
-
-
-def summary_of(manifest: Manifest) -> Summary:
-    """Return the summary of a certificate."""
-    bank = manifest.bank
-    return Summary(
-        kind=manifest.kind,
-        metric=manifest.metric,
-        score=manifest.score,
-        split=manifest.counted_split,
-        errors=manifest.errors,
-        parameters=dict(manifest.parameters),
-        digest=manifest.digest,
-        preset=preset_of(bank),
-        bank=words.in_words(bank),
-        short=words.in_short(bank),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is known about one bank without reading its manifest."""
-
-    signature: Signature
-    """Identity of the manifest file that this entry was read from."""
-    link: Link
-    summary: Summary
-
-
+Entry = tuple[Signature, Link]
+"""Identity of the manifest file that a link was read from, and the link."""
 Entries = dict[str, Entry]
 
 
@@ -104,12 +50,8 @@ def read_index(path: Path) -> Entries:
         content = read_file(path, MAX_BYTES)
     except (OSError, StoreError):
         return {}
-    found: Entries = {}
-    for line in content.split(b"\n"):
-        entry = _entry(line) if 0 < len(line) <= _LONGEST else None
-        if entry is not None:
-            found[entry.link.task] = entry
-    return found
+    entries = (_entry(line) for line in content.split(b"\n") if 0 < len(line) <= _LONGEST)
+    return {entry[1].task: entry for entry in entries if entry is not None}
 
 
 def add_to_index(path: Path, entry: Entry) -> None:
@@ -145,18 +87,14 @@ def _write(path: Path, content: bytes, how: int) -> bool:
 
 
 def _line(entry: Entry) -> bytes:
-    link = entry.link
+    signature, link = entry
     content = {
+        **{key: getattr(link, field) for key, field in _NAMES.items()},
         "version": _VERSION,
         # Another release may describe the same bank differently.
         "release": VERSION,
-        "task": link.task,
-        "index": link.index,
-        "certificate": link.seal,
-        "predecessor": link.predecessor,
-        "shared": link.shared,
-        "file": list(entry.signature),
-        "summary": entry.summary.model_dump(),
+        "file": list(signature),
+        "summary": link.model_dump(include=_SUMMARY),
     }
     return line_bytes({**content, SEAL: seal_of(content)})
 
@@ -166,31 +104,14 @@ def _entry(line: bytes) -> Entry | None:
     try:
         content = parse_json(line, "")
         seal = content.pop(SEAL, None)
-        if content.keys() != _KEYS or (content.pop("version"), content.pop("release")) != (_VERSION, VERSION):
+        if content.keys() != _KEYS or (content["version"], content["release"]) != (_VERSION, VERSION):
             return None
-        if seal != seal_of({**content, "version": _VERSION, "release": VERSION}):
-            return None
-        summary = Summary.model_validate(content.pop("summary"))
-    except (StoreError, ValidationError, ValueError, RecursionError):
-        return None
-    return _checked(**content, summary=summary)
-
-
-def _checked(
-    *, task: Any, index: Any, certificate: Any, predecessor: Any, shared: Any, file: Any, summary: Summary
-) -> Entry | None:
-    numbers = [index, *file] if isinstance(file, list) and len(file) == 4 else [None]
-    texts = [certificate] if predecessor is None else [certificate, predecessor]
-    good = (
-        isinstance(task, str)
-        and type(shared) is bool
-        and all(type(number) is int for number in numbers)
+        file, summary = content["file"], content["summary"]
         # A signature of zeros means that the manifest does not exist.
-        and any(numbers[1:])
-        and 0 <= index < 2**53
-        and all(isinstance(text, str) and _DIGEST.fullmatch(text) for text in texts)
-    )
-    if not good:
+        is_signature = len(file) == 4 and all(type(number) is int for number in file) and any(file[1:])
+        if seal != seal_of(content) or not is_signature or summary.keys() != _SUMMARY or not content["certificate"]:
+            return None
+        link = Link(**{field: content[key] for key, field in _NAMES.items()}, **summary)
+    except (StoreError, ValidationError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    link = Link(index, certificate, predecessor, task, shared=shared)
-    return Entry((file[0], file[1], file[2], file[3]), link, summary)
+    return (file[0], file[1], file[2], file[3]), link
