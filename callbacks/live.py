@@ -27,7 +27,7 @@ from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import can_draw
 from continual_petl.report.newest import MAX_ROWS, NewestRow, newest_table
-from continual_petl.store.folder.position import seconds_so_far
+from continual_petl.store.folder.progress import seconds_so_far
 from continual_petl.store.store import Store
 
 _SECONDS = 0.25

@@ -68,7 +68,7 @@ INSIDE = {
         {"verify", "ablation"},
         {"parallel"},
         {"task"},
-        {"transfer"},
+        {"start_from"},
         {"task_run"},
         {"scoring", "checks"},
         {"session", "trainers"},
@@ -95,7 +95,7 @@ INSIDE = {
     "store": (
         {"commit", "inspect", "model_cache", "open_run", "signature"},
         {"verify", "forget"},
-        {"store", "bank_cache", "inputs"},
+        {"store", "bank_cache"},
         {"parents"},
         {"folder", "strict_load"},
         {"certificate"},

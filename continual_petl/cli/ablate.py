@@ -15,7 +15,7 @@ from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.store.files.atomic import write_json
-from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.progress import half_learned
 
 if TYPE_CHECKING:
     from continual_petl.engine.ablation.measure import Spans  # imports Lightning

@@ -19,7 +19,7 @@ from continual_petl.errors import InputError, printable
 from continual_petl.heads.words import Answer, number_in_words
 from continual_petl.predictor.records import SHARES, Record, has_near_ties
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.files.atomic import replace_file
+from continual_petl.store.files.atomic import replacing
 
 _Given = TypeVar("_Given")
 _Answer = TypeVar("_Answer")
@@ -90,14 +90,10 @@ def write_records(path: Path, windows: Iterable[list[Record]], types: Types, *, 
         raw_csv: whether csv cells keep formulas and control characters; see `harmless`.
     """
     write = partial(_csv, raw=raw_csv) if path.suffix == ".csv" else _WRITERS[path.suffix]
-
-    def fill(temporary: Path) -> None:
-        with temporary.open("xb") as handle:
-            write(handle, windows, types)
-            handle.flush()
-            os.fsync(handle.fileno())
-
-    replace_file(path, fill)
+    with replacing(path) as temporary, temporary.open("xb") as handle:
+        write(handle, windows, types)
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def _json_lines(file: IO[bytes], windows: Iterable[list[Record]], types: Types) -> None:

@@ -62,7 +62,7 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
         task = task.model_copy(update={"bank": _bank_from(arguments.start_from, task, spec)})
     stream = TaskStream(_with_task(spec, task, run, places, arguments))
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
-    from continual_petl.engine.checks.missing_files import refuse_missing_files
+    from continual_petl.engine.checks.mistakes import refuse_missing_files
     from continual_petl.engine.checks.problems import key_of, with_lines
 
     try:

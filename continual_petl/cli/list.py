@@ -8,7 +8,7 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.hub.opened import open_anywhere
 from continual_petl.report.inventory import listed
 from continual_petl.report.task_lines import NOTHING_YET, half_learned_line, half_replaced_line, list_lines, task_table
-from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.folder.results_file import TaskLine, each_result
 from continual_petl.store.store import Store
 

@@ -9,7 +9,7 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.errors import counted, named_tasks, printable, quoted
 from continual_petl.report.inventory import errors_of
 from continual_petl.report.terminal import print_report
-from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.open_run import open_store
 
 if TYPE_CHECKING:

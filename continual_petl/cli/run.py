@@ -75,7 +75,7 @@ def _refuse_missing(stream: TaskStream, folder: Path, arguments: argparse.Namesp
         learned, pin = set(store.tasks).difference(arguments.replace), store.pin()
     except StoreError:
         return  # reported when the run is opened
-    from continual_petl.engine.checks.missing_files import refuse_missing_backbone, refuse_missing_files
+    from continual_petl.engine.checks.mistakes import refuse_missing_backbone, refuse_missing_files
 
     new = [task for task in stream.spec.tasks if task.name not in learned]
     refuse_missing_backbone(stream.spec, new, None if pin is None else pin.name)

@@ -31,7 +31,7 @@ def when_stopped(how: str, arguments: argparse.Namespace) -> str:
 def _holds_progress(folder: Path, *, is_run: bool) -> bool:
     if not is_run or not os.path.isdir(folder):
         return os.path.exists(folder)
-    from continual_petl.store.folder.position import half_learned
+    from continual_petl.store.folder.progress import half_learned
     from continual_petl.store.store import Store
 
     with suppress(StoreError, OSError):

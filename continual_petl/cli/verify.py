@@ -10,7 +10,7 @@ from continual_petl.engine.run import Run
 from continual_petl.errors import printable
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.terminal import check_table
-from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.signature import check_signature
 
 

@@ -10,7 +10,7 @@ from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, tombstone_file
 from continual_petl.store.files.atomic import explain_refusals, remove_folder
-from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.forget import delete_forgotten, forget_entry, forget_task
 from continual_petl.store.open_run import check_local

@@ -42,8 +42,7 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.history import Answered, Curve, History
 from continual_petl.store.certificate.manifest import LearnedTask
-from continual_petl.store.certificate.origin import Origin
-from continual_petl.store.certificate.values import SplitScores
+from continual_petl.store.certificate.values import Origin, SplitScores
 from continual_petl.store.commit import TrainedBank
 from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
@@ -275,8 +274,8 @@ def _record(
     scores: dict[str, SplitScores],
     data: Mapping[str, str],
 ) -> LearnedTask:
-    return plan.grown(
-        LearnedTask,
+    return LearnedTask.of(
+        plan,
         origin=origin,
         max_length=session.models.backbone("fp32").max_length,
         preparation=session.models.preparation,

@@ -24,7 +24,7 @@ from continual_petl.engine.task.learn_task import learn_task
 from continual_petl.engine.task.replacements import begin_replacing, end_replacing
 from continual_petl.errors import InputError, check_names, raise_problems
 from continual_petl.report.console import is_watched
-from continual_petl.store.folder.position import seconds_so_far
+from continual_petl.store.folder.progress import seconds_so_far
 from continual_petl.store.folder.recovery import interrupted_replacement
 from continual_petl.store.folder.results_file import measured_rows, unfinished
 from continual_petl.store.folder.stream_seal import stream_problem

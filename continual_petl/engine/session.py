@@ -6,10 +6,13 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from continual_petl.backbones.auto_defaults import resolve_precision
+import torch
+
+from continual_petl.backbones.auto_defaults import Fastest, fastest, resolve_precision, select_as
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, known_names
@@ -20,6 +23,7 @@ from continual_petl.learner.plan import check_kind, plan_task, stated_fields
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
+from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.chat_template import chat_of
@@ -37,6 +41,48 @@ _DEFAULTS = re.compile(rb"^defaults:[ \t]*([23])\b", re.MULTILINE)
 _KEPT_SPLITS = 20
 _OTHER_CHAT = ResolvedChat(template="-", digest=digest_of("-"), system=None, loss_on="response", tokens={}, end=0)
 """The chat settings of a task that was learned without any, which its new ones are compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings:
+    """What another process needs to compute the same bits as this one: folder, stream and arithmetic settings."""
+
+    folder: str
+    """As given, relative to the working directory, so that all processes name its files in the same way."""
+    spec: StreamSpec
+    num_threads: int
+    """Number of threads in this process; the last bits of a matrix product depend on it."""
+    arithmetic: tuple[str, bool, bool]
+    """Torch settings that change the arithmetic; see `arithmetic`."""
+    fastest: Fastest
+    """The attention and precision that ``auto`` selected here; another machine might select others."""
+    working_directory: str
+    """Base folder for paths in the stream."""
+
+    @classmethod
+    def here(cls, folder: str | Path, spec: StreamSpec, **more: Any) -> Self:
+        """Return the settings of this process; ``more``: further fields, or other values."""
+        own: dict[str, Any] = {"num_threads": torch.get_num_threads(), "arithmetic": arithmetic(), "fastest": fastest()}
+        return cls(folder=str(folder), spec=spec, working_directory=os.getcwd(), **own | more)
+
+    def enter(self, what: str, file: str) -> None:
+        """Adopt the settings of the process that made them, after checking that the folder is visible here.
+
+        Args:
+            what: kind of folder, for the message.
+            file: a file that the folder has to contain; "." if any folder will do.
+
+        Raises:
+            InputError: if the folder is not visible.
+        """
+        os.chdir(self.working_directory)
+        if not Path(self.folder, file).exists():
+            raise InputError(
+                f"{self.folder}: a worker on {os.uname().nodename} sees no {what} folder here. Workers on several machines "
+                "need it, and the data, at the same path on a shared file system."
+            )
+        compute_as(self.num_threads, self.arithmetic)
+        select_as(self.fastest)
 
 
 class Session:

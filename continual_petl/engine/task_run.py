@@ -15,9 +15,7 @@ from continual_petl.backbones.attention_switch import attending
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.device import staying
 from continual_petl.banks.bank import Bank
-from continual_petl.engine.checks.fusion import reads_of
-from continual_petl.engine.checks.shared_bank import shared_bank
-from continual_petl.engine.checks.warm_start import parent_bank
+from continual_petl.engine.checks.other_banks import banks_read, parent_bank, shared_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.kind import kind_of
@@ -88,7 +86,7 @@ class TaskRun:
         learner.add_task(
             plan,
             start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
-            reads=read_banks(session.store, plan, reads_of(session, plan)),
+            reads=read_banks(session.store, plan, banks_read(session, plan)),
             tokenizer=models.tokenizer,
         )
         return cls(

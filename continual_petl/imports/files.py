@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import read_tensors
+from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.files.reading import parse_json, read_file
 
 CONFIG = "adapter_config.json"

@@ -7,7 +7,7 @@ A certificate is a plan with what is known about its bank: one record that grows
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -31,7 +31,6 @@ NOT_DECIDING = {
 """The only settings of a plan that do not decide the bank, and why."""
 _IN_WORDS = {"metric_code": "the code of the metric", "targets": "the scale of the targets"}
 """Names for fields that are not keys of a stream file."""
-Record = TypeVar("Record", bound="TaskPlan")
 
 
 class TaskPlan(FrozenModel):
@@ -95,11 +94,6 @@ class TaskPlan(FrozenModel):
     def num_outputs(self) -> int:
         """Width of the head's output."""
         return len(self.labels) if self.labels is not None else 1
-
-    def grown(self, into: type[Record], **facts: Any) -> Record:
-        """Return this record with more facts, as a `LearnedTask` or a certificate; facts that it has already may change."""
-        known = {name: getattr(self, name) for name in type(self).model_fields if name in into.model_fields}
-        return into(**known | facts)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from continual_petl.predictor.row_checks import Request, check_request, encode_a
 from continual_petl.router.row_states import Below
 from continual_petl.store.bank_cache import CachedBank
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.folder.position import not_learned
+from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import EvaluationLoader

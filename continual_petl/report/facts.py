@@ -18,7 +18,7 @@ from continual_petl.report.run_facts import TaskFacts as TaskFacts
 from continual_petl.store.certificate.history import CURVE, Curve, History, read_curve
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.reading import Signature, entries, listing, refuse_link, signature_of
-from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.progress import half_learned
 from continual_petl.store.folder.results_file import TaskLine, each_result
 from continual_petl.store.inspect import Inspection
 from continual_petl.store.store import Store

@@ -20,7 +20,7 @@ from continual_petl.store.certificate.history import Curve, History
 from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
 from continual_petl.store.certificate.pin import Pin
 from continual_petl.store.certificate.tensor_file import entry_bytes
-from continual_petl.store.folder.position import Position
+from continual_petl.store.folder.progress import Position
 
 MAX_TASKS = 500
 """Maximum number of tasks that a report shows one by one everywhere. In a longer run, bars are means of several tasks, table

@@ -21,7 +21,7 @@ from continual_petl.report.task_settings import answers_in_words, training_in_wo
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.folder.position import Position
+from continual_petl.store.folder.progress import Position
 
 NOTHING_YET = (
     "no task has been learned yet; start or resume the run with continual-petl run. If this folder only holds your stream "

@@ -16,7 +16,7 @@ from continual_petl.report.growth import GrowthRow
 from continual_petl.report.task_lines import nothing_yet_line
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.position import Position
+from continual_petl.store.folder.progress import Position
 
 if TYPE_CHECKING:
     from continual_petl.report.results import Results

@@ -26,8 +26,8 @@ from safetensors.numpy import load, save
 from continual_petl.errors import InputError, StoreError
 from continual_petl.router.sums import Array, TaskSums
 from continual_petl.store.certificate.manifest import ROUTER
-from continual_petl.store.certificate.stored_tensor import as_tensors
-from continual_petl.store.files.atomic import replace_file
+from continual_petl.store.certificate.values import as_tensors
+from continual_petl.store.files.atomic import replacing
 from continual_petl.store.files.reading import read_file
 from continual_petl.store.store import Store
 
@@ -204,7 +204,8 @@ def keep_totals(store: Store) -> None:
         content = totals_of(store).to_bytes()
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
-        replace_file(path, lambda beside: _write(beside, content))
+        with replacing(path) as beside:
+            _write(beside, content)
 
 
 def _num_kept(path: Path) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from continual_petl.engine.session import Session
-from continual_petl.engine.verify.checker import Checker
+from continual_petl.engine.verify.whole_run import Checker
 from continual_petl.serve.problems import Problem
 
 REFUSED_S = 30

@@ -20,14 +20,14 @@ from continual_petl.learner.isolation import check_modes
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
 from continual_petl.store.certificate.manifest import HISTORY, ROUTER, LearnedTask, Manifest, write_manifest
-from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, take_back, write_tombstone
+from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
 from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
-from continual_petl.store.strict_load import entries_of, fitting_bank
+from continual_petl.store.strict_load import check_fits, entries_of, filled_bank
 from continual_petl.store.verify.probe_file import OUTPUTS
 from continual_petl.store.verify.replay import decode_probe, replay
 
@@ -83,12 +83,9 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in learned.bank.tensors().items()}
         entries = entries_of(tensors, tensor_digests(tensors))
         files = {path.name: _write(path, tensors)}
-        written = fitting_bank(
-            record,
-            backbone,
-            entries,
-            lambda: as_tensors(read_tensors(path, max_file_bytes(entries), files[path.name], f"task {task!r}")),
-        )
+        check_fits(record, backbone, entries)
+        stored = read_tensors(path, max_file_bytes(entries), files[path.name], f"task {task!r}")
+        written = filled_bank(record, backbone, as_tensors(stored))
         written.read(read_banks(run or store, record, record.reads))
         inputs, resident = dict(learned.probe), written.to(backbone.model.device)
         outputs = replay(backbone, resident, record.pooling, inputs)
@@ -97,8 +94,8 @@ def commit_task(store: Store, learned: TrainedBank, *, replaces: bool = False, r
         if learned.router is not None:
             files[ROUTER] = _write(folder / ROUTER, learned.router)
         files[HISTORY] = write_history(folder / HISTORY, learned.history)
-        manifest = record.grown(
-            Manifest,
+        manifest = Manifest.of(
+            record,
             index=0 if newest is None else newest.index + 1,
             predecessor=None if newest is None else newest.seal,
             backbone=backbone.digest,

@@ -6,6 +6,7 @@ no learner; `resident` loads a bank into a learner so that Lightning can evaluat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,24 +17,30 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.backbones.attention_switch import attend_as, switchable
 from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import MissingBackboneError
-from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
+from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.backbones.device import device_of
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
+from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.memory import ran_out
 from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
 from continual_petl.store.certificate.pin import check_files, check_pin
 from continual_petl.store.certificate.tensor_file import num_bytes
-from continual_petl.store.inputs import BackboneInputs
 from continual_petl.store.parents import read_manifests
 from continual_petl.store.store import Store
-from continual_petl.streams.encoding.image_processing import ImageProcessing
+from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
+from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 if TYPE_CHECKING:
     from continual_petl.learner import ContinualLearner
     from continual_petl.store.certificate.manifest import Manifest
+
+
+_USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
+"""Defaults for the truncation side, for special tokens inside texts, and for the cleanup of generated text."""
+_IMAGES = ("image processing", "image would become different pixels")
 
 
 class ModelCache:
@@ -60,36 +67,71 @@ class ModelCache:
         self.backbones: dict[str, Backbone] = {}
         self.held_banks = BankCache(resident_bytes)
         self.stacks = Stacks()
-        self.inputs = BackboneInputs(spec, self._any_backbone)
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._images: ImageProcessing | None = None
+        self._preparation: str | None = None
         self._learners: dict[str, ContinualLearner] = {}
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The backbone's tokenizer; None if it reads images."""
-        return self.inputs.tokenizer
+        if self._tokenizer is None and not self._any_backbone().anatomy.images:
+            b = self.spec
+            self._tokenizer = load_tokenizer(b.name, revision=b.revision, remote_code=b.remote_code)
+        return self._tokenizer
 
     @property
     def images(self) -> ImageProcessing | None:
         """The backbone's image processing; None if it reads text."""
-        return self.inputs.images
+        backbone = self._any_backbone()
+        if self._images is None and backbone.anatomy.images:
+            self._images = image_processing(self.spec.name, self.spec.revision, backbone.model.config)
+        return self._images
 
     @property
     def pad_token_id(self) -> int:
         """The token that pads short rows."""
-        return self.inputs.pad_token_id
+        return 0 if self.tokenizer is None else padding_id(self.tokenizer)
 
     @property
     def preparation(self) -> str:
-        """Digest of everything that affects how texts become token ids, or images become pixels."""
-        return self.inputs.digest
+        """Digest of everything that affects how texts become token ids, or images become pixels; cached."""
+        if self._preparation is None:
+            self._preparation = self._digest_of_inputs()
+        return self._preparation
+
+    def _digest_of_inputs(self) -> str:
+        if self.images is not None:
+            return self.images.digest
+        assert self.tokenizer is not None
+        rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # The arguments of the last call, which are not part of the tokenizer.
+        del rules["truncation"], rules["padding"]
+        # The end token matters too, since it ends every target.
+        special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
+        # Settings of tokenizer_config.json that backend_tokenizer does not contain; defaults are left out.
+        named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}
+        unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
+        return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})
 
     def look_again(self) -> None:
         """Forget the cached digest of the tokenizer or image processing, which may have been changed in memory."""
-        self.inputs.look_again()
+        self._preparation = None
 
     def check_preparation(self, manifest: Manifest) -> list[str]:
-        """Return a problem if the tokenizer or image processing differs from the one a task was learned with."""
-        return self.inputs.problems(manifest.task, manifest.preparation)
+        """Return a problem if the tokenizer or image processing differs from the one a task was learned with.
+
+        A bank learned with one tokenizer is useless with another: its certificate holds the digest, and nothing is predicted
+        unless the current tokenizer has the same digest.
+        """
+        then, now = manifest.preparation, self.preparation
+        if then == now:
+            return []
+        what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
+        return [
+            f"task {manifest.task!r}: the {what} that it was learned with has the digest {then[:12]}, but the {what} of "
+            f"backbone {self.spec.name!r} has {now[:12]}: the same {same}. Restore the {what}'s files."
+        ]
 
     def check_code(self) -> None:
         """Raise `InputError` if the backbone needs remote code that the user has not allowed."""

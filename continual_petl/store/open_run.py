@@ -12,7 +12,7 @@ from pathlib import Path
 from continual_petl.errors import MAX_NAMES, InputError, StoreError, did_you_mean, known_names
 from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.files.reading import refuse_link
-from continual_petl.store.folder.position import not_learned
+from continual_petl.store.folder.progress import not_learned
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.kind_of_file import refuse_other_kind
 from continual_petl.streams.stream_file.near import did_you_mean_path

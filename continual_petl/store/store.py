@@ -1,7 +1,14 @@
-"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is added completely or not at all."""
+"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is added completely or not at all.
+
+Readers take no lock: while another process writes, they get the state before or after a change, never a mixture. Banks are
+added, removed and replaced by renaming whole folders, so a reader can detect a change that was made while it was reading, and
+read again. A replacement takes two renames, between which the bank is briefly missing.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,21 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from continual_petl import _notebook
-from continual_petl.errors import StoreError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
 from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
-from continual_petl.store.certificate.stored_tensor import StoredTensor, as_tensors
 from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
+from continual_petl.store.certificate.values import StoredTensor, as_tensors
 from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock
 from continual_petl.store.files.reading import Signature, signature_of
 from continual_petl.store.folder import results_file
 from continual_petl.store.folder.bank_folders import MAX_MANIFESTS, BankFolders, is_name
-from continual_petl.store.folder.consistent_read import consistently
 from continual_petl.store.folder.missing import Missing, missing
 from continual_petl.store.folder.recovery import clean
 from continual_petl.store.folder.stream_seal import sealed_stream
@@ -36,11 +42,18 @@ if TYPE_CHECKING:
     from continual_petl.banks.bank import Bank
     from continual_petl.learner.task_plan import TaskPlan
 
+
 _T = TypeVar("_T")
 MAX_ROUTER_BYTES = 2**30
 """Size limit for one task's routing statistics, checked before they are read."""
 _MAX_LISTED = 5
 """Number of problems that one error lists in full."""
+
+
+_PATIENCE = 20.0
+"""Seconds to wait for the store to stay unchanged during one read."""
+_REPLACING = 5.0
+"""Seconds after which a bank that is still missing counts as lost, because the process that was replacing it was killed."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +203,7 @@ class Store(BankFolders):
         return taken
 
     def consistently(self, read: Callable[[], _T], task: str | None = None) -> _T:
-        """Return the result of ``read`` on an unchanging store; see `continual_petl.store.folder.consistent_read`."""
+        """Return the result of ``read`` on an unchanging store; see `consistently`."""
         return consistently(self, read, task)
 
     @contextmanager
@@ -255,7 +268,7 @@ class Store(BankFolders):
         return self.consistently(lambda: self._load(task, backbone, run or self), task)
 
     def _load(self, task: str, backbone: Backbone, run: Store) -> Bank:
-        from continual_petl.store.strict_load import fitting_bank  # imports torch
+        from continual_petl.store.strict_load import check_fits, filled_bank  # imports torch
 
         manifest = self.manifest(task)
         if manifest.backbone != backbone.digest:
@@ -263,7 +276,8 @@ class Store(BankFolders):
                 f"task {task!r} was learned on a backbone with digest {manifest.backbone[:12]}, but {backbone.name!r} has "
                 f"{backbone.digest[:12]}. A bank predicts only on the backbone it was learned on: use that one."
             )
-        bank = fitting_bank(manifest, backbone, manifest.tensors, lambda: self.tensors(task))
+        check_fits(manifest, backbone, manifest.tensors)
+        bank = filled_bank(manifest, backbone, self.tensors(task))
         bank.read(read_banks(run, manifest, manifest.reads))
         return bank
 
@@ -307,3 +321,71 @@ class Store(BankFolders):
     def pin(self) -> Pin | None:
         """Return the content of backbone.json; None if it has not been written yet."""
         return read_pin(self.pin_file)
+
+
+def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:
+    """Return the result of ``read`` on an unchanging store; retry if a bank is added, removed or replaced meanwhile.
+
+    Args:
+        store: the run folder.
+        read: reads from the store, without changing anything.
+        task: the task that ``read`` reads; None means all tasks.
+
+    Raises:
+        InputError, StoreError: if ``read`` raises it while the store does not change.
+        StoreError: if the store keeps changing.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if _replacing(store, task):
+            time.sleep(0.005)
+            continue
+        before = _state(store, task)
+        try:
+            found = read()
+        except (InputError, StoreError):
+            if _state(store, task) == before and not _replacing(store, task):
+                raise
+        else:
+            if _state(store, task) == before:
+                return found
+    raise StoreError(f"{store.folder}: tasks are added and removed faster than they can be read; try again later.")
+
+
+def _state(store: BankFolders, task: str | None) -> object:
+    """Return a value that changes whenever a bank is added or removed: folders are renamed, never filled in place."""
+    if task is not None:
+        return signature_of(store.bank_folder(task))[0]
+    try:
+        with os.scandir(store.banks) as found:
+            banks = {entry.name: entry.inode() for entry in found if not entry.name.startswith(".")}
+    except OSError:
+        banks = {}
+    return banks, [path.name for path in _stones(store)]
+
+
+def _stones(store: BankFolders) -> list[Path]:
+    try:
+        return store.tombstone_files()
+    except StoreError:  # reported when the reader reads them
+        return []
+
+
+def _replacing(store: BankFolders, task: str | None) -> bool:
+    """Return whether a bank is being replaced: it has a tombstone, and its successor will appear in a moment."""
+    files = _stones(store)
+    # If the file is from the future, the clock was set back, and its age is unknown.
+    if not files or abs(time.time() - signature_of(files[-1])[1] / 1e9) > _REPLACING:
+        return False
+    try:
+        newest = store.tombstone(files[-1])
+    except StoreError:
+        return False
+    if newest.why != "replaced" or task not in (None, newest.name):
+        return False
+    if not os.path.exists(store.bank_folder(newest.name)):
+        return True
+    try:
+        return store.link(newest.name).index < newest.index
+    except StoreError:
+        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,19 +16,8 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.values import TensorEntry
 
 
-def fitting_bank(
-    plan: TaskPlan,
-    backbone: Backbone,
-    entries: Mapping[str, TensorEntry],
-    read: Callable[[], Mapping[str, Tensor]],
-) -> Bank:
-    """Return a task's bank with its stored values, frozen and in eval mode.
-
-    Args:
-        plan: the task's plan.
-        backbone: the backbone that the bank modifies.
-        entries: the manifest's entry for each stored tensor.
-        read: returns the tensors; called after the names, dtypes and shapes in ``entries`` have been checked.
+def check_fits(plan: TaskPlan, backbone: Backbone, entries: Mapping[str, TensorEntry]) -> None:
+    """Check, before any tensor is read, the names, dtypes and shapes that a task's manifest lists.
 
     Raises:
         StoreError: naming the first tensor for which the stored dtype or shape differs from the specification.
@@ -41,7 +30,10 @@ def fitting_bank(
                 f"task {plan.name!r}: tensor {name}: stored {_describe(stored)}, but its bank's specification requires "
                 f"{_describe(builds)}; bank.safetensors and bank.json do not belong together"
             )
-    tensors = read()
+
+
+def filled_bank(plan: TaskPlan, backbone: Backbone, tensors: Mapping[str, Tensor]) -> Bank:
+    """Return a task's bank with its stored values, frozen and in eval mode; `check_fits` comes first."""
     bank = build_bank(plan, backbone, folded=True)
     bank.load_state_dict(dict(tensors), strict=True)
     return bank.requires_grad_(False).eval()

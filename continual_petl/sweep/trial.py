@@ -23,7 +23,7 @@ from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
 from continual_petl.learner.memory import ran_out
-from continual_petl.store.folder.position import seconds_so_far
+from continual_petl.store.folder.progress import seconds_so_far
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec

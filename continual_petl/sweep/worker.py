@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from continual_petl.backbones.auto_defaults import fastest
-from continual_petl.engine.parallel.worker import Place, Report, reported
+from continual_petl.engine.parallel.worker import Report, reported
+from continual_petl.engine.session import ProcessSettings
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.certificate.environment import arithmetic
 from continual_petl.store.files.atomic import make_folder, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.sweep.records import Outcome, Record, Records
@@ -31,7 +30,7 @@ _brief: SweepBrief | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepBrief(Place):
+class SweepBrief(ProcessSettings):
     """What a worker process needs to know about a sweep."""
 
     sweep: SweepSpec
@@ -39,15 +38,8 @@ class SweepBrief(Place):
 
 def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
     """Return the brief for workers, including the number of threads of each: the cores are divided among them."""
-    return SweepBrief(
-        folder=str(folder),
-        spec=spec,
-        sweep=sweep,
-        num_threads=min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs)),
-        arithmetic=arithmetic(),
-        fastest=fastest(),
-        working_directory=os.getcwd(),
-    )
+    num_threads = min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs))
+    return SweepBrief.here(folder, spec, sweep=sweep, num_threads=num_threads)
 
 
 def folder_of(folder: str | Path, record: Record) -> Path:

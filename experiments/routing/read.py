@@ -18,7 +18,7 @@ from continual_petl.predictor.predictor import Predictor
 from continual_petl.predictor.task_finder import TaskFinder, task_finder
 from continual_petl.router.sums import TaskSums
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.certificate.values import as_tensors
 from continual_petl.streams.schema.data_spec import SplitName
 
 Array = NDArray[np.float64]

@@ -16,9 +16,8 @@ from continual_petl.engine.learn import learn
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.start_from import comparable_sums, decide_start, is_whole
 from continual_petl.engine.task_run import TaskRun
-from continual_petl.engine.transfer.choose import comparable_sums, decide_start
-from continual_petl.engine.transfer.short_fit import is_whole
 from continual_petl.router.totals import totals_of
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import make_folder

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from continual_petl.engine.transfer.choose import HEAD_START
-from continual_petl.engine.transfer.short_fit import MIN_STEPS, SHARE, WHOLE_UP_TO
+from continual_petl.engine.start_from import HEAD_START, MIN_STEPS, SHARE, WHOLE_UP_TO
 from experiments.benchmarks.markdown import grid
 from experiments.transfer.cases import Case, cases_of
 from experiments.transfer.ledger import Line

@@ -13,7 +13,7 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import Interrupted
-from continual_petl.store.folder.position import POSITION
+from continual_petl.store.folder.progress import POSITION
 from tests.engine.test_resume import SignalAt
 from tests.streams_in_code import stream, task
 

@@ -35,7 +35,7 @@ class Open:
         self.plan, self.learner = self.run.plan, self.run.learner
 
     def decide(self) -> StateCache | None:
-        decided, self.notices = decide_state_cache(self.run)
+        decided, self.notices = decide_state_cache(self.run.session, self.run.data, self.run.plan, self.run.bank)
         return decided
 
     def filled(self) -> StateCache:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from continual_petl import learn
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
-from continual_petl.engine.transfer.average import LearnWeights, combine
+from continual_petl.engine.start_from import LearnWeights, combine
 from continual_petl.errors import InputError
 from tests.streams_in_code import stream, task
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError
-from continual_petl.engine.checks.missing_files import refuse_missing_files
+from continual_petl.engine.checks.mistakes import refuse_missing_files
 from continual_petl.streams.stream import TaskStream
 from tests.streams_in_code import stream
 

@@ -249,8 +249,7 @@ def test_the_same_checks_are_called_by_a_run_and_by_a_dry_run() -> None:
     }
     assert called["dry_run"] == {
         "check_kind",
-        "check_parent",
-        "check_fused",
+        "check_order",
         "check_plan",
         "check_loads",
         "check_session",

@@ -20,7 +20,7 @@ from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import write_sealed
-from continual_petl.store.folder.position import POSITION, half_learned, place_of, read_position, write_position
+from continual_petl.store.folder.progress import POSITION, half_learned, place_of, read_position, write_position
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream

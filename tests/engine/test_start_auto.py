@@ -16,12 +16,12 @@ import torch
 
 from continual_petl import Run, forget, learn
 from continual_petl.digests import tensor_digests
+from continual_petl.engine import start_from
 from continual_petl.engine.signals import KeepSignals
-from continual_petl.engine.transfer import choose, short_fit
-from continual_petl.engine.transfer.average import combine
+from continual_petl.engine.start_from import combine
 from continual_petl.errors import DivergedError, InputError, Interrupted, StoreError, StreamFileError
 from continual_petl.store.certificate.manifest import Manifest, write_manifest
-from continual_petl.store.certificate.start import Start, StartCandidate
+from continual_petl.store.certificate.values import Start, StartCandidate
 from continual_petl.store.store import Store
 from tests.streams_in_code import regression_task, stream, task
 from tests.usual import few
@@ -80,7 +80,7 @@ def test_nearest_fitting_banks_their_average_and_a_fresh_one_are_tried(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = itertools.count()
-    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores) / 10)
+    monkeypatch.setattr(start_from, "score_after_fit", lambda run, steps: next(scores) / 10)
     start = start_of(learned(backbone_folder(), folder, new()))
     fresh, *copies, average = start.candidates
     assert (fresh.parents, fresh.weights) == ((), ())
@@ -100,7 +100,7 @@ def test_bank_is_the_one_that_naming_the_start_would_give(
     backbone_folder: Folder, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
 ) -> None:
     scores = iter([1.0 if turn == chosen else min(turn, 1) / 2 for turn in range(5)])
-    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores))
+    monkeypatch.setattr(start_from, "score_after_fit", lambda run, steps: next(scores))
     run = learned(backbone_folder(), Path(shutil.copytree(first, tmp_path / "auto")), new())
     taken = start_of(run).taken
     assert start_of(run).chosen == chosen
@@ -114,7 +114,7 @@ def test_bank_is_the_one_that_naming_the_start_would_give(
 
 @pytest.mark.slow
 def test_fresh_bank_wins_ties(backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: 0.5)
+    monkeypatch.setattr(start_from, "score_after_fit", lambda run, steps: 0.5)
     start = start_of(learned(backbone_folder(), folder, new()))
     assert (start.chosen, start.gain, start.taken.in_words) == (0, 0.0, "a fresh bank")
 
@@ -125,7 +125,7 @@ def test_average_is_tried_if_two_banks_alone_would_be_chosen(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], count: int
 ) -> None:
     given = iter(scores)
-    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(given))
+    monkeypatch.setattr(start_from, "score_after_fit", lambda run, steps: next(given))
     start = start_of(learned(backbone_folder(), folder, new()))
     assert len(start.candidates) == count
     assert start.chosen == 1
@@ -138,7 +138,7 @@ def test_average_is_tried_if_two_banks_alone_would_be_chosen(
 def test_margin_is_the_standard_error_of_the_metric(metric: str, fresh: float, leads: float) -> None:
     for lead, chosen in ((leads - 0.001, 0), (leads + 0.001, 1)):
         tried = [StartCandidate(score=fresh), StartCandidate(score=fresh + lead)]
-        assert choose.best(tried, metric, 100, 1.0) == chosen
+        assert start_from.best(tried, metric, 100, 1.0) == chosen
 
 
 @pytest.mark.slow
@@ -147,9 +147,9 @@ def test_short_fits_of_fewer_steps_need_a_larger_lead(
     backbone_folder: Folder, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, fewest: int, chosen: int
 ) -> None:
     scores = itertools.cycle([0.5, 0.9, 0.5, 0.5, 0.5])
-    monkeypatch.setattr(choose, "score_after_fit", lambda run, steps: next(scores))
-    monkeypatch.setattr(short_fit, "WHOLE_UP_TO", most)
-    monkeypatch.setattr(short_fit, "MIN_STEPS", fewest)  # the task has 6
+    monkeypatch.setattr(start_from, "score_after_fit", lambda run, steps: next(scores))
+    monkeypatch.setattr(start_from, "WHOLE_UP_TO", most)
+    monkeypatch.setattr(start_from, "MIN_STEPS", fewest)  # the task has 6
     start = start_of(learned(backbone_folder(), folder, new()))
     assert [each.score for each in start.candidates] == [0.5, 0.9, 0.5, 0.5, 0.5][: len(start.candidates)]
     assert start.chosen == chosen
@@ -161,7 +161,7 @@ def test_start_that_diverges_is_not_taken(
     def diverges(*args: Any) -> None:
         raise DivergedError("the loss is not finite")
 
-    monkeypatch.setattr(short_fit, "fit_briefly", diverges)
+    monkeypatch.setattr(start_from, "fit_briefly", diverges)
     start = start_of(learned(backbone_folder(), folder, new()))
     assert [each.score for each in start.candidates] == [None] * 4
     assert (start.chosen, start.gain) == (0, None)
@@ -250,13 +250,13 @@ def test_run_killed_while_it_chooses_takes_the_same_start(
         fits = itertools.count(1)
 
         def killed(*given: Any, **more: Any) -> None:
-            short_fit.fit_briefly(*given, **more)
+            start_from.fit_briefly(*given, **more)
             if next(fits) == fit:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr(choose, "fit_briefly", killed)
+        monkeypatch.setattr(start_from, "fit_briefly", killed)
         monkeypatch.setattr(
-            choose, "score_after_fit", killed
+            start_from, "score_after_fit", killed
         )  # never returns: the process is killed before a score is used
         learned(backbone_folder(), run, new())
         os._exit(0)
@@ -317,7 +317,7 @@ def test_edited_choice_of_a_half_learned_task_is_reported(
         patch.setattr("continual_petl.engine.task.learn_task._fit", stop)
         with pytest.raises(Stopped):
             learned(backbone_folder(), folder, new())
-    (path,) = folder.rglob(choose.FILE)
+    (path,) = folder.rglob(start_from.FILE)
     content = path.read_text()
     chosen = json.loads(content)["chosen"]
     path.write_text(content.replace(f'"chosen": {chosen}', f'"chosen": {chosen + 1}'))
@@ -325,7 +325,7 @@ def test_edited_choice_of_a_half_learned_task_is_reported(
         learned(backbone_folder(), folder, new())
     # With the original content, the choice is kept and nothing is tried again.
     path.write_text(content)
-    monkeypatch.setattr(choose, "score_after_fit", stop)
+    monkeypatch.setattr(start_from, "score_after_fit", stop)
     run = learned(backbone_folder(), folder, new())
     assert start_of(run).chosen == chosen
     assert run.results.seconds["new"]["start"] >= json.loads(content)["seconds"] > 0, "its time counts as well"

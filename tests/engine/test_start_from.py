@@ -15,7 +15,7 @@ from continual_petl import Run, learn
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import tensor_digests
 from continual_petl.engine.checks.dry_run import dry_run
-from continual_petl.engine.checks.warm_start import parent_bank
+from continual_petl.engine.checks.other_banks import parent_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import InputError, StreamFileError
@@ -159,7 +159,7 @@ def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
 PROMPT = {"preset": "p_tuning", "length": 3, "hidden": 6}
 REFUSED = {
     "unknown": (ONE, two(start_from="onw"), r"there is no task 'onw' \(did you mean 'one'\?\), neither learned in the run"),
-    "later": (task("zero", bank={"start_from": "two"}), two(preset="lora"), "'two' comes later in the stream and is not"),
+    "later": (task("zero", bank={"start_from": "two"}), two(preset="lora"), "'two' does not come before this task"),
     "sizes": (ONE, two(preset="houlsby", bottleneck=5), r"'one' has a different bank: tensor modifications\..* has shape"),
     "layers": (ONE, two(preset="houlsby", bottleneck=4, layers=0), r"tensor .* and no such tensor here\. Only a bank with"),
     "prompt": (ONE | {"bank": PROMPT}, two(), "cannot be started from: its prompt was trained through an lstm that"),
@@ -208,7 +208,7 @@ def test_circular_start_from_is_refused(backbone_folder: Folder, tmp_path: Path)
     tasks = stream(backbone_folder(), circle)
     with pytest.raises(InputError, match="'a' starts from 'b' starts from 'a'"):
         tasks.spec.resolved_bank(tasks["a"])
-    with pytest.raises((InputError, StreamFileError), match="comes later in the stream"):
+    with pytest.raises((InputError, StreamFileError), match="does not come before this task"):
         learn(tasks, tmp_path / "run")
 
 

@@ -226,7 +226,8 @@ def test_encoder_decoder_is_an_error_with_on_and_uncached_with_auto(backbone_fol
 def test_ddp_processes_do_not_cache_states(backbone_folder: Folder, tmp_path: Path) -> None:
     def decided(way: str) -> StateCache | None:
         opened = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
-        return decide_state_cache(opened.run, num_processes=2)[0]
+        run = opened.run
+        return decide_state_cache(run.session, run.data, run.plan, run.bank, num_processes=2)[0]
 
     assert decided("auto") is None
     with pytest.raises(InputError, match=r"2 processes share its fit \(trainer.devices\)"):

@@ -15,10 +15,9 @@ import torch
 from continual_petl import InputError, Run, learn
 from continual_petl.engine.parallel.processes import Slot
 from continual_petl.engine.session import Session
-from continual_petl.engine.verify import checker as checker_module
-from continual_petl.engine.verify import in_processes
-from continual_petl.engine.verify.checker import Checker
+from continual_petl.engine.verify import in_processes, whole_run
 from continual_petl.engine.verify.digests import DigestChecker
+from continual_petl.engine.verify.whole_run import Checker
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -157,7 +156,7 @@ def test_checks_missing_from_another_process_are_done_here(
 
 def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_stream(whole / "stream.yaml"), Store(whole))
-    checker = Checker(session, indexed=False, data=False).divide(torch.get_num_threads()).checker()
+    checker = Checker(session, indexed=False, data=False).divide(torch.get_num_threads())()
     found = iter(
         [
             TaskCheck(task="one", findings=(), how=how, largest_difference=0.0, seconds=0.0)
@@ -173,7 +172,7 @@ def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkey
         return next(found)
 
     before = torch.get_num_threads()
-    monkeypatch.setattr(checker_module, "check_task", check)
+    monkeypatch.setattr(whole_run, "check_task", check)
     torch.set_num_threads(3)
     try:
         hows = [checker.check("one").how for _ in range(3)]
@@ -202,9 +201,9 @@ def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: p
     assert checker.most_jobs() == 1, "a single process must be used until the backbone's size is known"
     assert checker.check("one").ok
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    monkeypatch.setattr(checker_module, "_memory", lambda: 9 * 2**30)
+    monkeypatch.setattr(whole_run, "_memory", lambda: 9 * 2**30)
     assert checker.most_jobs() == 4
-    monkeypatch.setattr(checker_module, "_memory", lambda: 0)
+    monkeypatch.setattr(whole_run, "_memory", lambda: 0)
     assert checker.most_jobs() == 1
 
 

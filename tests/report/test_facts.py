@@ -20,7 +20,7 @@ from continual_petl.report.figures.scores_over_time import flatness
 from continual_petl.report.page.verdict import verdict
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
-from continual_petl.store.folder.position import Position
+from continual_petl.store.folder.progress import Position
 from continual_petl.store.folder.results_file import Status
 from continual_petl.store.verify.certificate import check_task
 from tests.report.made import rows_of

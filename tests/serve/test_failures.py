@@ -22,7 +22,7 @@ import pytest
 from continual_petl import Run, StoreError, learn
 from continual_petl.cli.main import main
 from continual_petl.serve import Client, ServeSettings, make_app
-from continual_petl.store.folder import consistent_read
+from continual_petl.store import store as store_module
 from tests.processes import Forked
 from tests.serve.conftest import TASKS, TRAINING, Open
 from tests.serve.test_server import served
@@ -163,7 +163,7 @@ def test_replacement_that_was_killed_is_reported_at_once_though_the_clock_was_pu
     now = time.time
     slept: list[float] = []
     fake = SimpleNamespace(time=lambda: now() - 3600, monotonic=time.monotonic, sleep=slept.append)
-    monkeypatch.setattr(consistent_read, "time", fake)
+    monkeypatch.setattr(store_module, "time", fake)
     with pytest.raises(StoreError, match="first"):
         make_app(own, ServeSettings())
     assert slept == []

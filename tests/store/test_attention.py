@@ -36,7 +36,7 @@ from continual_petl.engine.task.state_cache_files import fill_state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.predictor.batching import groups, like
 from continual_petl.store.certificate.manifest import read_manifest
-from continual_petl.store.certificate.origin import Origin
+from continual_petl.store.certificate.values import Origin
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import Split
 from tests.engine.kept_states import Open, tasks_of

@@ -39,7 +39,7 @@ def opened(folder: Path, before: Run, **more: Any) -> Run:
     """Open a run with a backbone that is already in memory."""
     run = Run(folder, **more)
     run.session.models.backbones.update(before.session.models.backbones)
-    run.session.models.inputs._tokenizer = before.session.models.tokenizer
+    run.session.models._tokenizer = before.session.models.tokenizer
     return run
 
 
@@ -198,5 +198,5 @@ def test_specification_is_analysed_once(folder: Path, open_run: Run, monkeypatch
     short = Store(folder).manifest("one").tensors | {}
     entry = short.pop("head.output.bias")
     with pytest.raises(StoreError, match=r"tensor head\.output\.bias: stored nothing, but its bank's"):
-        strict_load.fitting_bank(models.store.plan("two"), backbone, short, dict)
+        strict_load.check_fits(models.store.plan("two"), backbone, short)
     assert entry.shape == (2,)

@@ -47,7 +47,7 @@ def told(folder: Path) -> str:
     """Return the messages with which verify and the loader refuse task one, after checking that both used little memory."""
     run = Run(folder)
     models, loaded = run.session.models, _WARM[0]
-    models.backbones, models.inputs._tokenizer = dict(loaded.backbones), loaded.inputs._tokenizer
+    models.backbones, models._tokenizer = dict(loaded.backbones), loaded._tokenizer
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problems = [text for check in run.verify() for text in check.problems]
     try:

@@ -186,7 +186,7 @@ def test_missing_tombstone_is_reported(
 def test_missing_replacement_is_reported(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("continual_petl.store.folder.consistent_read._REPLACING", 0.1)
+    monkeypatch.setattr("continual_petl.store.store._REPLACING", 0.1)
     learn_one_more(backbone_folder(), folder, replace=["two"])
     (folder / "results.jsonl").unlink()
     assert Store(folder).link("four").index == 5
@@ -207,7 +207,7 @@ def test_clock_that_was_set_back_does_not_make_a_reader_wait(
     tomorrow = time.time() + 24 * 3600
     for stone in (folder / "tombstones").iterdir():
         os.utime(stone, (tomorrow, tomorrow))
-    monkeypatch.setattr("continual_petl.store.folder.consistent_read._PATIENCE", 0.5)
+    monkeypatch.setattr("continual_petl.store.store._PATIENCE", 0.5)
     assert "but its bank is missing" in problems(folder)["two"]
     assert "task 'two'" in str(read_facts(folder).checks)
 

@@ -105,7 +105,7 @@ def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
     # A new session, since the store of the shared one belongs to another folder.
     run = Run(folder)
     run.session.models.backbones.update(states.session.models.backbones)
-    run.session.models.inputs._tokenizer = states.session.models.tokenizer
+    run.session.models._tokenizer = states.session.models.tokenizer
     try:
         return read(run)
     except (InputError, StoreError) as error:

@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import save
 
 from continual_petl.digests import same_bits, tensor_digest
-from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.certificate.tensor_file import read_tensors
-from continual_petl.store.certificate.values import Dtype
+from continual_petl.store.certificate.values import Dtype, as_tensors
 
 
 @pytest.mark.parametrize("dtype", get_args(Dtype))

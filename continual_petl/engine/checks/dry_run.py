@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
-from continual_petl.engine.checks.fusion import check_fused
-from continual_petl.engine.checks.preflight import check_loads, check_plan, check_session, find_problems
+from continual_petl.engine.checks.other_banks import check_order, check_shared
+from continual_petl.engine.checks.preflight import (
+    check_loads,
+    check_plan,
+    check_session,
+    find_problems,
+    protocol_problems,
+)
 from continual_petl.engine.checks.problems import Problems, key_of
-from continual_petl.engine.checks.protocol import protocol_problems
 from continual_petl.engine.checks.replaced import check_replaced
-from continual_petl.engine.checks.shared_bank import check_shared
 from continual_petl.engine.checks.state_cache import decide_state_cache
-from continual_petl.engine.checks.warm_start import check_parent
 from continual_petl.engine.session import Session, forgotten_tasks, tasks_without_routing
 from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError
@@ -27,7 +29,6 @@ from continual_petl.export.formats import announced
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
@@ -87,17 +88,6 @@ class Preview:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ready:
-    """A task with its data and its bank, as `decide_state_cache` needs it."""
-
-    session: Session
-    data: TaskData
-    plan: TaskPlan
-    bank: Bank
-    backbone: Backbone
-
-
 def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[Preview]:
     """Describe what a run would do, and raise the `InputError` or `StoreError` that the run would raise.
 
@@ -142,15 +132,13 @@ def _preview(session: Session, task: TaskSpec, learned: Collection[str]) -> Prev
     backbone = session.backbone(task)
     check_kind(task, backbone)
     if task.name not in learned:
-        check_parent(session, task)
-        check_fused(session, task)
+        check_order(session, task)
         check_plan(session, task)
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train, data.tags)
     bank = build_bank(plan, backbone, folded=True)
     if task.name not in learned and plan.training.prefix_cache == "on":
-        ready = _Ready(session=session, data=data, plan=plan, bank=bank, backbone=backbone)
-        decide_state_cache(ready, num_processes=num_processes(session.spec))
+        decide_state_cache(session, data, plan, bank, num_processes=num_processes(session.spec))
     batches = session.loaders(data, plan.training).num_batches
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
     return Preview(

@@ -7,20 +7,17 @@ problems are reported at once, and a stream that fails these checks leaves the r
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.files import source_of
-from continual_petl.engine.checks.fusion import check_fused
 from continual_petl.engine.checks.mistakes import CHECKED_TASKS, check_meant
+from continual_petl.engine.checks.other_banks import check_copies, check_order, check_shared
 from continual_petl.engine.checks.problems import Problems, key_of
-from continual_petl.engine.checks.protocol import needs_labels, protocol_problems
 from continual_petl.engine.checks.replaced import check_replaced
-from continual_petl.engine.checks.shared_bank import check_shared
-from continual_petl.engine.checks.warm_start import check_copies, check_parent
 from continual_petl.engine.session import Session, other_seeds
 from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes
-from continual_petl.errors import InputError, about
+from continual_petl.errors import InputError, Key, about
 from continual_petl.learner.adamw_8bit import check_8bit
 from continual_petl.learner.cuda_graphs import check_graphs
 from continual_petl.learner.frozen import check_kept
@@ -30,8 +27,10 @@ from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.protocols.rules import evaluated_by_label, label_clashes, unfit_kind
 from continual_petl.streams.schema.data_spec import is_near
-from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.sources.label_file import read_label_names
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
@@ -69,8 +68,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
     for number, task in enumerate(fitting if loads else ()):
         with problems.collected(key_of(spec, task)):
             with about("bank"):
-                check_parent(session, task)
-                check_fused(session, task)
+                check_order(session, task)
             if number < CHECKED_TASKS:
                 check_plan(session, task)
                 planned.add(task.name)
@@ -228,3 +226,58 @@ def check_plan(session: Session, task: TaskSpec) -> None:
         )
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None
+
+
+Found = Mapping[str, tuple[str, ...] | None]
+"""The labels in the data of each task, by task name; None for kinds without labels."""
+
+
+def needs_labels(spec: StreamSpec, task: TaskSpec) -> bool:
+    """Return whether a task's data must be read before anything is learned, since its labels are not listed elsewhere."""
+    return spec.protocol in ("class", "domain") and task.labels is None
+
+
+def protocol_problems(session: Session, found: Found, new: Collection[str]) -> list[tuple[Key, str]]:
+    """Return a message for each violation of the protocol, with the key in the stream that it concerns.
+
+    Labels listed in the stream file were checked when it was read. Here, labels are also read from the data, from label
+    files and, for learned tasks, from their manifests.
+
+    Args:
+        session: the stream and its run folder.
+        found: labels that were read from data.
+        new: the tasks that are to be learned; they replace learned tasks of the same name.
+    """
+    spec, store = session.spec, session.store
+    if not evaluated_by_label(spec.protocol):
+        return []
+    problems: list[tuple[Key, str]] = []
+    labelled: list[tuple[str, Collection[str] | None]] = []
+    keys: list[Key] = []
+    learned = [name for name in store.tasks if name not in new]
+    for name in learned:
+        manifest = store.manifest(name)
+        if text := unfit_kind(spec.protocol, manifest.kind):
+            problems.append((("protocol",), f"protocol: task {name!r} is already learned: {text}"))
+        labelled.append((name, manifest.labels))
+        keys.append(("protocol",))
+    for task in spec.tasks:
+        if task.name in learned:
+            continue
+        if text := unfit_kind(spec.protocol, task.kind):
+            problems.append(((*key_of(spec, task), "kind"), f"task {task.name!r}, kind: {text}"))
+        labelled.append((task.name, found.get(task.name) or _written(spec, task)))
+        keys.append((*key_of(spec, task), "labels"))
+    for number, text in label_clashes(spec.protocol, labelled):
+        where = "protocol" if keys[number] == ("protocol",) else "labels"
+        problems.append((keys[number], f"task {labelled[number][0]!r}, {where}: {text}"))
+    return problems
+
+
+def _written(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
+    """Return the labels of a task whose data was not read; None if they are not known."""
+    labels = spec.resolved_labels(task)
+    try:
+        return read_label_names(labels) if isinstance(labels, str) else labels
+    except InputError:
+        return None  # reported when the task's data is checked

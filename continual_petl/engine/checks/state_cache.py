@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
 from continual_petl.engine.session import Session
@@ -41,30 +39,6 @@ _PAYS_ON = ("cpu",)
 """Devices on which reading states is known to be faster than computing them. Measured on a CPU (AVX2, MiniLM in fp32,
 batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes states
 about as fast as a disk reads them, so there the cache is only used if ``training.prefix_cache`` is ``on``."""
-
-
-class Prepared(Protocol):
-    """A task whose data is read and whose bank is built: a `TaskRun`, or a task of a dry run."""
-
-    @property
-    def session(self) -> Session:
-        """The stream and its run folder."""
-
-    @property
-    def data(self) -> TaskData:
-        """The task's rows."""
-
-    @property
-    def plan(self) -> TaskPlan:
-        """The task."""
-
-    @property
-    def bank(self) -> Bank:
-        """Its bank."""
-
-    @property
-    def backbone(self) -> Backbone:
-        """The frozen model."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,29 +84,33 @@ class StateCache:
         self.files.clear()
 
 
-def decide_state_cache(run: Prepared, *, num_processes: int = 1) -> tuple[StateCache | None, tuple[str, ...]]:
+def decide_state_cache(
+    session: Session, data: TaskData, plan: TaskPlan, bank: Bank, *, num_processes: int = 1
+) -> tuple[StateCache | None, tuple[str, ...]]:
     """Return the states to cache for a task, or None, and at most one notice for the user.
 
     Args:
-        run: the task, with a fresh bank.
+        session: the stream and its run folder.
+        data: the task's rows.
+        plan: the task's plan.
+        bank: a fresh bank for it.
         num_processes: number of processes that share the fit; states are cached only if there is one.
 
     Raises:
         InputError: if the task asks for the cache but it cannot be used.
     """
-    plan, bank, backbone = run.plan, run.bank, run.backbone
-    training = plan.training
+    backbone, training = session.backbone(data.task), plan.training
     if training.prefix_cache == "off":
         return None, ()
     asked = training.prefix_cache == "on"
     layer, why = lowest_layer(bank), why_not_kept(plan, bank)
     if why is None and num_processes > 1:
         why = f"{num_processes} processes share its fit (trainer.devices)"
-    if why is None and not asked and not _is_worthwhile(run):
+    if why is None and not asked and not _is_worthwhile(session, data, plan):
         return None, ()
     num_places = width = 0
     if why is None:
-        row = collate(run.data.train, [0], run.session.models.pad_token_id, plan.kind)
+        row = collate(data.train, [0], session.models.pad_token_id, plan.kind)
         inputs = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, row).items()}
         why = why_not(backbone.model, backbone.sites, inputs, layer)
         if why is None:
@@ -141,7 +119,7 @@ def decide_state_cache(run: Prepared, *, num_processes: int = 1) -> tuple[StateC
         if asked:
             raise cannot_cache_error(plan, why)
         return None, ()
-    kept, needed = _within_budget(_splits(run, num_places), width, plan, backbone.model.dtype)
+    kept, needed = _within_budget(_splits(data, plan, num_places), width, plan, backbone.model.dtype)
     if "train" in kept:
         sizes = {split: needed[split] for split in kept}
         cache = StateCache(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
@@ -159,15 +137,15 @@ def trainer_device(session: Session) -> torch.device:
     return device
 
 
-def _is_worthwhile(run: Prepared) -> bool:
-    session, training = run.session, run.plan.training
-    uses = num_uses(training, session.spec.trainer, session.loaders(run.data, training).num_batches)
+def _is_worthwhile(session: Session, data: TaskData, plan: TaskPlan) -> bool:
+    training = plan.training
+    uses = num_uses(training, session.spec.trainer, session.loaders(data, training).num_batches)
     return uses >= _LEAST_USES and trainer_device(session).type in _PAYS_ON
 
 
-def _splits(run: Prepared, num_places: int) -> dict[Split, KeptSplit]:
+def _splits(data: TaskData, plan: TaskPlan, num_places: int) -> dict[Split, KeptSplit]:
     """Return the splits for which a fit uses cached states; for generative kinds, only the training split."""
-    data, plan, training = run.data, run.plan, run.plan.training
+    training = plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
     found: dict[Split, KeptSplit] = {
         "train": KeptSplit(

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from continual_petl.engine.parallel.processes import WorkerDied
-from continual_petl.engine.parallel.worker import Brief, Place, Report, Worker
+from continual_petl.engine.parallel.worker import Brief, Report, Worker
+from continual_petl.engine.session import ProcessSettings
 from continual_petl.errors import InputError
 
 _MAX_RETRIES = 2
@@ -65,7 +66,7 @@ class RayWorkers:
 
     def __init__(
         self,
-        brief: Place,
+        brief: ProcessSettings,
         jobs: int | None,
         max_jobs: int,
         *,

@@ -16,7 +16,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import commit_bank, learn_task, notify_start
 from continual_petl.store.certificate.environment import current_environment
-from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.commit import TrainedBank, commit_task
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store

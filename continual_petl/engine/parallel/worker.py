@@ -7,7 +7,6 @@ reported as plain values: an exception with extra arguments could not be pickled
 from __future__ import annotations
 
 import copy
-import os
 import signal
 import threading
 import traceback
@@ -19,12 +18,10 @@ from types import FrameType
 from typing import Literal
 
 import lightning as L
-import torch
 
-from continual_petl.backbones.auto_defaults import Fastest, fastest, select_as
 from continual_petl.callbacks import StreamCallback
 from continual_petl.engine.parallel.staging import stage
-from continual_petl.engine.session import Session
+from continual_petl.engine.session import ProcessSettings, Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import fit_share, learn_bank
 from continual_petl.errors import (
@@ -36,9 +33,8 @@ from continual_petl.errors import (
     MemoryRanOutError,
     StoreError,
 )
-from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.store import Store
-from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.schema.stream_spec import TaskSpec
 
 # Subclasses come before their base classes.
 _ERRORS = {
@@ -48,42 +44,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """The folder, stream and arithmetic settings of a worker, for a run or a sweep."""
-
-    folder: str
-    spec: StreamSpec
-    num_threads: int
-    """Number of threads in the main process; the last bits of a matrix product depend on it."""
-    arithmetic: tuple[str, bool, bool]
-    """Torch settings that change the arithmetic; see `arithmetic`."""
-    fastest: Fastest
-    """The attention and precision that ``auto`` selected in the main process; a worker's own machine might select others."""
-    working_directory: str
-    """Base folder for paths in the stream."""
-
-    def enter(self, what: str, file: str) -> None:
-        """Adopt the settings of the process that started this one, after checking that the run folder is visible here.
-
-        Args:
-            what: kind of folder, for the message.
-            file: a file that the folder has to contain; "." if any folder will do.
-
-        Raises:
-            InputError: if the folder is not visible.
-        """
-        os.chdir(self.working_directory)
-        if not Path(self.folder, file).exists():
-            raise InputError(
-                f"{self.folder}: a worker on {os.uname().nodename} sees no {what} folder here. Workers on several machines "
-                "need it, and the data, at the same path on a shared file system."
-            )
-        compute_as(self.num_threads, self.arithmetic)
-        select_as(self.fastest)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Brief(Place):
+class Brief(ProcessSettings):
     """Everything that a worker needs to know about the run."""
 
     callbacks: tuple[L.Callback, ...]
@@ -124,14 +85,10 @@ def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
         callbacks: the callbacks. A `StreamCallback` is not sent; its `for_worker` returns the callback to send instead.
     """
     sent = [each.for_worker() if isinstance(each, StreamCallback) else each for each in callbacks]
-    return Brief(
-        folder=session.folder,
-        spec=session.spec,
+    return Brief.here(
+        session.folder,
+        session.spec,
         callbacks=tuple(each for each in sent if each is not None),
-        num_threads=torch.get_num_threads(),
-        arithmetic=arithmetic(),
-        fastest=fastest(),
-        working_directory=os.getcwd(),
         reads_test=session.reads_test,
         discards_progress=session.discards_progress,
     )

@@ -16,9 +16,8 @@ from typing_extensions import override
 
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
-from continual_petl.store.files.atomic import make_folder, replace_file
-from continual_petl.store.folder.position import Position, write_position
-from continual_petl.store.folder.progress import CHECKPOINT, missing, seal_file, write_bank
+from continual_petl.store.files.atomic import make_folder, replacing
+from continual_petl.store.folder.progress import CHECKPOINT, Position, missing, seal_file, write_bank, write_position
 
 LAST = CHECKPOINT
 BEST = "best.safetensors"
@@ -114,7 +113,8 @@ class BankCheckpoint(Checkpoint):
         self._ended = trainer.should_stop
         if trainer.is_global_zero:
             make_folder(self._folder)
-            replace_file(self._folder / LAST, lambda beside: self._write(trainer, beside))
+            with replacing(self._folder / LAST) as beside:
+                self._write(trainer, beside)
         else:
             trainer.save_checkpoint(self._folder / LAST)  # all processes take part; only the first one writes
         self._saved_at = trainer.global_step

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
+from typing_extensions import override
 
+from continual_petl.backbones.attention_switch import attend_as
 from continual_petl.banks.bank import Bank
 from continual_petl.callbacks import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.digests import combined_digest, tensor_digests
-from continual_petl.engine.checks.fusion import reads_of
+from continual_petl.engine.checks.other_banks import banks_read, parents_of
 from continual_petl.engine.checks.state_cache import StateCache, decide_state_cache
-from continual_petl.engine.checks.warm_start import parents_of
-from continual_petl.engine.scoring.answer_summary import answered
-from continual_petl.engine.scoring.evaluate import outputs_of, score
+from continual_petl.engine.scoring.evaluate import answered, outputs_of, score
 from continual_petl.engine.session import Session
 from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
+from continual_petl.engine.start_from import decide_start
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
-from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache_files import open_state_cache
-from continual_petl.engine.task.validation_attention import ValidationAttention
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
-from continual_petl.engine.transfer.choose import decide_start
-from continual_petl.errors import DivergedError, InputError
+from continual_petl.errors import DivergedError, InputError, StoreError
 from continual_petl.learner import TaskPlan
-from continual_petl.store.certificate.history import Answered
+from continual_petl.store.certificate.history import Answered, Curve, History, ScorePoint, read_curve
 from continual_petl.store.certificate.manifest import LearnedTask
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.commit import TrainedBank, commit_task
-from continual_petl.store.folder.position import seconds_so_far
-from continual_petl.store.folder.progress import read_bank, write_bank
+from continual_petl.store.folder.progress import read_bank, seconds_so_far, write_bank
 from continual_petl.store.verify.probe import make_probe, probe_of_rows
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
@@ -83,7 +82,8 @@ def learn_bank(
     run = TaskRun.begin(session, task, callbacks, request)
     plan, data, clock = run.plan, run.data, run.clock
     run.store.write_backbone(run.backbone)
-    cache, cache_notices = decide_state_cache(run, num_processes=1 if ranks is None else ranks.world_size)
+    num_processes = 1 if ranks is None else ranks.world_size
+    cache, cache_notices = decide_state_cache(session, data, plan, run.bank, num_processes=num_processes)
     dropped = keep_or_discard(run, cache)
     clock.lap("data")
     clock.credit("train", seconds_so_far(run.folder))
@@ -107,11 +107,11 @@ def learn_bank(
     parents = parents_of(session, plan) if start is None else start.taken.parents
     trained_as = run.training_attention
     learned = TrainedBank(
-        record=plan.grown(
-            LearnedTask,
+        record=LearnedTask.of(
+            plan,
             parent=next(iter(parents), None) if len(parents) == 1 else None,
             start=start,
-            reads=reads_of(session, plan),
+            reads=banks_read(session, plan),
             max_length=run.backbone.max_length,
             preparation=session.models.preparation,
             scores=scores,
@@ -258,3 +258,60 @@ def check_finite(plan: TaskPlan, bank: Bank) -> None:
             f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "
             "again."
         )
+
+
+def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -> History:
+    """Return the history of a task whose fit has ended.
+
+    Args:
+        folder: the task's progress folder.
+        plan: the task's plan.
+        answered: summaries of its bank's predictions, by split.
+
+    Raises:
+        StoreError: if the file of its learning curves is damaged.
+    """
+    try:
+        curve = read_curve(folder) or Curve(losses=(), scores=())
+    except StoreError as error:
+        # This would block the commit of a learned task, so the message says how to continue.
+        raise StoreError(
+            f"{str(error).rstrip('.')}. No bank depends on it: if there is no copy, remove it, and the task is kept "
+            "without its curve."
+        ) from error
+    return History(task=plan.name, curve=curve, kept=_kept(curve, plan), answered=dict(answered))
+
+
+def _kept(curve: Curve, plan: TaskPlan) -> int | None:
+    """Return the step of the kept bank: the first of the best ones, as `BankCheckpoint` chooses it."""
+    if plan.training.select == "best" and curve.scores:
+        return max(curve.scores, key=lambda point: _rank(point, plan.metric)).step
+    steps = [*(point.step for point in curve.losses[-1:]), *(point.step for point in curve.scores[-1:])]
+    return max(steps, default=None)
+
+
+def _rank(point: ScorePoint, metric: str) -> tuple[float, float]:
+    """Return how good a validation was: its score and, between equal scores, its error; as in `BankCheckpoint`."""
+    return point.scores.get(metric, -math.inf), -point.scores.get("rmse", math.inf)
+
+
+class ValidationAttention(L.Callback):
+    """Switch, for validation, to the attention implementation that the bank will predict with.
+
+    This makes the scores of all epochs, which select the best bank and are stored, comparable with the certified ones.
+    Switching twice per epoch costs about 0.1 ms. If an error prevents switching back, `TaskRun.training` does it.
+
+    Args:
+        run: the task; its fit runs inside `TaskRun.training`.
+    """
+
+    def __init__(self, run: TaskRun) -> None:
+        self._backbone, self._training = run.backbone, run.training_attention
+
+    @override
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        attend_as(self._backbone, self._backbone.attention)
+
+    @override
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        attend_as(self._backbone, self._training)

@@ -11,10 +11,8 @@ from typing import Any
 
 from continual_petl.banks.config.spec import AUTO
 from continual_petl.digests import combined_digest
-from continual_petl.engine.checks.fusion import reads_of
-from continual_petl.engine.checks.shared_bank import shared_digest
+from continual_petl.engine.checks.other_banks import banks_read, parents_of, shared_digest
 from continual_petl.engine.checks.state_cache import StateCache
-from continual_petl.engine.checks.warm_start import parents_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.engine.task_run import TaskRun
@@ -24,8 +22,17 @@ from continual_petl.learner import TaskPlan
 from continual_petl.learner.task_plan import unlike, with_values
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.files.atomic import make_folder
-from continual_petl.store.folder.position import POSITION, place_of, read_position
-from continual_petl.store.folder.progress import check_checkpoint, check_seal, damaged, read_bank, read_plan, write_plan
+from continual_petl.store.folder.progress import (
+    POSITION,
+    check_checkpoint,
+    check_seal,
+    damaged,
+    place_of,
+    read_bank,
+    read_plan,
+    read_position,
+    write_plan,
+)
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
 """Trainer arguments that only affect the display, so progress stays valid when they change."""
@@ -98,7 +105,7 @@ def _deciding(run: TaskRun, cache: StateCache | None) -> dict[str, str]:
         "training.prefix_cache_bytes": None,
         "the shared bank": shared_digest(session, plan),
         **_starts_from(session, plan),
-        "the banks it reads": [each.model_dump(mode="json") for each in reads_of(session, plan)],
+        "the banks it reads": [each.model_dump(mode="json") for each in banks_read(session, plan)],
         # Versions without this key averaged the mean losses of the batches of a step.
         "how batches share a step": "one mean" if shares_steps else None,
         "data": dict(run.data.digests),

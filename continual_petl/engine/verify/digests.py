@@ -7,32 +7,17 @@ shows that the banks also give the same outputs on this machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from continual_petl.engine.verify.in_processes import OnProgress, check_together, num_cores
+from continual_petl.engine.verify.in_processes import OnProgress, check_links, num_cores
 from continual_petl.errors import StoreError
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.inspect import Inspection, failed_check
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
-
-
-@dataclass(frozen=True, kw_only=True)
-class DigestOrder:
-    """The settings that another process needs to check digests as this process would."""
-
-    folder: str
-    """The path as given, relative to the working directory, so that all processes name its files in the same way."""
-    seed: int
-    working_directory: str
-
-    def checker(self) -> DigestChecker:
-        """Create the checker of a worker process."""
-        os.chdir(self.working_directory)
-        return DigestChecker(Path(self.folder), self.seed)
 
 
 class DigestChecker:
@@ -66,12 +51,17 @@ class DigestChecker:
         """Return the number of processes that are worth starting: one for each core."""
         return num_cores()
 
-    def divide(self, jobs: int) -> DigestOrder:
-        """Return the settings that another process needs."""
-        return DigestOrder(folder=os.fspath(self._folder), seed=self._seed, working_directory=os.getcwd())
+    def divide(self, jobs: int) -> Callable[[], DigestChecker]:
+        """Return a function that makes a checker in another process, whose files have the same names there."""
+        return partial(_checker_in, os.getcwd(), self._folder, self._seed)
 
     def alone(self) -> None:
         """Do nothing: the number of processes makes no difference."""
+
+
+def _checker_in(working_directory: str, folder: Path, seed: int) -> DigestChecker:
+    os.chdir(working_directory)
+    return DigestChecker(folder, seed)
 
 
 def verify_digests(
@@ -90,16 +80,7 @@ def verify_digests(
     survey = Inspection(checker.store, rows=False)
     yield from survey.failed_checks(task)
     links = [link for link in survey.links if task in (None, link.task)]
-    checks = check_together(
-        checker,
-        [link.task for link in links],
-        jobs=jobs,
-        in_chain=lambda name: name not in survey.broken,
-        progress=progress or (lambda done, total: None),
-    )
-    for link, check in zip(links, checks, strict=True):
-        if check.ok or not survey.was_dropped(link):
-            yield survey.placed(link, check)
+    yield from check_links(checker, survey, links, jobs=jobs, progress=progress)
     if task is None:
         yield from survey.lost()
         yield from survey.with_seed(survey.pinned()[1], seed, differs=checker.other_seed)

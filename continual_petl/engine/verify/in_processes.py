@@ -12,13 +12,15 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
 from continual_petl.engine.parallel.processes import Slot, is_being_started
 from continual_petl.errors import InputError
+from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.inspect import Inspection
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of certificates checked so far and the total."""
@@ -40,22 +42,40 @@ class Checks(Protocol):
     def most_jobs(self) -> int:
         """Return how many processes are worth starting, this one included."""
 
-    def divide(self, jobs: int) -> Order:
-        """Share this process's threads with others, until `alone` is called; return the settings that they need."""
+    def divide(self, jobs: int) -> Callable[[], Checks]:
+        """Share this process's threads with others, until `alone` is called.
+
+        Returns:
+            A function, sent by pickle, that makes a checker in another process.
+        """
 
     def alone(self) -> None:
         """Use all threads again."""
 
 
-class Order(Protocol):
-    """The settings, sent by pickle, that another process needs to check tasks as this one would."""
-
-    def checker(self) -> Checks:
-        """Create the checker in that process."""
-
-
 _checker: Checks | None = None
 """The checker of a worker process; None in the process that verifies."""
+
+
+def check_links(
+    checker: Checks,
+    survey: Inspection,
+    links: Sequence[Link],
+    *,
+    jobs: int | None,
+    progress: OnProgress | None,
+) -> Iterator[TaskCheck]:
+    """Yield the checks of learned tasks, with the chain's findings; tasks that were dropped meanwhile are left out."""
+    checks = check_together(
+        checker,
+        [link.task for link in links],
+        jobs=jobs,
+        in_chain=lambda name: name not in survey.broken,
+        progress=progress or (lambda done, total: None),
+    )
+    for link, check in zip(links, checks, strict=True):
+        if check.ok or not survey.was_dropped(link):
+            yield survey.placed(link, check)
 
 
 def check_together(
@@ -103,8 +123,8 @@ def check_together(
                 and rest > checker.worth_s
                 and (num_jobs := checker.most_jobs() if jobs is None else jobs) > 1
             ):
-                order = checker.divide(num_jobs)
-                helpers = [_Helper(order, chunks, todo, done) for _ in range(num_jobs - 1)]
+                make = checker.divide(num_jobs)
+                helpers = [_Helper(make, chunks, todo, done) for _ in range(num_jobs - 1)]
     except BaseException:
         for helper in helpers:
             helper.kill()
@@ -139,12 +159,12 @@ class _Helper:
 
     def __init__(
         self,
-        order: Order,
+        make: Callable[[], Checks],
         chunks: dict[int, list[tuple[str, bool]]],
         todo: deque[int],
         done: SimpleQueue[tuple[int, list[TaskCheck] | None]],
     ) -> None:
-        self._slot = Slot(order, opening=_open)
+        self._slot = Slot(make, opening=_open)
         self._chunks, self._todo, self._done = chunks, todo, done
         self.other_seed = False
         self._killed = False
@@ -177,9 +197,9 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _open(order: Order) -> str:
+def _open(make: Callable[[], Checks]) -> str:
     global _checker
-    _checker = order.checker()
+    _checker = make()
     return ""
 
 

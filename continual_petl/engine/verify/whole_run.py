@@ -5,20 +5,24 @@ Each process reads one bank at a time and releases it, so memory does not grow w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from continual_petl.engine.session import Session, other_seeds, settings_that_differ
-from continual_petl.engine.verify.checker import Checker
-from continual_petl.engine.verify.in_processes import OnProgress, check_together
+import torch
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.engine.session import ProcessSettings, Session, other_seeds, settings_that_differ
+from continual_petl.engine.verify.in_processes import OnProgress, check_links, num_cores
 from continual_petl.errors import InputError, StoreError, known_names
-from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
 from continual_petl.store.certificate.pin import check_files
 from continual_petl.store.inspect import OTHER_SEED, Inspection, failed_check
 from continual_petl.store.store import Store
-from continual_petl.store.verify.certificate import rotating
+from continual_petl.store.verify.backbone_check import check_backbone
+from continual_petl.store.verify.certificate import check_task, rotating
 
 
 def verify_run(
@@ -48,24 +52,16 @@ def verify_run(
     session.models.check_code()
     session.models.look_again()
     few = limit is None or _num_banks(session.store) <= limit
-    state = _State(session, indexed=not few, data=data)
-    survey = state.survey
+    checker = Checker(session, indexed=not few, data=data)
+    survey = Inspection(checker.store)
     yield from survey.failed_checks(task)
     tasks = [link.task for link in survey.links]
     chosen = set(tasks) if few else rotating(tasks, len(tasks) + 1, limit or 0) | survey.out_of_place
     links = [link for link in survey.links if link.task in chosen and task in (None, link.task)]
-    checks = check_together(
-        state.checker,
-        [link.task for link in links],
-        jobs=1 if session.models.backbones else jobs,
-        in_chain=lambda name: name not in survey.broken,
-        progress=progress or (lambda done, total: None),
-    )
-    for link, check in zip(links, checks, strict=True):
-        yield from state.placed(link, check)
+    yield from check_links(checker, survey, links, jobs=1 if session.models.backbones else jobs, progress=progress)
     if task is None:
         yield from survey.lost()
-        yield from state.of_no_task()
+        yield from _of_no_task(session, checker, survey)
 
 
 def _num_banks(store: Store) -> int:
@@ -74,42 +70,171 @@ def _num_banks(store: Store) -> int:
     return 0
 
 
-class _State:
-    """The state of one verification: the inspected folder and the checker."""
+def _of_no_task(session: Session, checker: Checker, survey: Inspection) -> Iterator[TaskCheck]:
+    """Yield the failed checks that belong to no task: tombstones, the pin, the stream file, the backbone's files."""
+    pin, wrong = survey.pinned()
+    wrong = [_of_stream(session, checker, survey, each) if each.task == "(stream.yaml)" else each for each in wrong]
+    yield from survey.with_seed(wrong, session.spec.seed, differs=checker.other_seed)
+    backbone, spec = checker.any_backbone, session.spec.backbone
+    if pin is not None and backbone is not None:
+        for problem in check_files(checker.store.pin_file, pin, spec.name, spec.revision, backbone):
+            yield failed_check("(backbone)", problem)
+
+
+def _of_stream(session: Session, checker: Checker, survey: Inspection, check: TaskCheck) -> TaskCheck:
+    """Add to a failed check of stream.yaml how the file differs from the certificates."""
+    spec, tasks = session.spec, [link.task for link in survey.links]
+    found = []
+    with suppress(InputError, StoreError):
+        if other_seeds(checker.store, spec.seed, tasks):
+            found.append(OTHER_SEED.format(spec.seed))
+        if unnamed := [task for task in tasks if task not in {each.name for each in spec.tasks}]:
+            found.append(f"learned, but not named in it: {known_names(unnamed)}")
+        differ = {task: keys for task, keys in settings_that_differ(session).items() if keys != ["seed"]}
+        found += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
+    differs = f"Compared with the certificates: {'; '.join(found) or 'nothing differs'}"
+    return replace(check, findings=tuple(each.also(differs) for each in check.findings))
+
+
+_OVERHEAD = 2**30
+"""Bytes that a process takes in addition to its backbone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(ProcessSettings):
+    """What another process needs to check certificates as this process would."""
+
+    consent: bool
+    """Whether the remote code that comes with a backbone may be executed if the run asks for it."""
+    indexed: bool
+    data: bool
+    """Whether test rows are predicted again."""
+    share: int
+    """Number of threads of each process while several processes check in parallel."""
+
+    def checker(self) -> Checker:
+        """Create the checker of a worker process."""
+        self.enter("run", ".")
+        session = Session(self.spec, Store(Path(self.folder)), consent=self.consent)
+        checker = Checker(session, indexed=self.indexed, data=self.data)
+        checker.share = self.share
+        return checker
+
+
+class Checker:
+    """Checks tasks of a run against their certificates; problems are reported, never raised.
+
+    Args:
+        session: the run.
+        indexed: whether the index may be used.
+        data: whether to also predict the test rows again.
+    """
+
+    worth_s = 30.0
 
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
-        self._session = session
-        self.checker = Checker(session, indexed=indexed, data=data)
-        self._store = self.checker.store
-        self.survey = Inspection(self._store)
+        self._session, self._indexed, self._data = session, indexed, data
+        # A store with empty caches: everything is read from disk, every manifest included if the index is not used.
+        self.store = Store(session.store.folder, indexed=indexed)
+        self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
+        self.other_seed = False
+        """Whether a certificate has a different seed from the stream."""
+        self.share: int | None = None
+        """Number of threads while other processes check in parallel; None means all."""
 
-    def placed(self, link: Link, check: TaskCheck) -> Iterator[TaskCheck]:
-        """Yield a task's check with the chain's findings added; nothing if the task was dropped in the meantime."""
-        if check.ok or not self.survey.was_dropped(link):
-            yield self.survey.placed(link, check)
+    @property
+    def any_backbone(self) -> Backbone | None:
+        """A backbone loaded so far, in any precision; None if none was needed or could be loaded."""
+        return next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
 
-    def of_no_task(self) -> Iterator[TaskCheck]:
-        """Yield the failed checks that belong to no task: tombstones, the pin, the stream file, the backbone's files."""
-        pin, wrong = self.survey.pinned()
-        wrong = list(map(self._of_stream, wrong))
-        yield from self.survey.with_seed(wrong, self._session.spec.seed, differs=self.checker.other_seed)
-        backbone, spec = self.checker.any_backbone, self._session.spec.backbone
-        if pin is not None and backbone is not None:
-            for problem in check_files(self._store.pin_file, pin, spec.name, spec.revision, backbone):
-                yield failed_check("(backbone)", problem)
+    def most_jobs(self) -> int:
+        """Return the number of processes: one for each core, limited by how many backbones fit in half of the memory."""
+        backbone = self.any_backbone
+        if backbone is None:
+            return 1
+        size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
+        return max(1, min(num_cores(), _memory() // 2 // int(size + _OVERHEAD)))
 
-    def _of_stream(self, check: TaskCheck) -> TaskCheck:
-        """Add to a failed check of stream.yaml how the file differs from the certificates; return other checks unchanged."""
-        if check.task != "(stream.yaml)":
-            return check
-        spec, tasks = self._session.spec, [link.task for link in self.survey.links]
-        found = []
-        with suppress(InputError, StoreError):
-            if other_seeds(self._store, spec.seed, tasks):
-                found.append(OTHER_SEED.format(spec.seed))
-            if unnamed := [task for task in tasks if task not in {each.name for each in spec.tasks}]:
-                found.append(f"learned, but not named in it: {known_names(unnamed)}")
-            differ = {task: keys for task, keys in settings_that_differ(self._session).items() if keys != ["seed"]}
-            found += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
-        differs = f"Compared with the certificates: {'; '.join(found) or 'nothing differs'}"
-        return replace(check, findings=tuple(each.also(differs) for each in check.findings))
+    def divide(self, jobs: int) -> Callable[[], Checker]:
+        """Use only a share of the threads from now on, and return a function that makes a checker in another process."""
+        self.share = max(1, torch.get_num_threads() // jobs)
+        session, consent = self._session, self._session.models.consent
+        more = {"consent": consent, "indexed": self._indexed, "data": self._data, "share": self.share}
+        return Order.here(session.folder, session.spec, **more).checker
+
+    def alone(self) -> None:
+        """Use all threads again."""
+        self.share = None
+
+    def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
+        """Check one task in its current state.
+
+        Args:
+            task: name of the task.
+            in_chain: whether its certificate continues the chain; rows are predicted again only then.
+        """
+        if self.share is None:
+            return self._check(task, in_chain)
+        with _threads(self.share):
+            check = self._check(task, in_chain)
+        # The last bits of a product can depend on the number of threads, so a difference is checked again with all threads.
+        return check if check.ok and check.how.startswith(UNCHANGED) else self._check(task, in_chain)
+
+    def _check(self, task: str, in_chain: bool) -> TaskCheck:
+        return self.store.consistently(lambda: self._check_now(task, in_chain), task)
+
+    def _check_now(self, task: str, in_chain: bool) -> TaskCheck:
+        try:
+            self.other_seed |= bool(other_seeds(self.store, self._session.spec.seed, [task]))
+            manifest = self.store.manifest(task)
+            backbone, findings = self._backbone(manifest.environment.precision)
+            if backbone is not None:
+                findings += tuple(Finding(message=text) for text in self._session.models.check_preparation(manifest))
+        except (InputError, StoreError) as error:
+            return failed_check(task, str(error))
+        check = check_task(self.store, task, backbone)
+        check = replace(check, findings=(*findings, *check.findings))
+        if self._data and not check.findings and in_chain:
+            if not manifest.is_measured:
+                return replace(check, how=f"{check.how}, and no rows, since it was imported without any")
+            from continual_petl.engine.scoring.certified_rows import check_rows  # imports Lightning
+
+            recheck = check_rows(self._session, task)
+            if recheck.unreachable is None:
+                check = replace(check, how=f"{check.how}, {recheck.split} rows", findings=recheck.findings)
+            else:
+                how = f"{check.how}; {recheck.split} rows not available"
+                check = replace(check, how=how, findings=(Finding(message=recheck.unreachable, unchecked="rows"),))
+        return check
+
+    def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:
+        """Return the backbone and the findings about it; the backbone is checked only once."""
+        if precision not in self._backbones:
+            try:
+                backbone = self._session.models.backbone("bf16" if precision == "bf16" else "fp32")
+                self._backbones[precision] = backbone, tuple(check_backbone(backbone))
+            except (InputError, StoreError) as error:
+                self._backbones[precision] = None, (Finding(message=str(error)),)
+        return self._backbones[precision]
+
+
+def _memory() -> int:
+    """Return the memory of this machine, or of the container that this process runs in, in bytes."""
+    try:
+        whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0  # unknown, so no other process is started
+    try:
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    except (OSError, ValueError):
+        return whole
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,7 +11,7 @@ from continual_petl.report.formatting import megabytes, number
 from continual_petl.report.page.parts import Card, Section
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.terminal import problems_in
-from continual_petl.store.folder.position import Position
+from continual_petl.store.folder.progress import Position
 
 _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full": "digests, probe and every test row"}
 

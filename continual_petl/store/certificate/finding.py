@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl.errors import StoreError
-from continual_petl.store.certificate.stored_tensor import StoredTensor
+from continual_petl.store.certificate.values import StoredTensor
 
 if TYPE_CHECKING:
     from torch import Tensor

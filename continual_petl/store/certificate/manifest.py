@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import (
     PrivateAttr,
@@ -19,9 +19,7 @@ from continual_petl.heads.metric_names import ERROR_NAMES, is_of_entities
 from continual_petl.kind import kind_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.environment import Environment
-from continual_petl.store.certificate.origin import Origin
-from continual_petl.store.certificate.start import Start
-from continual_petl.store.certificate.values import Digest, Index, Parent, SplitScores, TensorEntry
+from continual_petl.store.certificate.values import Digest, Index, Origin, Parent, SplitScores, Start, TensorEntry
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 
 FORMAT_VERSION = 2
@@ -59,6 +57,12 @@ class LearnedTask(TaskPlan):
     training_attention: str | None = None
     """Attention implementation that the bank was trained with; None if the bank also predicts with it, or was not trained
     here."""
+
+    @classmethod
+    def of(cls, known: TaskPlan, **facts: Any) -> Self:
+        """Return a record with everything that a plan or another record holds, and more facts."""
+        same = {name: getattr(known, name) for name in type(known).model_fields if name in cls.model_fields}
+        return cls(**same | facts)
 
 
 class Manifest(LearnedTask):

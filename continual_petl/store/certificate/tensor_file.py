@@ -18,8 +18,7 @@ from safetensors import SafetensorError, deserialize
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged, Finding
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.certificate.stored_tensor import StoredTensor
-from continual_petl.store.certificate.values import TensorEntry
+from continual_petl.store.certificate.values import StoredTensor, TensorEntry
 from continual_petl.store.files.reading import read_file
 
 _DTYPES = {

@@ -1,13 +1,24 @@
-"""The values that certificates are made of: digests, counts, tensors, scores, and references to other banks."""
+"""The values that certificates are made of: digests, counts, tensors, scores, other banks, and where a bank comes from.
+
+A tensor as stored in a file is its raw bytes, so that torch is only needed to compute with it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.digests import content_digest
 from continual_petl.streams.schema.field_types import Name
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """SHA-256, in hexadecimal digits."""
@@ -55,3 +66,116 @@ class SplitScores(FrozenModel):
     """Scores by name, as computed by torchmetrics."""
     predictions: str
     """Digest of the predictions, row by row."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as read from a file."""
+
+    dtype: str
+    """As in `TensorEntry`."""
+    shape: tuple[int, ...]
+    content: bytearray
+
+    @property
+    def digest(self) -> str:
+        """The `continual_petl.digests.tensor_digest` of the tensor."""
+        return content_digest(self.dtype, self.shape, self.content)
+
+
+def as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    """Return torch tensors that share memory with the stored ones."""
+    import torch
+
+    def tensor(one: StoredTensor) -> Tensor:
+        dtype: torch.dtype = getattr(torch, one.dtype)
+        # `frombuffer` rejects empty buffers.
+        flat = torch.frombuffer(one.content, dtype=dtype) if one.content else torch.empty(0, dtype=dtype)
+        return flat.reshape(one.shape)
+
+    return {name: tensor(one) for name, one in stored.items()}
+
+
+Text = Annotated[str, Field(max_length=1000)]
+
+
+class Origin(FrozenModel):
+    """The files that a bank was imported from."""
+
+    format: Literal["peft", "adapters"]
+    """The library that wrote the files."""
+    method: Text
+    """The library's name for the method."""
+    base: Text | None
+    """The base model that the adapter's configuration names; None if it names none."""
+    files: dict[Text, Digest]
+    """SHA-256 of each file that was read, by name."""
+
+    @property
+    def in_words(self) -> str:
+        """Description of the origin."""
+        return f"an adapter of {self.format} ({self.method})"
+
+
+class StartCandidate(FrozenModel):
+    """One of the starting points that were tried."""
+
+    parents: tuple[Parent, ...] = ()
+    """The bank that is copied, or the banks that are averaged; empty for a fresh bank."""
+    weights: tuple[float, ...] = ()
+    """Weight of each averaged bank."""
+    score: float | None = None
+    """The task's metric on validation rows after the short fit; None if it is undefined, or nothing was tried."""
+
+    @model_validator(mode="after")
+    def _weighs_parents(self) -> StartCandidate:
+        if len(self.weights) != (len(self.parents) if len(self.parents) > 1 else 0):
+            raise ValueError(f"weights: got {len(self.weights)} for {len(self.parents)} parents")
+        return self
+
+    @property
+    def in_words(self) -> str:
+        """Description of this starting point."""
+        names = [repr(parent.task) for parent in self.parents]
+        if len(names) > 1:
+            return "an average of " + ", ".join(f"{n} ({w:.2f})" for n, w in zip(names, self.weights, strict=True))
+        return f"a copy of {names[0]}" if names else "a fresh bank"
+
+
+class Start(FrozenModel):
+    """What a bank started from: the starting points that were tried, and the one that was taken."""
+
+    num_steps: Index
+    """Number of optimizer steps that a bank was trained for from each starting point."""
+    num_rows: Index
+    """Number of validation rows that these banks were scored on."""
+    candidates: Annotated[tuple[StartCandidate, ...], Field(min_length=1)]
+    chosen: Index
+    """Position in `candidates`."""
+
+    @model_validator(mode="after")
+    def _has_chosen(self) -> Start:
+        if self.chosen >= len(self.candidates):
+            raise ValueError(f"chosen: got {self.chosen}, with {len(self.candidates)} candidates")
+        return self
+
+    @property
+    def taken(self) -> StartCandidate:
+        """The starting point that was taken."""
+        return self.candidates[self.chosen]
+
+    @property
+    def gain(self) -> float | None:
+        """Score from the starting point that was taken minus the score from a fresh bank, both after the short fit."""
+        fresh = next((each.score for each in self.candidates if not each.parents), None)
+        return None if fresh is None or self.taken.score is None else self.taken.score - fresh
+
+    @property
+    def in_words(self) -> str:
+        """Description of the starting point that was taken and of all that were tried."""
+        if len(self.candidates) == 1:
+            return self.taken.in_words
+        scores = ", ".join(
+            f"{each.in_words} {'diverged' if each.score is None else f'{each.score:.4f}'}" for each in self.candidates
+        )
+        return f"{self.taken.in_words}; validation scores after {self.num_steps:,} steps: {scores}"

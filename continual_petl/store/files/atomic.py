@@ -28,7 +28,8 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         StoreError: if any step fails; the file is then unchanged.
     """
-    replace_file(path, lambda beside: append_bytes(beside, content))
+    with replacing(path) as beside:
+        append_bytes(beside, content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -46,8 +47,9 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
-def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a file: ``fill`` writes and flushes the new content at the path that it is given, which is then renamed.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Replace a file: the block writes and flushes the new content at the path that it gets, which is then renamed.
 
     Raises:
         StoreError: if any step fails; the file is then unchanged.
@@ -56,7 +58,7 @@ def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
     with explain_refusals(path):
         beside.unlink(missing_ok=True)
         try:
-            fill(beside)
+            yield beside
             with _content_of(path) as old:
                 os.replace(beside, path)
                 try:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from continual_petl.digests import file_digest
 from continual_petl.errors import StoreError
-from continual_petl.store.files.atomic import make_folder, replace_file, write_json
+from continual_petl.store.files.atomic import make_folder, replacing, write_json
 
 _FORMAT = 1
 _MAX_CARD = 4096
@@ -84,7 +84,8 @@ class StatesFile:
         make_folder(self.path.parent)
         self.remove()
         try:
-            replace_file(self.path, lambda beside: self._write(beside, make))
+            with replacing(self.path) as beside:
+                self._write(beside, make)
             card = {"format": _FORMAT, "bound": self.bound, "bytes": self.num_bytes, "sha256": file_digest(self.path)}
             write_json(self._card, card)
         except StoreError as error:

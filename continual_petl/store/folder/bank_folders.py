@@ -3,7 +3,7 @@
 The facts that the chain and listings need about a bank may come from the index while the bank's manifest is unchanged; as
 soon as a manifest contradicts the index, the whole index is ignored.
 
-`BankFolders` does not guard against concurrent changes. `Store`, which other code uses, does so with `consistent_read`.
+`BankFolders` does not guard against concurrent changes. `Store`, which other code uses, does so with `consistently`.
 """
 
 from __future__ import annotations

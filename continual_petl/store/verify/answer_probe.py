@@ -17,10 +17,10 @@ from continual_petl.learner.answer import head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.certificate.values import as_tensors
 from continual_petl.store.parents import read_banks
 from continual_petl.store.store import Store
-from continual_petl.store.strict_load import fitting_bank
+from continual_petl.store.strict_load import check_fits, filled_bank
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
 from continual_petl.store.verify.probe_inputs import check_probe
 from continual_petl.store.verify.replay import decode_probe, replay, tolerance
@@ -109,7 +109,8 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
     try:
         inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
-        bank = fitting_bank(manifest, backbone, manifest.tensors, lambda: as_tensors(damage.tensors))
+        check_fits(manifest, backbone, manifest.tensors)
+        bank = filled_bank(manifest, backbone, as_tensors(damage.tensors))
         bank.read(read_banks(store, manifest, manifest.reads))
         with attending(backbone, manifest.environment.attention) as as_learned:
             found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)

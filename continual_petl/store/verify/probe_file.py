@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged
-from continual_petl.store.certificate.stored_tensor import StoredTensor, as_tensors
 from continual_petl.store.certificate.tensor_file import read_tensors
+from continual_petl.store.certificate.values import StoredTensor, as_tensors
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Choose a bank's starting point: one of the most similar earlier banks, their average, or a fresh bank (``auto``).
+"""Where a bank starts (``start_from``): a learned bank, an average of several, or whatever the rows choose (``auto``).
+
+``auto`` tries the most similar earlier banks, their average, and a fresh bank.
 
 Each candidate is trained for a few steps and scored on validation rows. The best score wins if it exceeds that of the fresh
 bank by more than `MARGIN` standard errors (`HEAD_START` if the fits are shorter than the task's own), so the fresh bank wins
@@ -6,37 +8,45 @@ ties, and whenever the difference may be due to chance. What was learned in thes
 exactly as if the stream had named the starting point. The choice is saved before training begins, so a resumed task keeps it.
 
 With ``auto``, a bank depends on earlier tasks, so the order of the stream may change it.
+
+An average is a convex combination of earlier banks. Only the weights (a softmax of one number per bank) and the new head are
+trained. The gradient of a weight follows from the gradients of the combined tensors, ``dL/dw_k = sum <dL/dT, T_k>``, so that
+a step costs no more than with a single bank. The factors of low-rank banks are averaged, not their products, as in LoraHub
+(Huang et al. 2023, https://arxiv.org/abs/2307.13269, section 3.2); here the weights sum to one.
+
+Shape suffix: K banks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import lightning as L
+import numpy as np
+import torch
 from pydantic import ValidationError
+from torch import Tensor
+from typing_extensions import override
 
+from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.spec import AUTO
-from continual_petl.engine.checks.warm_start import certified_parent, learned_bank
+from continual_petl.engine.checks.other_banks import certified_parent, learned_bank
+from continual_petl.engine.scoring.evaluate import outputs_of, score
+from continual_petl.engine.signals import KeepSignals, fitting
 from continual_petl.engine.task_run import TaskRun
-from continual_petl.engine.transfer.average import LearnWeights, combine
-from continual_petl.engine.transfer.short_fit import (
-    fit_briefly,
-    is_whole,
-    num_short_steps,
-    score_after_fit,
-    scored_rows,
-)
+from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.heads.metric_names import lowest
+from continual_petl.kind import kind_of
 from continual_petl.learner.start import check_start, copy_bank
 from continual_petl.router.similarity import distances
 from continual_petl.router.sums import TaskSums
 from continual_petl.router.task_sums import NUM_LAYERS
 from continual_petl.router.totals import Totals, totals_of
 from continual_petl.seeding import derive_seed
-from continual_petl.store.certificate.start import Start, StartCandidate
-from continual_petl.store.certificate.values import Parent
+from continual_petl.store.certificate.values import Parent, Start, StartCandidate
 from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
 
 FILE = "start.json"
@@ -219,3 +229,136 @@ def _saved(run: TaskRun) -> Start | None:
     if isinstance(spent, int | float):
         run.clock.credit("start", spent)
     return start
+
+
+Body = Mapping[str, Tensor]
+_RATE = 0.1
+"""Learning rate of the weights' logits, high enough for a dozen steps to tell the banks apart."""
+
+
+def combine(bodies: Sequence[Body], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Return the weighted sum of the tensors of several banks, computed in float64, in the order given."""
+    return {
+        name: sum((w * body[name].double() for w, body in zip(weights, bodies, strict=True)), torch.zeros(())).to(
+            first.dtype
+        )
+        for name, first in bodies[0].items()
+    }
+
+
+class LearnWeights(L.Callback):
+    """Trains, during a fit, the weights of an average instead of the bank's own tensors; the head is trained as usual.
+
+    Args:
+        bank: the bank that is fitted; its body is overwritten by the combination after every step.
+        bodies: the tensors of the averaged banks, which are only read.
+    """
+
+    def __init__(self, bank: Bank, bodies: Sequence[Body]) -> None:
+        self._bank, self._bodies = bank, bodies
+        self._logits_K = torch.zeros(len(bodies), requires_grad=True)
+        self._optimizer = torch.optim.Adam([self._logits_K], lr=_RATE)
+        bank.copy_body(combine(bodies, self.weights))
+
+    @property
+    def weights(self) -> list[float]:
+        """The current weights, which sum to one up to rounding."""
+        return [float(weight) for weight in self._logits_K.detach().double().softmax(0)]
+
+    @override
+    @torch.no_grad()
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        # Not after every backward pass: the weights take the same steps as the head, on the gradients of a whole window.
+        body = {name: p for name, p in self._bank.named_parameters() if not name.startswith("head.")}
+        gradients = {name: p.grad.cpu() for name, p in body.items() if p.grad is not None}
+        slopes_K = torch.stack(
+            [
+                torch.stack([(slope * own[name].cpu()).sum() for name, slope in gradients.items()]).sum()
+                for own in self._bodies
+            ]
+        )
+        weights_K = self._logits_K.softmax(0)
+        self._logits_K.grad = weights_K * (slopes_K - (weights_K * slopes_K).sum())
+        self._optimizer.step()
+        # Without gradients, the task's optimizer leaves these tensors alone.
+        for parameter in body.values():
+            parameter.grad = None
+
+    @override
+    def on_train_batch_end(self, *args: object) -> None:
+        self._bank.copy_body(combine(self._bodies, self.weights))
+
+
+SHARE = 0.025
+"""Number of optimizer steps of a short fit, as a share of the task's own steps."""
+WHOLE_UP_TO = 3000
+"""If training rows times epochs are at most this, the short fits run for all of the task's steps: earlier banks matter most
+when there are few rows, and a shorter fit would not show this."""
+MIN_STEPS = 20
+"""Minimum number of optimizer steps of a short fit: in `experiments/transfer`, scores after 5 steps did not predict the
+scores at the end of training."""
+MAX_SCORED = 500
+"""Maximum number of validation rows that a short fit is scored on."""
+MAX_GENERATED = 50
+"""The same limit for tasks that generate text, where each row takes much longer."""
+_KEPT = ("accelerator", "deterministic")
+"""Settings of the stream's trainer that also apply to a short fit, which always runs in one process."""
+
+
+def is_whole(run: TaskRun) -> bool:
+    """Return whether short fits of a task run for all of the task's steps."""
+    return num_short_steps(run) == _num_steps(run)
+
+
+def num_short_steps(run: TaskRun) -> int:
+    """Return the number of optimizer steps of a short fit."""
+    whole = _num_steps(run)
+    if len(run.data.train) * run.plan.training.epochs <= WHOLE_UP_TO:
+        return whole
+    return min(whole, max(MIN_STEPS, round(SHARE * whole)))
+
+
+def _num_steps(run: TaskRun) -> int:
+    """Return the number of optimizer steps in which the task is learned."""
+    training = run.plan.training
+    batches = run.session.loaders(run.data, training).num_batches
+    return math.ceil(batches / training.accumulate) * training.epochs
+
+
+def fit_briefly(run: TaskRun, num_steps: int, callbacks: Sequence[L.Callback] = ()) -> None:
+    """Train the active bank for a few steps, with the task's own settings and a learning rate schedule over these steps.
+
+    Raises:
+        DivergedError: if the loss is not finite.
+        Interrupted: for a SIGTERM that arrives while the fit is being started.
+    """
+    training = run.plan.training
+    arguments = {key: value for key, value in run.session.spec.trainer.items() if key in _KEPT}
+    arguments |= {"devices": 1, "max_steps": num_steps, "limit_val_batches": 0}
+    with quiet():
+        trainer = fitting_trainer(training, arguments, [*callbacks, KeepSignals(run.request)], run.session.folder)
+        with fitting(run.request, f"a short fit of task {run.plan.name!r}"), run.training():
+            trainer.fit(run.learner, datamodule=run.session.loaders(run.data, training))
+
+
+def score_after_fit(run: TaskRun, num_steps: int) -> float | None:
+    """Train the active bank briefly and return the task's metric on validation rows; None if the fit diverged.
+
+    The validation rows are the same in every short fit of a task.
+    """
+    try:
+        fit_briefly(run, num_steps)
+    except DivergedError:
+        return None
+    rows, models, session = run.data.validation.take(scored_rows(run)), run.session.models, run.session
+    found = outputs_of(run.learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
+    return score(run.learner, rows, found).scores.get(run.plan.metric)
+
+
+def scored_rows(run: TaskRun) -> list[int]:
+    """Return the indices of the validation rows that short fits are scored on, evenly spaced."""
+    most = MAX_GENERATED if kind_of(run.plan).generates else MAX_SCORED
+    count = len(run.data.validation)
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()})
