@@ -27,7 +27,7 @@ from continual_petl.callbacks.sink import Sink
 from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
-from continual_petl.report.read_results import read_results
+from continual_petl.report.results import read_results
 from continual_petl.store.files.reading import refuse_links_inside
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store

@@ -27,7 +27,7 @@ class InputError(ValueError):
     Args:
         message: one paragraph.
         key: the stream file's key that the error is about, as far as the raising code knows it: for example, the key of a
-            column without the key of its task, which `continual_petl.engine.checks.problems` prepends.
+            column without the key of its task, which `continual_petl.engine.checks.mistakes` prepends.
     """
 
     from_top = False

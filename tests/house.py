@@ -61,7 +61,7 @@ INSIDE = {
     ),
     "engine": (
         {"import_adapter"},
-        {"learn", "forget", "reevaluate"},
+        {"learn", "forget", "reevaluate", "dry_run"},
         {"run"},
         {"sharing"},
         {"predictions"},

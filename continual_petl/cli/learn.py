@@ -62,8 +62,7 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
         task = task.model_copy(update={"bank": _bank_from(arguments.start_from, task, spec)})
     stream = TaskStream(_with_task(spec, task, run, places, arguments))
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
-    from continual_petl.engine.checks.mistakes import refuse_missing_files
-    from continual_petl.engine.checks.problems import key_of, with_lines
+    from continual_petl.engine.checks.mistakes import key_of, refuse_missing_files, with_lines
 
     try:
         if replace or task.name not in run.store.tasks:
@@ -86,7 +85,7 @@ def _bank_from(start_from: str | list[str], task: TaskSpec, spec: StreamSpec) ->
 def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], arguments: argparse.Namespace) -> int:
     with heavy_imports():  # after the first checks
         from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
-        from continual_petl.engine.checks.dry_run import dry_run
+        from continual_petl.engine.dry_run import dry_run
         from continual_petl.engine.session import Session
 
     # From here on, the stream and the remote_code that it sets are treated as written by the user.

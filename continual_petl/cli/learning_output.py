@@ -22,7 +22,7 @@ from continual_petl.callbacks import (
 )
 from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.cli._console import out, print_json
-from continual_petl.engine.checks.dry_run import Preview
+from continual_petl.engine.dry_run import Preview
 from continual_petl.engine.learn import learn
 from continual_petl.engine.parallel.executors import Executor
 from continual_petl.engine.run import Run

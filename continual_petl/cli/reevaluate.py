@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _nothing_missing(run: Run) -> str:
     """Return the message for a run without missing scores: either all are measured, or some are only certified."""
-    from continual_petl.engine.scoring.certified_rows import certified_rows  # imports torch
+    from continual_petl.engine.scoring.evaluate import certified_rows  # imports torch
 
     results = run.results
     tasks = [results.tasks[j] for row in results.rows for j in row.certified]

@@ -36,7 +36,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     try:
         return _run(stream, folder, arguments, overrides)
     except InputError as error:
-        from continual_petl.engine.checks.problems import with_lines
+        from continual_petl.engine.checks.mistakes import with_lines
 
         raise with_lines(error, stream.places) from error
 
@@ -45,7 +45,7 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
     _refuse_missing(stream, folder, arguments)
     with heavy_imports():  # after the first checks
         from continual_petl.cli.learning_output import learn_and_show, show_plan, watching
-        from continual_petl.engine.checks.dry_run import dry_run
+        from continual_petl.engine.dry_run import dry_run
         from continual_petl.engine.parallel.executors import Pool
         from continual_petl.engine.session import Session
 

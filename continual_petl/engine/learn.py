@@ -21,7 +21,7 @@ from continual_petl.engine.session import Session, changed_settings, forgotten_t
 from continual_petl.engine.signals import StopRequest, listening
 from continual_petl.engine.task.finish_task import finish_task
 from continual_petl.engine.task.learn_task import learn_task
-from continual_petl.engine.task.replacements import begin_replacing, end_replacing
+from continual_petl.engine.task.resume import begin_replacing, end_replacing
 from continual_petl.errors import InputError, check_names, raise_problems
 from continual_petl.report.console import is_watched
 from continual_petl.store.folder.progress import seconds_so_far

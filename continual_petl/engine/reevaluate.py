@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.engine.run import Run
-from continual_petl.report.read_results import read_results
-from continual_petl.report.results import Results
+from continual_petl.report.results import Results, read_results
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.folder.results_file import RowLine, cell_of
 from continual_petl.store.open_run import check_local

@@ -158,7 +158,7 @@ class Run(Sharing):
     @property
     def results(self) -> Results:
         """The result matrix R and the scores derived from it."""
-        from continual_petl.report.read_results import read_results  # imports torch
+        from continual_petl.report.results import read_results  # imports torch
 
         return self.store.consistently(lambda: read_results(self.store.snapshot()))
 
@@ -220,7 +220,7 @@ class Run(Sharing):
         return self.store.consistently(lambda: self._as_json(self.store.snapshot()))
 
     def _as_json(self, store: Store) -> dict[str, Any]:
-        from continual_petl.report.read_results import read_results
+        from continual_petl.report.results import read_results
 
         head = store.head()
         pin, manifests = store.pin(), {task: store.manifest(task) for task in store.tasks}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import grown
-from continual_petl.report.read_results import results_of
+from continual_petl.report.results import results_of
 from continual_petl.report.run_facts import MAX_TASKS
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts

@@ -16,8 +16,7 @@ from continual_petl.callbacks import Dashboard, StreamCallback, dashboard
 from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
 from continual_petl.engine.task.checkpoint import BankCheckpoint
-from continual_petl.report.read_results import read_results
-from continual_petl.report.results import Results
+from continual_petl.report.results import Results, read_results
 from continual_petl.store.store import Store
 from tests.callbacks.recording import Recording, StopAt, tasks_of
 from tests.desk import bank_digests

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from continual_petl.engine.checks.problems import Problems, with_lines
+from continual_petl.engine.checks.mistakes import Problems, with_lines
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.stream_file.places import Places
 from tests.cli.bench import Bench, csv_lines, json_lines

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from continual_petl.engine.checks.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
-from continual_petl.engine.task.state_cache_files import fill_state_cache
+from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, fill_state_cache
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.loaders import EvaluationLoader

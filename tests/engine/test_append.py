@@ -49,10 +49,12 @@ def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path
     run = learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[Listener()])
     (notice,) = heard
     assert (
-        f"tasks 'one', 'two' were not measured again: for 'one', its data is not available (there is no {data}"
+        f"tasks 'one', 'two' were not measured again: for 'one', its test rows are not available: there is no {data}"
         in notice
     )
-    assert f"; for 'two', its data is not available (there is no {data / 'two'}). Their certificates were" in notice
+    assert (
+        f"; for 'two', its test rows are not available: there is no {data / 'two'}. Their certificates were" in notice
+    )
     assert notice.endswith("Their certificates were checked, and their certified scores are carried over into R.")
     assert run.store.tasks == ["one", "two", "three"]
     assert run.results.status[2] == ("certified", "certified", "measured")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from continual_petl import InputError, learn
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.store import Store

@@ -12,7 +12,7 @@ import pytest
 
 from continual_petl import ContinualLearner, InputError, Run, StoreError, begin_task, learn, load_backbone
 from continual_petl.cli.main import main
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session, changed_settings
 from continual_petl.errors import Interrupted

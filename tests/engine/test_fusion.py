@@ -14,7 +14,7 @@ import pytest
 from continual_petl import Run, forget, learn
 from continual_petl.cli.main import main
 from continual_petl.digests import tensor_digests
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.parallel.scheduler import needed
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from continual_petl import ContinualLearner, Run, begin_task, learn, load_backbone
 from continual_petl.digests import same_bits, tensor_digests
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.parallel.staging import commit_staged
 from continual_petl.engine.parallel.worker import Worker, brief_of
 from continual_petl.engine.session import Session

@@ -12,8 +12,8 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from continual_petl import InputError, Run, StreamCallback, SweepSpec, learn
-from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.checks.other_banks import shared_bank
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
 from continual_petl.sweep.protocol import sweep

@@ -18,8 +18,7 @@ from continual_petl.engine.session import Session, changed_settings, settings_th
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.engine.task.learn_task import learn_bank
-from continual_petl.engine.task.replacements import begin_replacing
-from continual_petl.engine.task.resume import check_share, keep_or_discard
+from continual_petl.engine.task.resume import begin_replacing, check_share, keep_or_discard
 from continual_petl.engine.task_run import TaskRun
 from continual_petl.learner.task_plan import NOT_DECIDING
 from continual_petl.report.differences import _compared, differences

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from continual_petl import InputError, Run, learn
-from continual_petl.engine.checks.state_cache import decide_state_cache
 from continual_petl.engine.parallel import staging
 from continual_petl.engine.parallel.staging import commit_staged
 from continual_petl.engine.parallel.worker import Report, Worker, brief_of
@@ -17,6 +16,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task import learn_task
 from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.engine.task.state_cache import decide_state_cache
 from continual_petl.errors import DivergedError, MemoryRanOutError, StoreError
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.store import Store

@@ -16,7 +16,7 @@ import pytest
 
 from continual_petl import learn
 from continual_petl.engine.checks import preflight
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError, StreamFileError

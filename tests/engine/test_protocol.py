@@ -13,7 +13,7 @@ import pytest
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.engine.checks import preflight
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session, changed_settings
 from continual_petl.errors import InputError
 from continual_petl.predictor.routed import RoutedAnswer

@@ -14,8 +14,8 @@ import torch
 from continual_petl import Run, learn
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import tensor_digests
-from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.checks.other_banks import parent_bank
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import InputError, StreamFileError

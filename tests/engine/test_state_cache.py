@@ -14,8 +14,8 @@ from torch import Tensor
 from continual_petl import InputError, StreamCallback, learn
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.callbacks import TaskEvent
-from continual_petl.engine.checks import state_cache
-from continual_petl.engine.checks.state_cache import StateCache, decide_state_cache
+from continual_petl.engine.task import state_cache
+from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
 from continual_petl.learner.answer import STATES, answer, backbone_inputs
 from continual_petl.learner.frozen import num_uses
 from continual_petl.streams.batches.batching import evaluation_batches

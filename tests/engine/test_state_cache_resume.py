@@ -13,7 +13,7 @@ from torch import Tensor
 
 from continual_petl import StreamCallback, learn
 from continual_petl.banks.layer_cut import states_below
-from continual_petl.engine.task import state_cache_files
+from continual_petl.engine.task import state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.store.files.states_file import StatesFile
 from continual_petl.streams.stream import TaskStream
@@ -66,7 +66,7 @@ def test_lost_or_damaged_states_are_recomputed_identically(
     tasks = tasks_of(backbone_folder())
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path, callbacks=[SignalAt(4)])
-    folder = tmp_path / ".progress" / "one" / state_cache_files.FOLDER
+    folder = tmp_path / ".progress" / "one" / state_cache.FOLDER
     os.truncate(folder / "train.states", 1000)
     (folder / "validation.json").unlink()
     assert bank_digests(learn(tasks, tmp_path)) == whole
@@ -92,10 +92,10 @@ def test_stop_while_computing_states_takes_effect_at_once(
 ) -> None:
     tasks = tasks_of(backbone_folder())
     with monkeypatch.context() as patch:
-        patch.setattr(state_cache_files, "states_below", Nth(2, lambda: signal.raise_signal(signal.SIGTERM)))
+        patch.setattr(state_cache, "states_below", Nth(3, lambda: signal.raise_signal(signal.SIGTERM)))
         with pytest.raises(Interrupted, match="while the frozen states of task 'one' were being computed"):
             learn(tasks, tmp_path)
-    assert list((tmp_path / ".progress" / "one" / state_cache_files.FOLDER).iterdir()) == []
+    assert list((tmp_path / ".progress" / "one" / state_cache.FOLDER).iterdir()) == []
     assert bank_digests(learn(tasks, tmp_path)) == whole
 
 
@@ -106,12 +106,12 @@ def test_half_written_states_are_never_used(
     tasks = tasks_of(backbone_folder())
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(state_cache_files, "states_below", Nth(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        monkeypatch.setattr(state_cache, "states_below", Nth(4, lambda: os.kill(os.getpid(), signal.SIGKILL)))
         learn(tasks, tmp_path)
         os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    folder = tmp_path / ".progress" / "one" / state_cache_files.FOLDER
+    folder = tmp_path / ".progress" / "one" / state_cache.FOLDER
     assert [path.name for path in folder.iterdir()] == [f".train.states.{child}.new"]
     seen: list[list[str]] = []
 

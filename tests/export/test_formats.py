@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from continual_petl import InputError, learn
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.cli.main import main
-from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
 from continual_petl.export.adapterhub.files import write_adapters
 from continual_petl.export.formats import announced, check_format

@@ -32,7 +32,7 @@ from continual_petl.engine.scoring.result_row import _measure
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import learn_bank
-from continual_petl.engine.task.state_cache_files import fill_state_cache
+from continual_petl.engine.task.state_cache import fill_state_cache
 from continual_petl.errors import Interrupted
 from continual_petl.predictor.batching import groups, like
 from continual_petl.store.certificate.manifest import read_manifest
@@ -178,10 +178,9 @@ def test_banks_that_share_passes_use_their_attention(folder: Path, backbone_fold
 def test_scores_that_are_measured_again_use_the_certified_attention(folder: Path, backbone_folder: Folder) -> None:
     learn(_stream(backbone_folder(), "two", attention="eager"), folder)
     session = Run(folder).session
-    manifest = session.store.manifest("one")
     assert session.models.backbone("fp32").attention == "eager"
     with passes() as seen:
-        _measure(session, "one", manifest.data["test"])
+        _measure(session, "one")
     assert seen == {(False, "sdpa")}
 
 

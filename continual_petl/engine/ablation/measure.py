@@ -18,8 +18,7 @@ from typing import Literal
 from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
 from continual_petl.engine.ablation.cells import AblatedSpan, relative_change
 from continual_petl.engine.ablation.result import Ablation
-from continual_petl.engine.scoring.certified_rows import certified_rows
-from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.scoring.evaluate import certified_rows, evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner
@@ -155,7 +154,8 @@ def _rows(session: Session, manifest: Manifest, split: Literal["validation", "te
     found = certified_rows(session, manifest.task, session.split, split)
     if isinstance(found, str):
         raise InputError(
-            f"{found.rstrip('.')}. An ablation predicts them again and compares the scores: restore the rows."
+            f"task {manifest.task!r}: {found.rstrip('.')}. An ablation predicts them again and compares the scores: restore "
+            "the rows."
         )
     return found.rows
 

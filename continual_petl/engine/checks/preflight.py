@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.files import source_of
-from continual_petl.engine.checks.mistakes import CHECKED_TASKS, check_meant
+from continual_petl.engine.checks.mistakes import CHECKED_TASKS, Problems, check_meant, key_of
 from continual_petl.engine.checks.other_banks import check_copies, check_order, check_shared
-from continual_petl.engine.checks.problems import Problems, key_of
 from continual_petl.engine.checks.replaced import check_replaced
 from continual_petl.engine.session import Session, other_seeds
 from continual_petl.engine.trainers import check_trainer_arguments, check_validated, num_processes

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from continual_petl.engine.scoring.certified_rows import certified_rows
-from continual_petl.engine.scoring.evaluate import clipped, labels_of_words, outputs_of, predicting
+from continual_petl.engine.scoring.evaluate import certified_rows, clipped, labels_of_words, outputs_of, predicting
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer, answers, choices, number_in_words

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from continual_petl.engine.scoring.evaluate import evaluate, predicting
+from continual_petl.engine.scoring.evaluate import certified_rows, evaluate, predicting
 from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
-from continual_petl.errors import ForgettingError, InputError, named_tasks, why_unavailable
+from continual_petl.errors import ForgettingError, InputError, named_tasks
 from continual_petl.seeding import derive_seed
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
@@ -72,7 +72,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         value, status = manifest.score, _MEASURED
         if task in measured and manifest.is_measured:
             try:
-                value = _measure(session, task, manifest.data[manifest.counted_split])
+                value = _measure(session, task)
             except _NotMeasurable as error:
                 kept_certified = session.spec.evaluate != "all" and not link.shared
                 (certified if kept_certified else unread).add(task)
@@ -172,21 +172,15 @@ def _readable(session: Session, measured: set[str], certified: set[str]) -> tupl
     return measured - unread, certified | kept_certified, unread - kept_certified
 
 
-def _measure(session: Session, task: str, digest: str) -> float | None:
+def _measure(session: Session, task: str) -> float | None:
     """Return a score; None if it is undefined.
 
     Raises:
-        _NotMeasurable: if the rows are not available, or do not have this digest.
+        _NotMeasurable: if the rows are not available, or are not the certified ones.
     """
-    spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
-    if spec is None:
-        raise _NotMeasurable("it is no longer in the stream")
-    try:
-        split = session.split(spec)
-    except InputError as error:
-        raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
-    if split.digest != digest:
-        raise _NotMeasurable("its rows are not those it was learned with")
+    split = certified_rows(session, task, session.split)
+    if isinstance(split, str):
+        raise _NotMeasurable(split)
     try:
         session.load_metric(task)
     except InputError as error:

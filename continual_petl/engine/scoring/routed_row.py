@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from continual_petl.engine.scoring.certified_rows import certified_rows
+from continual_petl.engine.scoring.evaluate import certified_rows
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import InputError

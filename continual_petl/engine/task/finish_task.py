@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import lightning as L
 
 from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
-from continual_petl.engine.scoring.certified_rows import check_rows
+from continual_petl.engine.scoring.evaluate import check_rows
 from continual_petl.engine.scoring.result_row import Row, measure_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest

@@ -19,7 +19,6 @@ from continual_petl.callbacks import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.engine.checks.other_banks import banks_read, parents_of
-from continual_petl.engine.checks.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.scoring.evaluate import answered, outputs_of, score
 from continual_petl.engine.session import Session
 from continual_petl.engine.sharded import SHARDED
@@ -27,7 +26,7 @@ from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
 from continual_petl.engine.start_from import decide_start
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
-from continual_petl.engine.task.state_cache_files import open_state_cache
+from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, open_state_cache
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError, StoreError

@@ -197,7 +197,7 @@ class Checker:
         if self._data and not check.findings and in_chain:
             if not manifest.is_measured:
                 return replace(check, how=f"{check.how}, and no rows, since it was imported without any")
-            from continual_petl.engine.scoring.certified_rows import check_rows  # imports Lightning
+            from continual_petl.engine.scoring.evaluate import check_rows  # imports Lightning
 
             recheck = check_rows(self._session, task)
             if recheck.unreachable is None:

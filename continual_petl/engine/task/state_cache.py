@@ -1,31 +1,42 @@
 """The state cache of a task: the hidden states below its bank are computed once, kept on disk, and read in every epoch.
 
-This module decides from settings and data alone which states are cached, and adds them to batches; `state_cache_files`
-computes them. Validation batches have the same rows in every epoch, so their outputs are the same bit for bit. Final scores
-and certificates never read the cache.
+Settings and data alone decide which states are cached. States are computed in fixed batches in a fixed order, before anything
+is learned: a row's states depend neither on the epoch nor on where a run was interrupted. As a result, a training step
+differs by rounding (about 1e-7) from one that computes the states of its own batch, so the cache is among the settings that
+determine a bank. Validation batches have the same rows in every epoch, so their outputs are the same bit for bit. Final
+scores and certificates never read the cache. The files are in the folder of the half-learned task, and are deleted with it.
 
-Shape suffixes: N rows of the split, B rows of a batch, T tokens.
+Shape suffixes: N rows of the split, B rows of a batch, T tokens, D width of the states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from continual_petl.backbones.attention_switch import attending
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
+from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
+from continual_petl.engine.task_run import TaskRun
 from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.kind import find_kind, kind_of
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.answer import STATES, backbone_inputs
 from continual_petl.learner.frozen import cannot_cache_error, num_uses, why_not_kept
-from continual_petl.store.files.states_file import StatesFile, num_bytes
+from continual_petl.learner.memory import oom_reported
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.files.states_file import StatesFile, Write, num_bytes
 from continual_petl.streams.batches.batching import Batch, evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import Split
@@ -192,3 +203,88 @@ def _notice(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
         f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned: {what} "
         "(training.prefix_cache)."
     )
+
+
+FOLDER = "states"
+
+
+@contextmanager
+def open_state_cache(run: TaskRun, cache: StateCache | None) -> Iterator[None]:
+    """Make the states available inside the ``with`` block; see `fill_state_cache`."""
+    try:
+        if cache is not None:
+            fill_state_cache(run, cache)
+        yield
+    finally:
+        if cache is not None:
+            cache.close()
+
+
+def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
+    """Open the files of a task's states, after computing the states that are not on disk yet.
+
+    Raises:
+        Interrupted: if a stop was requested in the meantime.
+        StoreError: if they cannot be written.
+    """
+    device, model = trainer_device(run.session), run.backbone.model
+    torch.nn.Module.to(model, device)
+    for name, split in cache.splits.items():
+        path = run.folder / FOLDER / f"{name}.states"
+        file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name, device))
+        if not file.open():
+            with attending(run.backbone, _attention(run, name)):
+                file.fill(partial(_compute, run, split, cache.layer))
+        cache.files[name] = file
+
+
+@torch.no_grad()
+def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
+    backbone, pad, plan = run.backbone, run.session.models.pad_token_id, run.plan
+    for index_B in split.batches:
+        run.request.stop_here(
+            f"while the frozen states of task {plan.name!r} were being computed; the computation starts over next time"
+        )
+        batch = collate(split.rows, index_B, pad, plan.kind, split.train)
+        with oom_reported(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
+            given = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
+            states_BTD = states_below(backbone.model, backbone.sites, given, layer)
+        write(index_B, states_BTD)
+
+
+def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.device) -> str:
+    """Return the digest of everything that determines the states of a split."""
+    backbone, models, split = run.backbone, run.session.models, cache.splits[name]
+    rows = split.rows
+    arrays: dict[str, NDArray[Any] | None] = {
+        "ids": rows.ids,
+        "offsets": rows.offsets,
+        "types": rows.token_types,
+        "targets": rows.target_ids,
+    }
+    environment = current_environment(device, backbone.precision, _attention(run, name))
+    return combined_digest(
+        {
+            "split": name,
+            "data": run.data.digests[name],
+            **{key: None if array is None else _digest(array) for key, array in arrays.items()},
+            "preparation": models.preparation,
+            "padding": models.pad_token_id,
+            "kind": run.plan.kind,
+            "backbone": backbone.digest,
+            "configuration": combined_digest(backbone.config_facts),
+            "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
+            "layer": cache.layer,
+            "batches": [len(batch) for batch in split.batches],
+            "rows of batches": _digest(np.concatenate(split.batches)),
+        }
+    )
+
+
+def _attention(run: TaskRun, name: Split) -> str:
+    """Return the attention implementation of the forward passes that read a split's states."""
+    return run.training_attention if name == "train" else run.backbone.attention
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
