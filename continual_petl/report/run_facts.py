@@ -16,7 +16,7 @@ from continual_petl.report.results import Results
 from continual_petl.report.task_settings import training_in_words
 from continual_petl.store.certificate.chain import Link, link_of
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.certificate.history import Curve, History
+from continual_petl.store.certificate.history import Answered, Curve, History
 from continual_petl.store.certificate.manifest import PARTS, ROUTER, Manifest
 from continual_petl.store.certificate.pin import Pin
 from continual_petl.store.certificate.tensor_file import entry_bytes
@@ -118,6 +118,12 @@ class TaskFacts:
     def history(self) -> History | None:
         """How it was learned; read again if the run is long."""
         return self.read()[1]
+
+    @property
+    def answered(self) -> Answered | None:
+        """Summary of the predictions on the reported split; None without a history, or if it has none."""
+        history = self.history
+        return None if history is None else history.answered.get(self.link.split)
 
     @property
     def num_bytes(self) -> int:

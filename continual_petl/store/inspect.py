@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link, broken, counting, live, whole
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.certificate.pin import Pin
-from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.folder.missing import missing
 from continual_petl.store.folder.results_file import Line, TaskLine, read_without_cells
 from continual_petl.store.folder.stream_seal import stream_problem
@@ -46,10 +45,14 @@ class Inspection:
         self.unreadable.clear()
         # Read the results first: a task committed during the scan may then have a bank but no line yet, whereas a line never
         # lacks its bank.
-        self.lines = self._read("(results.jsonl)", self._results) or []
-        stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
-        self._store.read_index()
-        found = [link for link in map(self._link, self._names()) if link is not None]
+        store = self._store
+        results = store.results if self._rows else lambda: read_without_cells(store.results_file)
+        self.lines = self._read("(results.jsonl)", results) or []
+        files = self._read("(tombstones)", store.tombstone_files) or []
+        stones = [self._read(f"(tombstones/{path.name})", partial(store.tombstone, path)) for path in files]
+        store.read_index()
+        links = [self._read(task, partial(store.link, task)) for task in self._read("(banks)", store.names) or []]
+        found = [link for link in links if link is not None]
         known = {line.index for line in self.lines}
         self.tombstones = counting(
             [stone for stone in stones if stone is not None], found, lambda index: index + 1 in known
@@ -61,18 +64,6 @@ class Inspection:
         self._missing = missing(chain, self.tombstones, self.lines, gaps=not self.unreadable)
         self.newest_shared = next((link.task for link in reversed(self.links) if link.shared), None)
         """The task whose bank is used for all tasks that share one."""
-
-    def _results(self) -> list[Line]:
-        return self._store.results() if self._rows else read_without_cells(self._store.results_file)
-
-    def _names(self) -> list[str]:
-        return self._read("(banks)", self._store.names) or []
-
-    def _tombstone(self, path: Path) -> Tombstone | None:
-        return self._read(f"(tombstones/{path.name})", lambda: self._store.tombstone(path))
-
-    def _link(self, task: str) -> Link | None:
-        return self._read(task, lambda: self._store.link(task))
 
     def _read(self, name: str, read: Callable[[], _T]) -> _T | None:
         try:

@@ -74,7 +74,7 @@ def test_lost_or_damaged_states_are_recomputed_identically(
 
 
 class Nth:
-    """Calls ``act`` at the n-th batch whose states are computed."""
+    """Calls ``act`` when states are computed the n-th time; the first time, only their shape is needed."""
 
     def __init__(self, number: int, act: Callable[[], Any]) -> None:
         self._left, self._act = number, act

@@ -17,7 +17,7 @@ from continual_petl.report.figures.style import (
     tick,
 )
 from continual_petl.report.run_facts import TaskFacts
-from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points
+from continual_petl.store.certificate.history import Confusion, PerLabel, Points
 
 MAX_LABELS = 60
 """Maximum number of labels in a confusion matrix; beyond that, those with the most errors are drawn."""
@@ -26,7 +26,7 @@ _MAX_WRITTEN = 12
 
 def words(task: TaskFacts) -> str:
     """Describe the figure in words."""
-    found = _found(task)
+    found = task.answered
     caption = f"Predictions on the {task.link.split} split, just after the task was learned"
     if isinstance(found, Confusion):
         total = sum(count for *_, count in found.cells) + found.others
@@ -54,7 +54,7 @@ def words(task: TaskFacts) -> str:
 @task_figure("answers", section="predictions", caption="Predictions", words=words)
 def drawn(task: TaskFacts) -> Drawing | None:
     """Return the predictions on the reported split; None without a history, and for generated texts."""
-    found = _found(task)
+    found = task.answered
     labels = task.manifest.labels or ()
     if isinstance(found, Confusion):
         return _confusion(found, labels)
@@ -63,11 +63,6 @@ def drawn(task: TaskFacts) -> Drawing | None:
     if isinstance(found, PerLabel):
         return _per_label(found, labels)
     return None
-
-
-def _found(task: TaskFacts) -> Answered | None:
-    history = task.history
-    return None if history is None else history.answered.get(task.link.split)
 
 
 def _confusion(found: Confusion, labels: tuple[str, ...]) -> Drawing:

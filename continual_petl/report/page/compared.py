@@ -58,17 +58,9 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     )
     lines = [*(f"{name}: {verdict_and_mood(facts)[0]}" for name, facts in runs), *differences(runs)]
     return [
-        Section(
-            id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs), _settings(runs)]
-        ),
-        Section(
-            id="scores",
-            title="Scores",
-            template="figures.html.j2",
-            figures=[*figures, each],
-            tables=[_tasks(runs, tasks)],
-        ),
-        Section(id="growth", title="Growth", template="figures.html.j2", figures=[cost]),
+        Section(id="runs", title="Runs", lines=lines, tables=[_table(runs), _settings(runs)]),
+        Section(id="scores", title="Scores", figures=[*figures, each], tables=[_tasks(runs, tasks)]),
+        Section(id="growth", title="Growth", figures=[cost]),
     ]
 
 

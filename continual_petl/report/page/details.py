@@ -18,7 +18,7 @@ from continual_petl.heads.metric_names import ERRORS
 from continual_petl.report.figures.registry import task_figures
 from continual_petl.report.formatting import amount, measure, number
 from continual_petl.report.page.environment import templates
-from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script
+from continual_petl.report.page.parts import Card, Cell, Table, inside_script, shown
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
@@ -54,8 +54,8 @@ def first_line(tasks: Sequence[TaskFacts], first: int, page: str) -> str:
 
 def _details(task: TaskFacts, place: int) -> str:
     """Return the arguments of the JavaScript call that shows a task: number, HTML and figures."""
-    figures = _figures(task)
-    found = _answers(task)
+    figures = shown(task_figures(), task)
+    found = task.answered
     html = (
         templates()
         .get_template("task.html.j2")
@@ -69,10 +69,6 @@ def _details(task: TaskFacts, place: int) -> str:
         )
     )
     return f"{place},{inside_script(html)},[{','.join(figure.data for figure in figures)}]"
-
-
-def _answers(task: TaskFacts) -> Answered | None:
-    return None if task.history is None else task.history.answered.get(task.link.split)
 
 
 def _cards(task: TaskFacts, place: int) -> list[Card]:
@@ -96,14 +92,6 @@ def _error_cards(task: TaskFacts) -> list[Card]:
         Card(name=name, value=amount(errors[name]), note=f"{amount(errors[of])} for always predicting the mean")
         for name, of in ERRORS.items()
         if name in errors and of in errors
-    ]
-
-
-def _figures(task: TaskFacts) -> list[Shown]:
-    return [
-        Shown(name=each.name, caption=each.caption, words=each.words(task), figure=figure)
-        for each in task_figures()
-        if (figure := each.draw(task)) is not None
     ]
 
 
@@ -134,7 +122,7 @@ def _settings(task: TaskFacts) -> Table:
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     """Return the labels, each with its support, predictions and correct predictions, if known."""
-    weights, counts = task.manifest.class_weights, _counts(_answers(task), len(labels))
+    weights, counts = task.manifest.class_weights, _counts(task.answered, len(labels))
     heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []
     for place, label in enumerate(labels[:MAX_LABELS]):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from continual_petl.report.figures.registry import Facts, Registered
 from continual_petl.report.figures.style import Drawing
 
 ROWS_OF_A_PAGE = 50
@@ -43,6 +44,15 @@ class Shown:
     def data(self) -> str:
         """Return the figure as JSON that is safe inside a script."""
         return inside_script(self.figure)
+
+
+def shown(figures: Iterable[Registered[Facts]], facts: Facts) -> list[Shown]:
+    """Return the figures that can be drawn."""
+    return [
+        Shown(name=each.name, caption=each.caption, words=each.words(facts), figure=figure)
+        for each in figures
+        if (figure := each.draw(facts)) is not None
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +112,7 @@ class Section:
 
     id: str
     title: str
-    template: str
+    template: str = "figures.html.j2"
     lines: Sequence[str] = ()
     figures: Sequence[Shown] = ()
     tables: Sequence[Table] = ()

@@ -12,7 +12,7 @@ from continual_petl.report.figures import curves, growth
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.report.formatting import amount, mark_of, megabytes, number
 from continual_petl.report.misread import MisreadRows
-from continual_petl.report.page.parts import Cell, Section, Shown, Table
+from continual_petl.report.page.parts import Cell, Section, Shown, Table, shown
 from continual_petl.report.page.verdict import half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
 
@@ -45,22 +45,18 @@ def half_learned(facts: RunFacts) -> list[Section]:
         for place, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MAX_CURVES))
         if (figure := curves.drawn_curve(curve, metric)) is not None
     ]
-    return [Section(id="half", title="Half learned", template="figures.html.j2", figures=figures)] if figures else []
+    return [Section(id="half", title="Half learned", figures=figures)] if figures else []
 
 
 def _figures(facts: RunFacts, section: str) -> list[Shown]:
     """Return the registered figures of a section."""
-    return [
-        Shown(name=each.name, caption=each.caption, words=each.words(facts), figure=figure)
-        for each in run_figures()
-        if each.section == section and (figure := each.draw(facts)) is not None
-    ]
+    return shown((each for each in run_figures() if each.section == section), facts)
 
 
 def scores(facts: RunFacts) -> Section:
     """Return the result matrix, and the scores over time."""
     figures, tables = _figures(facts, "scores"), _errors(facts)
-    return Section(id="scores", title="Scores", template="figures.html.j2", figures=figures, tables=tables)
+    return Section(id="scores", title="Scores", figures=figures, tables=tables)
 
 
 def _errors(facts: RunFacts) -> list[Table]:
@@ -92,19 +88,19 @@ def forgotten(facts: RunFacts) -> Section:
     ]
     table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
     figures = _figures(facts, "forgetting")
-    return Section(id="forgetting", title="Forgetting", template="figures.html.j2", figures=figures, tables=[table])
+    return Section(id="forgetting", title="Forgetting", figures=figures, tables=[table])
 
 
 def routed(facts: RunFacts) -> list[Section]:
     """Return the section about rows without a task name; nothing if fewer than two tasks were routed."""
     figures = _figures(facts, "routing")
-    return [Section(id="routing", title="Routing", template="figures.html.j2", figures=figures)] if figures else []
+    return [Section(id="routing", title="Routing", figures=figures)] if figures else []
 
 
 def cost(facts: RunFacts) -> Section:
     """Return the parameters and bytes that each task added."""
     figures = _figures(facts, "growth")
-    return Section(id="growth", title="Growth", template="figures.html.j2", figures=figures, tables=[_costs(facts)])
+    return Section(id="growth", title="Growth", figures=figures, tables=[_costs(facts)])
 
 
 def _costs(facts: RunFacts) -> Table:
@@ -138,12 +134,12 @@ def learning(facts: RunFacts) -> Section:
             f"The training history of {counted(without, 'task')} of {len(facts.tasks):,} is missing or damaged."
         )
     figures = _figures(facts, "learning")
-    return Section(id="learning", title="Learning", template="figures.html.j2", lines=lines, figures=figures)
+    return Section(id="learning", title="Learning", lines=lines, figures=figures)
 
 
 def times(facts: RunFacts) -> Section:
     """Return the time that each task took."""
-    return Section(id="time", title="Time", template="figures.html.j2", figures=_figures(facts, "time"))
+    return Section(id="time", title="Time", figures=_figures(facts, "time"))
 
 
 def tasks(facts: RunFacts) -> Section:
@@ -160,7 +156,7 @@ def misread(facts: RunFacts) -> list[Section]:
     if len(facts.misread) < len(facts.tasks):
         lines.insert(0, f"These are rows of the newest {len(facts.misread):,} of the {len(facts.tasks):,} tasks.")
     tables = [_misread_table(each) for each in facts.misread if each.rows]
-    return [Section(id="misread", title="Wrong predictions", template="figures.html.j2", lines=lines, tables=tables)]
+    return [Section(id="misread", title="Wrong predictions", lines=lines, tables=tables)]
 
 
 def _misread_table(found: MisreadRows) -> Table:
