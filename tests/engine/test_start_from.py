@@ -153,7 +153,9 @@ def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
     (stopped / "results.jsonl").unlink()
     run = learn(tasks(ONE | {"training": {"learning_rate": 0.01}}), stopped, discard_progress=True)
     assert run.store.manifest("two").digest != whole.store.manifest("two").digest
-    assert run.store.manifest("two").parent.digest == run.store.manifest("one").digest != whole.store.manifest("one").digest  # type: ignore[union-attr]  # fmt: skip
+    parent = run.store.manifest("two").parent
+    assert parent is not None
+    assert parent.digest == run.store.manifest("one").digest != whole.store.manifest("one").digest
 
 
 PROMPT = {"preset": "p_tuning", "length": 3, "hidden": 6}
