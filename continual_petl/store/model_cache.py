@@ -19,7 +19,6 @@ from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.backbones.device import device_of
-from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
@@ -253,10 +252,6 @@ class ModelCache:
             StoreError: if the bank, backbone or tokenizer differs from the one the task was learned with.
         """
         return self._hold(task, as_committed, keep=())
-
-    def banks(self, tasks: Sequence[str]) -> list[Bank]:
-        """Return the banks of several learned tasks, in order, all in memory at once; see `hold`."""
-        return [held.bank for held in self.hold(tasks)]
 
     def hold(self, tasks: Sequence[str]) -> list[CachedBank]:
         """Return everything needed to predict with several learned tasks, in order, all in memory at once.

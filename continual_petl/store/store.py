@@ -20,7 +20,7 @@ from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
-from continual_petl.store.certificate.manifest import ROUTER
+from continual_petl.store.certificate.manifest import HISTORY, ROUTER
 from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
@@ -235,7 +235,7 @@ class Store(BankFolders):
         Raises:
             StoreError: if the history file is not the one that was certified.
         """
-        return self.consistently(lambda: read_history(self.history_file(task), self.manifest(task)), task)
+        return self.consistently(lambda: read_history(self.bank_folder(task) / HISTORY, self.manifest(task)), task)
 
     def router_sums(self, task: str) -> dict[str, StoredTensor] | None:
         """Return the routing statistics that a task stored; None for a task with ``routing: off``.

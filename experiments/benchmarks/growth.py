@@ -209,7 +209,7 @@ def switch_seconds(folder: Path, *, times: int = 50) -> dict[str, float]:
     """Return the median time to switch the active bank, in seconds: between two banks in memory, and to a bank on disk."""
     run = Run(folder)
     models, tasks = run.session.models, run.store.tasks
-    models.banks(tasks[:2])
+    models.hold(tasks[:2])
     found: dict[str, list[float]] = {"resident": [], "disk": []}
     for number in range(times):
         found["resident"].append(_timed(partial(models.held, tasks[number % 2])))

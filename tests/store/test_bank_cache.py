@@ -63,7 +63,7 @@ def test_switching_between_banks_in_memory_reads_nothing(
 ) -> None:
     run, looks = opened(folder, open_run), Looks(folder, monkeypatch)
     models = run.session.models
-    banks = models.banks(["one", "two"])
+    banks = [held.bank for held in models.hold(["one", "two"])]
     with looks.fresh():
         assert [models.held(name).bank for name in ("one", "two")] == banks
         assert looks.opened == []
@@ -90,15 +90,15 @@ def test_several_banks_are_all_cached_or_refused(folder: Path, open_run: Run) ->
     run = opened(folder, open_run, resident_bytes=2 * size)
     models = run.session.models
     models.held("three")
-    banks = models.banks(["one", "two", "one"])
+    banks = [held.bank for held in models.hold(["one", "two", "one"])]
     assert banks[0] is banks[2]
     for name, bank in zip(("one", "two"), banks, strict=False):
         assert tensor_digests(bank.tensors()) == tensor_digests(run.store.tensors(name))
     assert held(run) == ["one", "two"]
     with pytest.raises(InputError, match=rf"3 banks at once: the first 3 of them take up {3 * size} bytes.*{2 * size}"):
-        models.banks(["one", "two", "three"])
+        models.hold(["one", "two", "three"])
     assert models.held_banks.num_bytes == 2 * size
-    assert models.banks([]) == []
+    assert models.hold([]) == []
 
 
 @given(asked=st.lists(st.integers(0, 5), min_size=1, max_size=30), most=st.integers(0, 12))

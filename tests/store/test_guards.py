@@ -82,7 +82,7 @@ def test_bank_on_another_backbone_is_refused(folder: Path, backbone_folder: Fold
 
 def test_history_of_another_format_is_refused(folder: Path) -> None:
     store = Run(folder).store
-    path, manifest = store.history_file("one"), store.manifest("one")
+    path, manifest = store.bank_folder("one") / "history.json", store.manifest("one")
     path.write_bytes(json_bytes(json.loads(path.read_bytes()) | {"format_version": 2}))
     files = manifest.files | {path.name: file_digest(path)}
     with pytest.raises(StoreError, match=r"format version 2, this release reads 1\. A newer release wrote it"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
 from continual_petl.report.formatting import mark_of, megabytes, number
-from continual_petl.report.page.parts import Cell, Section, Shown, Table
+from continual_petl.report.page.parts import Section, Shown, Table, TableCell
 from continual_petl.report.page.verdict import verdict_and_mood
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 
@@ -87,14 +87,14 @@ def _table(runs: Sequence[Named]) -> Table:
         values = [*_at_end(facts).values(), *([mean] if apart else [])]
         rows.append(
             [
-                Cell(text=name),
-                Cell(text=f"{len(facts.tasks):,}", sort=len(facts.tasks), kind="number"),
-                *(Cell(text=number(value), sort=_sort(value), kind="number") for value in values),
-                Cell(text=f"{stored:,}", sort=stored, kind="number"),
-                Cell(text="not known" if last is None else f"{share:.2%}", sort=_sort(share), kind="number"),
-                Cell(text=megabytes(size), sort=size, kind="number"),
-                Cell(text=f"{seconds:.4g} s", sort=seconds, kind="number"),
-                Cell(text=f"{facts.num_unchanged:,} of {len(facts.tasks):,}", kind="good" if facts.ok else "bad"),
+                TableCell(text=name),
+                TableCell(text=f"{len(facts.tasks):,}", sort=len(facts.tasks), kind="number"),
+                *(TableCell(text=number(value), sort=_sort(value), kind="number") for value in values),
+                TableCell(text=f"{stored:,}", sort=stored, kind="number"),
+                TableCell(text="not known" if last is None else f"{share:.2%}", sort=_sort(share), kind="number"),
+                TableCell(text=megabytes(size), sort=size, kind="number"),
+                TableCell(text=f"{seconds:.4g} s", sort=seconds, kind="number"),
+                TableCell(text=f"{facts.num_unchanged:,} of {len(facts.tasks):,}", kind="good" if facts.ok else "bad"),
             ]
         )
     means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
@@ -107,11 +107,11 @@ def _settings(runs: Sequence[Named]) -> Table:
     """Return the settings of each run, as text that would not fit next to the numbers."""
     rows = [
         [
-            Cell(text=name),
-            Cell(text="not known" if facts.pin is None else f"{facts.pin.name} ({facts.pin.digest[:16]})"),
-            Cell(text=str(facts.seed), sort=facts.seed, kind="number"),
-            Cell(text=_banks(facts)),
-            Cell(text=_some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet"),
+            TableCell(text=name),
+            TableCell(text="not known" if facts.pin is None else f"{facts.pin.name} ({facts.pin.digest[:16]})"),
+            TableCell(text=str(facts.seed), sort=facts.seed, kind="number"),
+            TableCell(text=_banks(facts)),
+            TableCell(text=_some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet"),
         ]
         for name, facts in runs
     ]
@@ -137,13 +137,13 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     for place, task in enumerate(tasks):
         ends = [facts.newest.get(task) for _, facts in runs]
         cells = [
-            Cell(text="not learned", kind="number")
+            TableCell(text="not learned", kind="number")
             if end is None
-            else Cell(text=number(end) + own.get(task, ""), sort=_sort(end), kind="number")
+            else TableCell(text=number(end) + own.get(task, ""), sort=_sort(end), kind="number")
             for end, own in zip(ends, marks, strict=True)
         ]
         same = _same([own[task] for own in digests if task in own], len(runs))
-        rows.append([Cell(text=task, sort=place), *cells, Cell(text=same)])
+        rows.append([TableCell(text=task, sort=place), *cells, TableCell(text=same)])
     heads = ("task", *(name for name, _ in runs), "bank across runs")
     notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
     return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)

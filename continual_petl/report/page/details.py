@@ -18,7 +18,7 @@ from continual_petl.heads.metric_names import ERRORS
 from continual_petl.report.figures.registry import task_figures
 from continual_petl.report.formatting import amount, measure, number
 from continual_petl.report.page.environment import templates
-from continual_petl.report.page.parts import Card, Cell, Table, inside_script, shown
+from continual_petl.report.page.parts import Card, Table, TableCell, inside_script, shown
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.report.task_settings import settings_in_words
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
@@ -99,10 +99,10 @@ def _tables(task: TaskFacts) -> list[Table]:
     manifest = task.manifest
     rows = [
         [
-            Cell(text=split),
-            Cell(text=name),
-            Cell(text=measure(name, value), sort=value, kind="number"),
-            Cell(text=f"{s.num_examples:,}", sort=s.num_examples, kind="number"),
+            TableCell(text=split),
+            TableCell(text=name),
+            TableCell(text=measure(name, value), sort=value, kind="number"),
+            TableCell(text=f"{s.num_examples:,}", sort=s.num_examples, kind="number"),
         ]
         for split, s in manifest.scores.items()
         for name, value in s.scores.items()
@@ -116,7 +116,7 @@ def _tables(task: TaskFacts) -> list[Table]:
 def _settings(task: TaskFacts) -> Table:
     """Return what the task was learned with; see `continual_petl.report.task_settings`."""
     settings = settings_in_words(task.manifest, task.history)
-    rows = [[Cell(text=name), Cell(text=value)] for name, value in settings.items()]
+    rows = [[TableCell(text=name), TableCell(text=value)] for name, value in settings.items()]
     return Table(caption="Settings", heads=("setting", "value"), rows=rows)
 
 
@@ -127,9 +127,9 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     rows = []
     for place, label in enumerate(labels[:MAX_LABELS]):
         numbers = [place, *(() if counts is None else counts[place])]
-        row = [Cell(text=label), *(Cell(text=f"{each:,}", sort=each, kind="number") for each in numbers)]
+        row = [TableCell(text=label), *(TableCell(text=f"{each:,}", sort=each, kind="number") for each in numbers)]
         if weights is not None:
-            row.append(Cell(text=f"{weights[place]:.4g}", sort=weights[place], kind="number"))
+            row.append(TableCell(text=f"{weights[place]:.4g}", sort=weights[place], kind="number"))
         rows.append(row)
     more = "" if len(labels) <= MAX_LABELS else f", the first {MAX_LABELS:,} of {len(labels):,}"
     weight = [] if weights is None else ["weight in the loss"]

@@ -56,7 +56,7 @@ def shown(figures: Iterable[Registered[Facts]], facts: Facts) -> list[Shown]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class TableCell:
     """One cell of a table."""
 
     text: str
@@ -74,7 +74,7 @@ class Table:
 
     caption: str
     heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
     page: int = ROWS_OF_A_PAGE
     notes: Sequence[str] = ()
     """Explanations of the marks in its cells."""
@@ -85,7 +85,7 @@ class Table:
         return len(self.rows) > MAX_ROWS
 
     @property
-    def drawn(self) -> Sequence[Sequence[Cell]]:
+    def drawn(self) -> Sequence[Sequence[TableCell]]:
         """The rows in the document."""
         return self.rows[: self.page] if self.is_long else self.rows
 
@@ -120,7 +120,7 @@ class Section:
     """Extra values for its template."""
 
 
-def _plain(cell: Cell, kind: str) -> str | list[Any]:
+def _plain(cell: TableCell, kind: str) -> str | list[Any]:
     parts = [cell.text, cell.sort, None if cell.kind == kind else cell.kind, cell.opens]
     while len(parts) > 1 and parts[-1] is None:
         parts.pop()

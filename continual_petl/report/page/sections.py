@@ -12,7 +12,7 @@ from continual_petl.report.figures import curves, growth
 from continual_petl.report.figures.registry import run_figures
 from continual_petl.report.formatting import amount, mark_of, megabytes, number
 from continual_petl.report.misread import MisreadRows
-from continual_petl.report.page.parts import Cell, Section, Shown, Table, shown
+from continual_petl.report.page.parts import Section, Shown, Table, TableCell, shown
 from continual_petl.report.page.verdict import half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
 
@@ -63,8 +63,11 @@ def _errors(facts: RunFacts) -> list[Table]:
     """Return the table of the errors of regression tasks; empty if there are none."""
     rows = [
         [
-            Cell(text=task.name + mark_of(task.link.split), sort=place, opens=place),
-            *(Cell(text=amount(v), sort=v, kind="number") if v is not None else Cell(text="") for v in errors),
+            TableCell(text=task.name + mark_of(task.link.split), sort=place, opens=place),
+            *(
+                TableCell(text=amount(v), sort=v, kind="number") if v is not None else TableCell(text="")
+                for v in errors
+            ),
         ]
         for place, task in enumerate(facts.tasks)
         if task.link.errors
@@ -81,8 +84,8 @@ def forgotten(facts: RunFacts) -> Section:
     names = ("ACC", "BWT", "forgetting")
     rows = [
         [
-            Cell(text=facts.results.tasks[step - 1], sort=step),
-            *(Cell(text=number(after[step][name]), kind="number") for name in names),
+            TableCell(text=facts.results.tasks[step - 1], sort=step),
+            *(TableCell(text=number(after[step][name]), kind="number") for name in names),
         ]
         for step in facts.steps
     ]
@@ -111,10 +114,10 @@ def _costs(facts: RunFacts) -> Table:
         numbers = [*(count[part] for part in growth.PARTS), _sum(count), parameters]
         rows.append(
             [
-                Cell(text=task.name, sort=place, opens=place),
-                *(Cell(text=f"{each:,}", sort=each, kind="number") for each in numbers),
-                Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
-                Cell(text=megabytes(size), sort=size, kind="number"),
+                TableCell(text=task.name, sort=place, opens=place),
+                *(TableCell(text=f"{each:,}", sort=each, kind="number") for each in numbers),
+                TableCell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
+                TableCell(text=megabytes(size), sort=size, kind="number"),
             ]
         )
     heads = ("task", *growth.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
@@ -163,11 +166,11 @@ def _misread_table(found: MisreadRows) -> Table:
     shares = any(row.probability is not None for row in found.rows)
     rows = [
         [
-            Cell(text=f"{row.row:,}", sort=row.row),
-            *(Cell(text=text, kind="text") for text in row.given),
-            Cell(text=row.correct),
-            Cell(text=row.predicted),
-            *([Cell(text=number(row.probability), sort=row.probability, kind="number")] if shares else []),
+            TableCell(text=f"{row.row:,}", sort=row.row),
+            *(TableCell(text=text, kind="text") for text in row.given),
+            TableCell(text=row.correct),
+            TableCell(text=row.predicted),
+            *([TableCell(text=number(row.probability), sort=row.probability, kind="number")] if shares else []),
         ]
         for row in found.rows
     ]
@@ -183,18 +186,18 @@ def certificates(facts: RunFacts) -> Section:
         link, verdict = task.link, task.check.verdict
         rows.append(
             [
-                Cell(text=task.name, sort=place, opens=place),
-                Cell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
-                Cell(text=link.kind),
-                Cell(
+                TableCell(text=task.name, sort=place, opens=place),
+                TableCell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
+                TableCell(text=link.kind),
+                TableCell(
                     text=f"{number(link.score)}{mark_of(link.split)} {link.metric}",
                     sort=link.score,
                     kind="number",
                 ),
-                Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
-                Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
-                Cell(text=link.digest[:16], kind="digest"),
-                Cell(text=link.seal[:16], kind="digest"),
+                TableCell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
+                TableCell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
+                TableCell(text=link.digest[:16], kind="digest"),
+                TableCell(text=link.seal[:16], kind="digest"),
             ]
         )
     heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.manifest import HISTORY, Manifest, read_manifest
+from continual_petl.store.certificate.manifest import Manifest, read_manifest
 from continual_petl.store.certificate.tombstone import Tombstone, read_tombstone
 from continual_petl.store.files.reading import Signature, entries, refuse_link, signature_of
 from continual_petl.store.folder.index import Entries, Entry, add_to_index, index_file, read_index, write_index
@@ -194,10 +194,6 @@ class BankFolders:
     def probe_file(self, task: str) -> Path:
         """Return the path of a bank's probe."""
         return self.bank_folder(task) / "probe.safetensors"
-
-    def history_file(self, task: str) -> Path:
-        """Return the path of a bank's history."""
-        return self.bank_folder(task) / HISTORY
 
     def progress_folder(self, task: str) -> Path:
         """Return the folder in which a half-learned task keeps its checkpoint.
