@@ -8,7 +8,7 @@ its newest entries were all cut off: `continual_petl.store.folder.missing` detec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.banks.config.presets import preset_of
 from continual_petl.banks.config.words import in_short, in_words
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.certificate.tombstone import Tombstone
+from continual_petl.store.certificate.tombstone import Removed, Tombstone
 from continual_petl.store.certificate.values import Digest, Index
 
 
@@ -80,29 +80,22 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
             since; if two tombstones name the same entry, only one of them replaces it.
     """
     aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
-    own = [
-        Link(
-            index=stone.index,
-            seal=stone.seal,
-            predecessor=stone.predecessor,
-            task=stone.name,
-            tombstone=True,
-            lost=stone.why == "lost",
-        )
-        for stone in tombstones
-    ]
+    own = [_link_of_stone(stone, stone) for stone in tombstones]
     found = {(link.index, link.seal): link for link in [*links, *own]}
     learned = {(link.index, link.task) for link in links}
     for stone in sorted(tombstones, key=lambda stone: stone.removed.seal is None):
-        gone, seal, lost = stone.removed, stone.removed.seal or "", stone.why == "lost"
-        again = not seal and not stone.aside and (gone.index, stone.name) in learned
+        link = _link_of_stone(stone, stone.removed)
+        again = not link.seal and not stone.aside and (link.index, link.task) in learned
         if not again:
-            link = Link(
-                index=gone.index, seal=seal, predecessor=gone.predecessor, task=stone.name, tombstone=True, lost=lost
-            )
-            found.setdefault((gone.index, seal), link)
-            learned.add((gone.index, stone.name))
+            found.setdefault((link.index, link.seal), link)
+            learned.add((link.index, link.task))
     return [link.model_copy(update={"aside": True}) if place in aside else link for place, link in found.items()]
+
+
+def _link_of_stone(stone: Tombstone, entry: Tombstone | Removed) -> Link:
+    """Return the link of a tombstone, or of the entry that it replaces."""
+    place: dict[str, Any] = {"index": entry.index, "seal": entry.seal or "", "predecessor": entry.predecessor}
+    return Link(**place, task=stone.name, tombstone=True, lost=stone.why == "lost")
 
 
 def counting(

@@ -62,12 +62,15 @@ class BankFolders:
 
     def live(self) -> list[Link]:
         """Return the links of the live banks (neither replaced nor dropped), in the order they were learned."""
-        return chain.live(self._each(), self.counting())
+        stones = self.counting()
+        return chain.live(list(self._each()), stones)
 
     def counting(self) -> list[Tombstone]:
         """Return the tombstones in effect, in chain order."""
         stones = list(map(self.tombstone, self.tombstone_files()))
-        return chain.counting(stones, self._each(), lambda index: was_committed(self.results_file, index + 1))
+        # Only the newest replacement depends on the banks in the folder.
+        links = list(self._each()) if stones and stones[-1].why == "replaced" else []
+        return chain.counting(stones, links, lambda index: was_committed(self.results_file, index + 1))
 
     def _each(self) -> Iterator[Link]:
         """Yield the link of every bank folder."""
