@@ -1,29 +1,20 @@
-"""The base class of callbacks with hooks between tasks, in addition to Lightning's hooks."""
+"""Callbacks: Lightning's hooks see the inside of each fit; the hooks here see the run and its tasks, before and after a fit.
+
+In order: `on_run_start`, then for every task `on_task_start`, the hooks of Lightning, `on_task_end`, and last `on_run_end`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import lightning as L
 
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.store.certificate.finding import Finding, TaskCheck
-from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.report.results import Results, read_results
+from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.history import LossPoint, ScorePoint
+from continual_petl.store.folder.results_file import Cell, RoutedCell
 from continual_petl.store.store import Store
-
-
-class Rechecked(Protocol):
-    """The result of predicting a task's rows again."""
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Differences from the certificate."""
-
-    @property
-    def unreachable(self) -> str | None:
-        """Why the rows are not available; None if they were predicted."""
 
 
 class IgnoredSetting(str):
@@ -31,27 +22,47 @@ class IgnoredSetting(str):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskEvent:
-    """A moment in a run, passed to callbacks."""
+class WatchedRun:
+    """A run while it learns, as callbacks see it."""
 
-    task: str
-    index: int
-    """Position of the task in the order in which tasks are learned."""
-    num_tasks: int
-    """Number of tasks that have been learned or are in the stream."""
     store: Store
-    backbones: dict[str, Backbone]
-    """Every backbone in memory, by precision."""
+    """The run folder: ``store.tasks``, ``store.manifest(task)`` and everything else that is committed."""
+    stream: tuple[str, ...]
+    """Names of the tasks of the stream, learned or not."""
+    notices: tuple[str, ...] = ()
+    """Notices for the user that need no action; an `IgnoredSetting` is worth reading in any case."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks that have been learned or are in the stream; the stream need not name learned tasks."""
+        return len({*self.store.tasks, *self.stream})
+
+    @property
+    def results(self) -> Results:
+        """The result matrix R so far, read from the run folder."""
+        return read_results(self.store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedTask:
+    """A task that is about to be learned, or has been learned, as callbacks see it."""
+
+    name: str
+    index: int
+    """Position in the order in which tasks are learned."""
     notices: tuple[str, ...] = ()
     """Notices for the user that need no action."""
-    models: frozenset[str] = frozenset()
-    """Tasks whose banks are in memory."""
-    checked: Mapping[str, TaskCheck] = field(default_factory=dict)
-    """The checks of earlier tasks' certificates (probes included) that ran after this task, by name of the earlier task."""
+    cells: tuple[Cell, ...] = ()
+    """The task's row of R, as far as it is known; the cell of the task itself comes last. Empty before it is learned, like
+    everything below."""
     routed: tuple[RoutedCell, ...] = ()
-    """For each measured task, where its rows are routed if no task is named; the current task comes last."""
-    recheck: Callable[[str], Rechecked] | None = None
-    """Predicts the test rows of a learned task again, if available, and compares the result with its certificate."""
+    """For each measured task, where its rows are routed if no task is named; the task itself comes last."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Time spent by phase: data, train, evaluate, commit, measure, verify."""
+    checks: tuple[TaskCheck, ...] = ()
+    """The certificates of earlier tasks that were checked."""
+    num_checks: Mapping[str, int] = field(default_factory=dict)
+    """Number of certificates that were checked, by depth: digests, probe, full."""
 
 
 class StreamCallback(L.Callback):
@@ -70,38 +81,36 @@ class StreamCallback(L.Callback):
         """Return notices about this callback, which are shown when a run begins."""
         return []
 
-    def on_run_start(self, notices: tuple[str, ...]) -> None:
-        """Called when a run begins.
+    def on_run_start(self, run: WatchedRun) -> None:
+        """Called when a run begins."""
 
-        Args:
-            notices: notices for the user that need no action; an `IgnoredSetting` is worth reading in any case.
-        """
-
-    def on_task_start(self, event: TaskEvent) -> None:
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
         """Called when a task is about to be learned and its data is ready."""
 
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        """Called when a task has been learned and committed, and its row of the result matrix has been measured.
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        """Called when a task has been learned and committed, its row of R has been measured, and earlier tasks were checked.
 
-        Args:
-            event: the task.
-            cells: the row, as far as it is known: dictionaries with task, metric, value (None if not measured) and
-                status; the cell of the task itself comes last.
+        If this raises, the task stays committed, and the hook is called again when the run is started again.
         """
 
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        """Called when `on_task_end` of all callbacks has returned.
-
-        Args:
-            event: the task.
-            seconds: time spent by phase: data, train, evaluate, commit, measure, verify.
-            checks: number of earlier certificates that were checked, by depth: digests, probe, full.
-        """
-
-    def on_run_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, run: WatchedRun, error: BaseException | None) -> None:
         """Called when a run ends, because everything has been learned or something stopped it.
 
         Args:
-            store: the run.
+            run: the run.
             error: the exception that is about to be raised; None if there is none.
         """
+
+
+class FitCurve(L.Callback):
+    """The learning curve of a fit. A run attaches one that records it; other callbacks read its points."""
+
+    @staticmethod
+    def of(trainer: L.Trainer) -> FitCurve | None:
+        """Return the curve that a run records; None for your own Trainer."""
+        found: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside
+        return next((each for each in found if isinstance(each, FitCurve)), None)
+
+    def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
+        """Return the points after the first ``num_losses`` losses and the first ``num_scores`` scores."""
+        raise NotImplementedError

@@ -32,11 +32,9 @@ from typing import Any, TextIO
 import lightning as L
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback, TaskEvent
-from continual_petl.callbacks.learning_curve import LearningCurve
+from continual_petl.callbacks.base import FitCurve, StreamCallback, WatchedRun, WatchedTask
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.store.certificate.history import LossPoint, ScorePoint
-from continual_petl.store.store import Store
 
 _ROW = ("task", "metric", "split", "value", "status")
 
@@ -54,52 +52,49 @@ class EventLines(StreamCallback):
         self._task, self._num_scores = "", 0
 
     @override
-    def on_run_start(self, notices: tuple[str, ...]) -> None:
-        self._write("run", notices=list(notices))
+    def on_run_start(self, run: WatchedRun) -> None:
+        self._write("run", notices=list(run.notices))
 
     @override
-    def on_task_start(self, event: TaskEvent) -> None:
-        self._task, self._num_scores = event.task, 0
-        self._write("task", **_place(event), notices=list(event.notices))
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+        self._task, self._num_scores = task.name, 0
+        self._write("task", **_place(run, task), notices=list(task.notices))
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        curve = LearningCurve.of(trainer)
+        curve = FitCurve.of(trainer)
         if curve is not None:
             self._num_scores = len(curve.since(0, 0)[1])  # earlier scores were reported before the interruption
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        curve = LearningCurve.of(trainer)
+        curve = FitCurve.of(trainer)
         if curve is not None:
             losses, scores = curve.since(0, self._num_scores)
             self._epochs(self._task, losses, scores)
 
     @override
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        if event.task == self._task and not self._num_scores:
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        if task.name == self._task and not self._num_scores:
             history = None
             with suppress(StoreError):  # damage is reported when the task is verified, not here
-                history = event.store.history(event.task)
+                history = run.store.history(task.name)
             if history is not None:
-                self._epochs(event.task, list(history.curve.losses), list(history.curve.scores))
-        own = cells[-1]
-        row = [{key: cell[key] for key in _ROW} for cell in cells if cell["status"] != "not measured"]
-        value = {key: own[key] for key in ("split", "metric", "value", "num_examples")}
-        self._write("learned", **_place(event), **value, row=row)
+                self._epochs(task.name, list(history.curve.losses), list(history.curve.scores))
+        own = task.cells[-1]
+        row = [{key: getattr(cell, key) for key in _ROW} for cell in task.cells if cell.status != "not measured"]
+        value = {key: getattr(own, key) for key in ("split", "metric", "value", "num_examples")}
+        self._write("learned", **_place(run, task), **value, row=row)
+        self._write("checked", task=task.name, checks=dict(task.num_checks), seconds=dict(task.seconds))
 
     @override
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        self._write("checked", task=event.task, checks=checks, seconds=seconds)
-
-    @override
-    def on_run_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, run: WatchedRun, error: BaseException | None) -> None:
         stopped = isinstance(error, KeyboardInterrupt | Interrupted)
         state = "learned" if error is None else "stopped" if stopped else "failed"
         message = None if error is None else str(error) or type(error).__name__
         num_tasks = None
         with suppress(StoreError):  # the error that stopped the run matters more
-            num_tasks = len(store.tasks)
+            num_tasks = len(run.store.tasks)
         self._write("end", state=state, num_tasks=num_tasks, message=message)
 
     def _epochs(self, task: str, losses: list[LossPoint], scores: list[ScorePoint]) -> None:
@@ -120,8 +115,8 @@ class EventLines(StreamCallback):
             self._unread = True
 
 
-def _place(event: TaskEvent) -> dict[str, Any]:
-    return {"task": event.task, "number": event.index + 1, "num_tasks": event.num_tasks}
+def _place(run: WatchedRun, task: WatchedTask) -> dict[str, Any]:
+    return {"task": task.name, "number": task.index + 1, "num_tasks": run.num_tasks}
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from continual_petl.callbacks.base import TaskEvent
+from continual_petl.callbacks.base import WatchedRun, WatchedTask
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.callbacks.progress import Progress
 from continual_petl.errors import printable
@@ -28,7 +28,6 @@ from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import can_draw
 from continual_petl.report.newest import MAX_ROWS, NewestRow, newest_table
 from continual_petl.store.folder.progress import seconds_so_far
-from continual_petl.store.store import Store
 
 _SECONDS = 0.25
 """Minimum number of seconds between two redraws."""
@@ -59,11 +58,11 @@ class LiveProgress(Progress):
         self._task, self._number, self._num_tasks, self._epochs, self._loss = "", 0, 0, "", ""
 
     @override
-    def on_task_start(self, event: TaskEvent) -> None:
-        super().on_task_start(event)
-        self._task, self._number, self._num_tasks = event.task, event.index + 1, event.num_tasks
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+        super().on_task_start(run, task)
+        self._task, self._number, self._num_tasks = task.name, task.index + 1, run.num_tasks
         # The pace of a resumed task includes its training time before the interruption.
-        self._run_pace.begin(self._clock() - seconds_so_far(event.store.progress_folder(event.task)))
+        self._run_pace.begin(self._clock() - seconds_so_far(run.store.progress_folder(task.name)))
         self._pace, self._epochs, self._loss = None, "", ""
         self._draw()
 
@@ -104,25 +103,20 @@ class LiveProgress(Progress):
             self._draw()
 
     @override
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        super().on_task_end(event, cells)
-        known = {cell["task"]: cell["value"] for cell in cells if cell["status"] != "not measured"}
-        self._rows.append(NewestRow(task=event.task, number=event.index + 1, scores=known))
-        self._draw()
-
-    @override
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        super().on_task_checked(event, seconds, checks)
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        super().on_task_end(run, task)
+        known = {cell.task: cell.value for cell in task.cells if cell.status != "not measured"}
+        self._rows.append(NewestRow(task=task.name, number=task.index + 1, scores=known))
         self._run_pace.end(self._clock())
-        self._number = event.index + 1
+        self._number = task.index + 1
         self._draw()
 
     @override
-    def on_run_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, run: WatchedRun, error: BaseException | None) -> None:
         live, self._live = self._live, None
         if live is not None:
             self._tried(live.stop)
-        super().on_run_end(store, error)
+        super().on_run_end(run, error)
 
     def renderable(self) -> RenderableType:
         """Return the current content of the display."""

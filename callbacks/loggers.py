@@ -1,143 +1,241 @@
-"""Creates the loggers of a run by name, and checks what they require and whether W&B uploads anything."""
+"""Sends a run's metrics to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
+
+Each logger serves a whole run, and continues when the run is resumed in another process or at another task. A Trainer's
+own ``logger`` cannot do this: every task has its own Trainer, whose steps begin at 0.
+"""
 
 from __future__ import annotations
 
-import netrc
-import os
-import secrets
-import string
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
+from typing import Any
 
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+import lightning as L
+from lightning.pytorch.loggers import Logger, WandbLogger
+from typing_extensions import override
 
-from continual_petl.callbacks.continued_csv import ContinuedCSV
-from continual_petl.errors import InputError
+from continual_petl.callbacks.axis import Axes
+from continual_petl.callbacks.base import FitCurve, StreamCallback, WatchedRun, WatchedTask
+from continual_petl.callbacks.named_loggers import FOLDER, check_kinds, is_disabled, loggers_notice, made
+from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
+from continual_petl.callbacks.settings import MAX_TASKS, settings_of
+from continual_petl.callbacks.sink import Sink
+from continual_petl.callbacks.wandb_board import WandbBoard
+from continual_petl.errors import InputError, StoreError
+from continual_petl.report.growth import GrowthRow, growth
+from continual_petl.report.results import read_results
+from continual_petl.store.files.reading import refuse_links_inside
+from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.store import Store
 
-Kind = Literal["wandb", "tensorboard", "csv"]
-FOLDER = "logs"
-"""Where a run folder stores the output of loggers, and their positions."""
-_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
+AXES = "axes.json"
+_log = logging.getLogger(__name__)
 
 
-def check_kinds(kinds: Sequence[str]) -> None:
-    """Reject unknown loggers, and loggers whose package is missing, before anything is learned.
+class Loggers(StreamCallback):
+    """Log losses and scores while a task is learned, and the run's metrics after each task.
+
+    Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based number),
+    at the same steps as the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
+    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows without
+    a task name; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The
+    configuration holds bank, learning rate, epochs, seed, sizes and data digests of the first 50 tasks, under
+    ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if requested.
+
+    Tasks in the run folder that a logger does not have yet are logged when a run begins to learn. If a task is learned in
+    another process, its points are logged when it is committed.
+
+    Args:
+        loggers: names (``wandb``, ``tensorboard``, ``csv``), which write below ``logs`` in the run folder, or Lightning
+            loggers. All of them are closed when the run ends, except your own W&B runs.
+        log_banks: whether every bank is uploaded to W&B as an artifact.
 
     Raises:
-        InputError: naming the unknown logger or the missing package.
+        InputError: if a name is unknown, its package is not installed, or banks are requested without W&B.
+
+    Example::
+
+        learn(stream, "runs/mine", callbacks=[Loggers(["csv", WandbLogger(project="mine")])])
     """
-    for kind in kinds:
-        if kind not in get_args(Kind):
-            raise InputError(f"log: got {kind!r}; allowed: {', '.join(get_args(Kind))}.")
-    if "tensorboard" in kinds and not _has_tensorboard():
-        raise InputError(
-            "log: tensorboard is not installed. Install it (pip install 'continual-petl[tensorboard]'), or choose another "
-            "logger: csv, wandb."
-        )
 
+    def __init__(self, loggers: Sequence[Logger | str], *, log_banks: bool = False) -> None:
+        names = [logger for logger in loggers if isinstance(logger, str)]
+        check_kinds(names)
+        if log_banks and not any(logger == "wandb" or isinstance(logger, WandbLogger) for logger in loggers):
+            raise InputError(
+                "log_banks: only W&B stores banks as artifacts: add the logger wandb, or leave log_banks out."
+            )
+        self._given: list[Logger | str] = [
+            *dict.fromkeys(names),
+            *(logger for logger in loggers if not isinstance(logger, str)),
+        ]
+        self._log_banks = log_banks
+        self._sinks: list[Sink] = []
+        self._boards: list[tuple[Sink, WandbBoard]] = []
+        self._results = NO_TASKS
+        self._growth: list[GrowthRow] = []
+        self._opened = False
+        self._polled = (0, 0)
+        self._task, self._number = "", 0
 
-def _has_tensorboard() -> bool:
-    from importlib.util import find_spec
+    @override
+    def notices(self) -> list[str]:
+        return loggers_notice([logger for logger in self._given if isinstance(logger, str)])
 
-    return find_spec("tensorboard") is not None or find_spec("tensorboardX") is not None
+    @override
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+        self._open(run.store)
+        self._task, self._number = task.name, task.index + 1
 
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._polled = (0, 0)
+        for sink in self._sinks:
+            sink.begin(self._task, anew=trainer.global_step == 0)
 
-def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
-    """Return a logger that writes below ``logs`` in a run folder.
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._poll(trainer)
 
-    Args:
-        kind: the name of the logger.
-        run_folder: the run.
-        run_id: id of the logger's W&B run; None creates one with `new_id`.
-    """
-    folder = run_folder / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    if kind == "csv":
-        return ContinuedCSV(folder, name="csv", version="")
-    if kind == "tensorboard":
-        return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
-    return _wandb(folder, run_folder.resolve().name, run_id or new_id())
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._poll(trainer)
 
+    @override
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        self._open(run.store, without=task.name)
+        if len(self._results.tasks) != task.index:
+            # Tasks were replaced, so the columns have changed.
+            self._reading(partial(self._recount, run.store, task.name))
+        self._reading(partial(self._add, run.store, task))
+        if task.index < MAX_TASKS:
+            self._reading(partial(self._configure, run.store, [task.name]))
+        for sink, board in self._boards:
+            sink.guarded(partial(board.after, task.name, sink))
 
-def new_id() -> str:
-    """Return an id for a W&B run, drawn from the system's random generator, so that learning is not affected."""
-    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(10))
+    @override
+    def on_run_end(self, run: WatchedRun, error: BaseException | None) -> None:
+        for sink, board in self._boards:
+            sink.guarded(partial(board.end, sink))
+        for sink in self._sinks:
+            sink.end(well=error is None)
+            sink.remind()
+        self._sinks, self._boards, self._opened = [], [], False
 
-
-def _wandb(folder: Path, name: str, run_id: str) -> Logger:
-    import wandb
-
-    if wandb.run is not None:
-        # Lightning would log into the open run, and close it at the end of ours.
-        raise InputError(
-            "log: a W&B run is open in this process. End it (wandb.finish()), or log to it: Dashboard([WandbLogger()])."
-        )
-    more: dict[str, Any] = {} if goes_online() is not False else {"mode": "offline"}
-    return WandbLogger(
-        name=name,
-        save_dir=folder,
-        project=os.environ.get("WANDB_PROJECT", "continual-petl"),
-        id=run_id,
-        # W&B must not capture a run's output: it would be printed over the live display.
-        settings=wandb.Settings(console="off", silent=True),
-        **more,
-    )
-
-
-def goes_online() -> bool | None:
-    """Return whether W&B uploads logged values; None if ``WANDB_MODE`` or ``wandb offline`` has already decided this.
-
-    Without an account W&B would prompt for one, and a run in a script would wait for input.
-    """
-    if os.environ.get("WANDB_MODE"):
-        return None
-    import wandb
-
-    settings = wandb.Settings()
-    if settings.mode not in (None, "online"):
-        return None
-    return has_account(settings.base_url)
-
-
-def has_account(url: str = "") -> bool:
-    """Return whether there is a W&B key in the environment or in the netrc file, without prompting.
-
-    Args:
-        url: URL of the server, if it is not W&B's.
-    """
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    given = os.environ.get("NETRC")
-    files = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    hosts = [host for host in (urlsplit(url or os.environ.get("WANDB_BASE_URL", "")).hostname, *_HOSTS) if host]
-    for file in files:
+    def _open(self, store: Store, without: str | None = None) -> None:
+        """Create the loggers, and log the tasks that they do not have yet; see `_recount`."""
+        if self._opened:
+            return
+        for given in self._given:
+            # Through a link, loggers would overwrite files elsewhere.
+            name = given if isinstance(given, str) else AXES
+            refuse_links_inside(store.folder, store.folder / FOLDER / name)
+        self._opened = True
         try:
-            known = netrc.netrc(file)
-        except (OSError, netrc.NetrcParseError):
-            continue
-        return any(host in known.hosts for host in hosts)
-    return False
+            axes = Axes(store.folder / FOLDER / AXES)
+        except StoreError as error:
+            _log.warning("nothing is logged in this run: %s", error)
+            return
+        for place, given in enumerate(self._given):
+            if given == "wandb" and is_disabled():
+                continue
+            self._sinks.append(self._made(place, axes, store.folder))
+            if given == "wandb" or isinstance(given, WandbLogger):
+                self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
+        for sink, board in self._boards:
+            sink.guarded(partial(board.begin, sink))
+        self._reading(lambda: self._configure(store, [task for task in store.tasks[:MAX_TASKS] if task != without]))
+        self._reading(partial(self._recount, store, without))
 
+    def _configure(self, store: Store, tasks: Sequence[str]) -> None:
+        """Log the settings that tasks were learned with."""
+        found = {f"tasks/{task}": settings_of(store.manifest(task)) for task in tasks}
+        for sink in self._sinks:
+            sink.guarded(partial(sink.settings, found))
 
-def is_disabled() -> bool:
-    """Return whether the user has disabled W&B."""
-    return os.environ.get("WANDB_MODE") == "disabled"
+    def _reading(self, act: Callable[[], None]) -> None:
+        """Call a function that reads the run folder. Unreadable files do not stop the run; its checks report them."""
+        if all(sink.problem is not None for sink in self._sinks):
+            return
+        try:
+            act()
+        except (StoreError, OSError) as error:
+            for sink in self._sinks:
+                sink.leave(error, "it could not read the learned tasks")
 
+    def _add(self, store: Store, task: WatchedTask) -> None:
+        """Log the metrics after a newly learned task, without reading earlier rows of R again."""
+        self._growth = growth(store, self._growth)
+        start = store.manifest(task.name).start
+        self._results = joined(self._results, task.cells, task.routed, None if start is None else start.gain)
+        values = numbers_after(self._results, task.index + 1) | self._cost(task.index, task.seconds)
+        self._whole(store, task.name, task.index + 1, values)
 
-def loggers_notice(kinds: Sequence[str]) -> list[str]:
-    """Return notices about the loggers to show before a run begins."""
-    if "wandb" not in kinds:
-        return []
-    if is_disabled():
-        return [
-            "W&B: WANDB_MODE is set to 'disabled', so nothing is logged to W&B; the missing tasks will be logged by a later "
-            "run without that setting."
-        ]
-    if goes_online() is False:
-        return [
-            "W&B: no account was found, so the run is kept on disk, in logs/wandb of the run folder; after `wandb "
-            "login`, `wandb sync` uploads it. Set WANDB_MODE to change this."
-        ]
-    return []
+    def _recount(self, store: Store, without: str | None = None) -> None:
+        """Read all rows of R once, and log the rows that the loggers do not have.
+
+        Args:
+            store: the run.
+            without: the task that will be logged next; the rows from that task on are left out.
+        """
+        self._growth = growth(store)
+        seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}
+        results = read_results(store)
+        count = len(results.tasks) if without not in results.tasks else results.tasks.index(without)
+        for number, task in enumerate(results.tasks[:count]):
+            spent = seconds.get((task, store.link(task).index), {})
+            self._whole(store, task, number + 1, numbers_after(results, number + 1) | self._cost(number, spent))
+        self._results = first(results, count)
+        del self._growth[count:]
+
+    def _made(self, place: int, axes: Axes, folder: Path) -> Sink:
+        given = self._given[place]
+        if isinstance(given, str):
+            return Sink(given, partial(made, given, folder), axes, owned=True)
+        kind = type(given).__name__
+        before = sum(type(other).__name__ == kind for other in self._given[:place])
+        name = kind if not before else f"{kind} {before + 1}"
+
+        def same(run_id: str | None) -> Logger:
+            return given
+
+        return Sink(name, same, axes, owned=False)
+
+    def _whole(self, store: Store, task: str, number: int, values: Mapping[str, float]) -> None:
+        """Log a committed task to the loggers that have not completely logged it."""
+        index = store.link(task).index
+        missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
+        history = None
+        with suppress(StoreError):  # damage is reported when the task is verified, not here
+            history = store.history(task) if missing else None
+        for sink in missing:
+
+            def act(sink: Sink = sink) -> None:
+                sink.begin(task, anew=False)
+                if history is not None:
+                    sink.points(history.curve.losses, history.curve.scores, {"task": float(number)})
+                sink.whole(index, values)
+
+            sink.guarded(act)
+
+    def _cost(self, number: int, seconds: Mapping[str, float]) -> dict[str, float]:
+        row = self._growth[number]
+        grown = {"parameters": row.stored, "full_copies": row.full_copies, "bytes": row.cumulative_bytes}
+        values = {f"growth/{name}": float(value) for name, value in grown.items()}
+        return values | {f"seconds/{phase}": value for phase, value in seconds.items()}
+
+    def _poll(self, trainer: L.Trainer) -> None:
+        """Log the new points of the learning curve; outside a run there is no curve."""
+        curve = FitCurve.of(trainer)
+        if curve is None:
+            return
+        losses, scores = curve.since(*self._polled)
+        self._polled = (self._polled[0] + len(losses), self._polled[1] + len(scores))
+        if losses or scores:
+            for sink in self._sinks:
+                sink.guarded(partial(sink.points, losses, scores, {"task": float(self._number)}))

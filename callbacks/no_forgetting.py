@@ -1,39 +1,36 @@
-"""Proves after every task that nothing learned before it has changed; raises `ForgettingError` if anything has."""
+"""Watches a fit, with any Trainer: nothing that is in memory, other than the bank being learned, may change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import lightning as L
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.base import StreamCallback
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.errors import ForgettingError
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import answer
-from continual_petl.store.certificate.environment import current_environment
-from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.verify.backbone_check import check_backbone
-from continual_petl.store.verify.certificate import check_task, rotating
 from continual_petl.store.verify.probe import image_shape
 
 Policy = Literal["digests", "probe", "full"]
-_KEPT_CHECKS = 100
 
 
 class NoForgetting(StreamCallback):
-    """Watch the backbone, the earlier banks and their outputs.
+    """Watch the backbone, the other banks in memory and their outputs, and raise if anything changes during a fit.
 
-    While a task is learned (even with your own Trainer): digests of the backbone and of every other bank in memory,
-    and the outputs of those banks on fixed inputs, must stay the same, bit for bit.
+    Digests of the backbone and of every other bank in memory, and the outputs of those banks on fixed inputs, must be the
+    same after a fit as before it, bit for bit. This works with your own Trainer, and in `learn`.
 
-    After a task is committed: the chain of certificates must be intact and complete, earlier certificates must pass
-    the checks of the policy, and re-measured scores must be equal. Banks with ``scope: shared`` give no such guarantee and
-    are left out.
+    `learn` also checks the run folder after every task, with or without this callback: the chain of certificates must be
+    intact and complete, earlier certificates must hold, and re-measured scores must be equal. Banks with ``scope: shared``
+    give no such guarantee and are left out. If you pass this callback to `learn`, it says how much is checked:
 
     Args:
         policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also runs their probes, and the
@@ -56,28 +53,18 @@ class NoForgetting(StreamCallback):
             raise ValueError(f"policy: got {policy!r}; allowed: {', '.join(get_args(Policy))}")
         if limit < 1:
             raise ValueError(f"limit: got {limit}; at least one earlier task has to be checked")
-        self.policy = policy
-        self._limit = limit
+        self.policy, self.limit = policy, limit
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
-        self.checks: dict[str, list[TaskCheck]] = {}
-        """For each of the most recently learned tasks, the results of checking the earlier tasks."""
-        self._full: dict[str, int] = {}
-
-    def kinds(self, task: str) -> list[str]:
-        """Return how each earlier certificate was checked after a task: ``digests``, ``probe`` or ``full``."""
-        checks, full = self.checks.get(task, []), self._full.get(task, 0)
-        probes = sum("probe" in check.how for check in checks)
-        return ["full"] * full + ["probe"] * (probes - full) + ["digests"] * (len(checks) - probes)
 
     @override
     def for_worker(self) -> NoForgetting:
-        return NoForgetting(self.policy, self._limit)
+        return NoForgetting(self.policy, self.limit)
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         learner = _learner(pl_module)
-        self._raise_if(check_backbone(learner.backbone))
+        raise_if_changed(check_backbone(learner.backbone))
         others = [task for task in learner.plans if task != learner.active]
         self._digests = {task: tensor_digests(learner.bank(task).tensors()) for task in others}
         self._outputs = {task: _outputs(learner, task) for task in others}
@@ -85,7 +72,7 @@ class NoForgetting(StreamCallback):
     @override
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         learner = _learner(pl_module)
-        self._raise_if(check_backbone(learner.backbone))
+        raise_if_changed(check_backbone(learner.backbone))
         for task, before in self._digests.items():
             after = tensor_digests(learner.bank(task).tensors())
             changed = [name for name in before if after.get(name) != before[name]]
@@ -102,56 +89,14 @@ class NoForgetting(StreamCallback):
                     "outside its parameters and buffers?"
                 )
 
-    @override
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        store = event.store
-        if problems := store.problems():
-            raise ForgettingError(" ".join(problems))
-        earlier = [link.task for link in store.links()[: event.index] if not link.shared]
-        self.checks[event.task], self._full[event.task] = [], 0
-        for known in (self.checks, self._full):
-            while len(known) > _KEPT_CHECKS:
-                del known[next(iter(known))]
-        for task in self._chosen(event, earlier):
-            # None if this run has no backbone in the task's precision; `Run.verify` loads one.
-            backbone = event.backbones.get(store.manifest(task).environment.precision)
-            check = event.checked.get(task) or check_task(store, task, backbone, probe=self.policy != "digests")
-            self._raise_if(check.findings)
-            self.checks[event.task].append(check)
-            if self.policy == "full" and event.recheck is not None and backbone is not None:
-                recheck = event.recheck(task)
-                self._raise_if(recheck.findings)
-                self._full[event.task] += recheck.unreachable is None
-        for cell in cells:
-            if cell["task"] in earlier and cell["status"] == "measured":
-                _check_cell(event, cell)
 
-    def _chosen(self, event: TaskEvent, earlier: list[str]) -> list[str]:
-        if self.policy == "full":
-            return earlier
-        sample = rotating(earlier, event.index, self._limit)
-        also = event.models if self.policy == "probe" else frozenset()
-        return [task for task in earlier if task in sample or task in also]
+def raise_if_changed(findings: Sequence[Finding]) -> None:
+    """Raise `ForgettingError` if there are findings of changes.
 
-    @staticmethod
-    def _raise_if(findings: Sequence[Finding]) -> None:
-        # Findings that only say what could not be checked, such as a score whose code is missing, are left to `verify`.
-        if changed := [finding.message for finding in findings if finding.unchecked is None]:
-            raise ForgettingError(" ".join(changed))
-
-
-def _check_cell(event: TaskEvent, cell: dict[str, Any]) -> None:
-    manifest = event.store.manifest(cell["task"])
-    backbone = event.backbones[manifest.environment.precision]
-    now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-    first = manifest.scores[cell["split"]].scores.get(manifest.metric)
-    same_environment = not manifest.environment.differences(now)
-    if same_environment and cell["value"] != first:
-        raise ForgettingError(
-            f"task {cell['task']!r}: its {manifest.metric} on its {cell['split']} split was {first!r} when it was "
-            f"learned and is {cell['value']!r} after {event.task!r}. Its certificate holds and its rows are the same, so "
-            "check how it is measured: the Trainer's arguments, a callback, the library that computes the scores."
-        )
+    Findings that only say what could not be checked, such as a score whose code is missing, are left to `Run.verify`.
+    """
+    if changed := [finding.message for finding in findings if finding.unchecked is None]:
+        raise ForgettingError(" ".join(changed))
 
 
 def _learner(module: L.LightningModule) -> ContinualLearner:

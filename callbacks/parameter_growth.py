@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
 from continual_petl.report.growth import GrowthRow, growth
 
 
@@ -24,5 +22,5 @@ class ParameterGrowth(StreamCallback):
         self.rows: list[GrowthRow] = []
 
     @override
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        self.rows = growth(event.store, self.rows)
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        self.rows = growth(run.store, self.rows)

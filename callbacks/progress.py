@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
 from continual_petl.callbacks.pace import TokenPace
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import SafeConsole
+from continual_petl.store.folder.results_file import Cell
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
 
@@ -84,15 +85,15 @@ class Progress(_Epochs, StreamCallback):
         return _EpochsElsewhere()
 
     @override
-    def on_run_start(self, notices: tuple[str, ...]) -> None:
-        for notice in notices:
+    def on_run_start(self, run: WatchedRun) -> None:
+        for notice in run.notices:
             self._print(escape(notice))
 
     @override
-    def on_task_start(self, event: TaskEvent) -> None:
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
         self._start = time.perf_counter()
-        self._print(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")
-        for notice in event.notices:
+        self._print(f"[bold]task {task.index + 1} of {run.num_tasks}: {escape(task.name)}[/bold]")
+        for notice in task.notices:
             self._print(f"  {escape(notice)}")
 
     @override
@@ -104,24 +105,18 @@ class Progress(_Epochs, StreamCallback):
         self._print(f"  {self._epoch(trainer, pl_module)}{more}")
 
     @override
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        for notice in event.notices:
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        for notice in task.notices:
             self._print(f"  {escape(notice)}")
-        own = cells[-1]
-        value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
-        earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
-        certified = sum(cell["status"] == "certified" for cell in earlier)
-        others = f"; {len(earlier) - certified} of {event.index} earlier tasks were re-measured" if event.index else ""
+        own = task.cells[-1]
+        earlier = [cell for cell in task.cells[:-1] if cell.status != "not measured"]
+        certified = sum(cell.status == "certified" for cell in earlier)
+        others = f"; {len(earlier) - certified} of {task.index} earlier tasks were re-measured" if task.index else ""
         others += f", {certified} certified" if certified else ""
-        self._print(
-            f"  learned: {own['split']} {own['metric']} {value} on {counted(own['num_examples'], 'row')}{others}"
-        )
+        self._print(f"  learned: {_score(own)} on {counted(own.num_examples, 'row')}{others}")
         for cell in earlier if self._verbose else ():
-            score = "not defined" if cell["value"] is None else f"{cell['value']:.4f}"
-            self._print(f"    {escape(cell['task'])}: {cell['split']} {cell['metric']} {score}, {cell['status']}")
-
-    @override
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+            self._print(f"    {escape(cell.task)}: {_score(cell)}, {cell.status}")
+        seconds, checks = task.seconds, task.num_checks
         if self._verbose:
             spent = ", ".join(f"{phase} {value:.2f} s" for phase, value in seconds.items())
             self._print(f"  time: {spent}")
@@ -142,6 +137,10 @@ class Progress(_Epochs, StreamCallback):
             draw()
         except OSError:  # the pipe or terminal was closed
             self._unread = True
+
+
+def _score(cell: Cell) -> str:
+    return f"{cell.split} {cell.metric} {'not defined' if cell.value is None else f'{cell.value:.4f}'}"
 
 
 class _EpochsElsewhere(_Epochs):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.base import StreamCallback, WatchedRun, WatchedTask
 from continual_petl.store.folder.results_file import RoutedCell, RowLine
 
 _log = logging.getLogger(__name__)
@@ -36,32 +35,33 @@ class RoutingWatch(StreamCallback):
         self._before: dict[tuple[str, int], float] | None = None
 
     @override
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         if self._before is None:
-            self._before = _newest(event)
-        shares = {(cell.task, cell.index): _share(cell) for cell in event.routed}
+            self._before = _newest(run, task)
+        shares = {(cell.task, cell.index): _share(cell) for cell in task.routed}
         lost = {
             key: 100 * (self._before[key] - share)
             for key, share in shares.items()
             if key in self._before and 100 * (self._before[key] - share) > self.points
         }
         if lost:
-            self.losses[event.task] = {task: points for (task, _), points in lost.items()}
+            self.losses[task.name] = {earlier: points for (earlier, _), points in lost.items()}
             words = ", ".join(
-                f"{task} {loss:.1f} points (now {shares[task, index]:.1%})" for (task, index), loss in lost.items()
+                f"{earlier} {loss:.1f} points (now {shares[earlier, index]:.1%})"
+                for (earlier, index), loss in lost.items()
             )
             _log.warning(
                 "task %r takes rows from earlier tasks when no task is named: %s. Predictions with a named task are "
                 "unchanged. The report shows which tasks rows are routed to.",
-                event.task,
+                task.name,
                 words,
             )
         self._before |= shares
 
 
-def _newest(event: TaskEvent) -> dict[tuple[str, int], float]:
+def _newest(run: WatchedRun, task: WatchedTask) -> dict[tuple[str, int], float]:
     """Return the newest known share of each earlier task, from the run folder."""
-    lines = [line for line in event.store.results() if isinstance(line, RowLine) and line.after != event.task]
+    lines = [line for line in run.store.results() if isinstance(line, RowLine) and line.after != task.name]
     return {(cell.task, cell.index): _share(cell) for line in lines for cell in line.routed}
 
 

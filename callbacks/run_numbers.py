@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from continual_petl.report.results import ResultRow, Results
 from continual_petl.report.routed_results import routed_results
-from continual_petl.store.folder.results_file import RoutedCell
+from continual_petl.store.folder.results_file import Cell, RoutedCell
 
 MAX_SCORES = 50
 """Number of tasks, counted from the first, whose scores are logged by name after every further task."""
@@ -20,7 +19,7 @@ NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 def joined(
     results: Results,
-    cells: Sequence[Mapping[str, Any]],
+    cells: Sequence[Cell],
     routed: Sequence[RoutedCell] = (),
     gain: float | None = None,
 ) -> Results:
@@ -33,23 +32,23 @@ def joined(
         gain: the task's gain over a fresh bank, if it tried several starting points.
     """
     own = cells[-1]
-    place = {name: number for number, name in enumerate((*results.tasks, own["task"]))}
+    place = {name: number for number, name in enumerate((*results.tasks, own.task))}
     known = sorted(
-        (cell for cell in cells if cell is own or cell["status"] != "not measured"),
-        key=lambda cell: place[cell["task"]],
+        (cell for cell in cells if cell is own or cell.status != "not measured"),
+        key=lambda cell: place[cell.task],
     )
     row = ResultRow(
-        columns=np.array([place[cell["task"]] for cell in known]),
-        values=np.array([math.nan if cell["value"] is None else cell["value"] for cell in known], dtype=np.float64),
-        status=tuple(cell["status"] for cell in known),
+        columns=np.array([place[cell.task] for cell in known]),
+        values=np.array([math.nan if cell.value is None else cell.value for cell in known], dtype=np.float64),
+        status=tuple(cell.status for cell in known),
     )
     return replace(
         results,
         tasks=tuple(place),
-        metrics=(*results.metrics, own["metric"]),
-        splits=(*results.splits, own["split"]),
+        metrics=(*results.metrics, own.metric),
+        splits=(*results.splits, own.split),
         rows=(*results.rows, row),
-        gains=results.gains if gain is None else {**results.gains, own["task"]: gain},
+        gains=results.gains if gain is None else {**results.gains, own.task: gain},
         routed_rows=(*results.routed_rows, {cell.task: cell for cell in routed}),
     )
 

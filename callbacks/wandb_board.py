@@ -36,7 +36,7 @@ class WandbBoard:
     def __init__(self, store: Store, *, log_banks: bool) -> None:
         self._store, self._log_banks = store, log_banks
         self._reader = Reader(store.folder)
-        self._drawn = self._seen = 0
+        self._drawn, self._learned = 0, False
 
     def begin(self, sink: Sink) -> None:
         """Log the provenance of the run: versions and digests, without any text of its rows."""
@@ -44,7 +44,7 @@ class WandbBoard:
 
     def after(self, task: str, sink: Sink) -> None:
         """Show a learned task."""
-        self._seen += 1
+        self._learned = True
         if self._log_banks:
             assert isinstance(sink.logger, WandbLogger)
             sink.logger.experiment.log_artifact(artifact(self._store, task))
@@ -54,8 +54,8 @@ class WandbBoard:
             self._draw(sink)
 
     def end(self, sink: Sink) -> None:
-        """Redraw everything if tasks were learned since the last time."""
-        if self._seen:
+        """Redraw everything, now with how long the newest task took, if tasks were learned."""
+        if self._learned:
             self._draw(sink)
 
     def _draw_task(self, task: str, sink: Sink) -> None:
@@ -76,7 +76,7 @@ class WandbBoard:
         for name, (columns, rows) in tables(facts).items():
             values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
         send(sink.logger, values, sink.axis.logged)
-        self._drawn, self._seen = len(facts.tasks), 0
+        self._drawn = len(facts.tasks)
 
 
 def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]]:

@@ -13,12 +13,13 @@ from continual_petl._version import VERSION
 
 if TYPE_CHECKING:
     from continual_petl.backbones.backbone import load_backbone as load_backbone
-    from continual_petl.callbacks import Dashboard as Dashboard
+    from continual_petl.callbacks import Loggers as Loggers
     from continual_petl.callbacks import NoForgetting as NoForgetting
     from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
     from continual_petl.callbacks import Progress as Progress
     from continual_petl.callbacks import RoutingWatch as RoutingWatch
     from continual_petl.callbacks import StreamCallback as StreamCallback
+    from continual_petl.engine.commit import commit as commit
     from continual_petl.engine.forget import forget as forget
     from continual_petl.engine.import_adapter import import_adapter as import_adapter
     from continual_petl.engine.learn import learn as learn
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from continual_petl.errors import RunInUseError as RunInUseError
     from continual_petl.errors import StoreError as StoreError
     from continual_petl.learner import ContinualLearner as ContinualLearner
-    from continual_petl.learner.begin import begin_task as begin_task
     from continual_petl.streams.schema.stream_spec import StreamSpec as StreamSpec
     from continual_petl.streams.stream import TaskStream as TaskStream
     from continual_petl.sweep.result import SweepResult as SweepResult
@@ -59,13 +59,13 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "ContinualLearner": "continual_petl.learner",
-        "Dashboard": "continual_petl.callbacks",
         "DivergedError": "continual_petl.errors",
         "ExportError": "continual_petl.errors",
         "ForgettingError": "continual_petl.errors",
         "InputError": "continual_petl.errors",
         "Interrupted": "continual_petl.errors",
         "IsolationError": "continual_petl.errors",
+        "Loggers": "continual_petl.callbacks",
         "MemoryRanOutError": "continual_petl.errors",
         "NoForgetting": "continual_petl.callbacks",
         "ParameterGrowth": "continual_petl.callbacks",
@@ -79,7 +79,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "SweepResult": "continual_petl.sweep.result",
         "SweepSpec": "continual_petl.sweep.spec",
         "TaskStream": "continual_petl.streams.stream",
-        "begin_task": "continual_petl.learner.begin",
+        "commit": "continual_petl.engine.commit",
         "forget": "continual_petl.engine.forget",
         "import_adapter": "continual_petl.engine.import_adapter",
         "learn": "continual_petl.engine.learn",

@@ -61,7 +61,7 @@ INSIDE = {
     ),
     "engine": (
         {"import_adapter"},
-        {"learn", "forget", "reevaluate", "dry_run"},
+        {"learn", "forget", "reevaluate", "dry_run", "commit"},
         {"run"},
         {"sharing"},
         {"predictions"},

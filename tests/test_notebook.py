@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from continual_petl import ContinualLearner, InputError, Run, TaskStream, begin_task, learn, load_backbone
+from continual_petl import ContinualLearner, InputError, Run, TaskStream, learn, load_backbone
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.routed import RoutedAnswer
 from continual_petl.report.results import ResultRow
@@ -115,7 +115,7 @@ def test_learner_repr_lists_banks_and_the_active_one(backbone_folder: Folder) ->
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     assert "banks in memory: none" in repr(learner)
     for name in ("one", "two"):
-        begin_task(learner, tasks, name)
+        learner.begin(tasks, name)
     assert repr(learner).endswith("banks in memory: one, two*)")
     assert "\n" not in repr(learner)
     count = sum(parameter.numel() for parameter in learner.active_bank.parameters())

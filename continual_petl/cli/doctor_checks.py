@@ -96,7 +96,7 @@ def tracking() -> dict[str, Any]:
     """Return where data logged to W&B would go; no key is shown."""
     import wandb
 
-    from continual_petl.callbacks.loggers import goes_online, has_account
+    from continual_petl.callbacks.named_loggers import goes_online, has_account
 
     settings = wandb.Settings()
     mode, key = os.environ.get("WANDB_MODE") or str(settings.mode or "online"), has_account(settings.base_url)

@@ -12,13 +12,14 @@ from rich.markup import escape
 from typing_extensions import override
 
 from continual_petl.callbacks import (
-    Dashboard,
     EventLines,
     LiveProgress,
+    Loggers,
     NoForgetting,
     ParameterGrowth,
     RoutingWatch,
     StreamCallback,
+    WatchedRun,
 )
 from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.cli._console import out, print_json
@@ -83,7 +84,7 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
     """
     found: list[L.Callback] = []
     if arguments.log or arguments.log_banks:
-        found.append(Dashboard(arguments.log, log_banks=arguments.log_banks))
+        found.append(Loggers(arguments.log, log_banks=arguments.log_banks))
     if not arguments.quiet:
         found.append(EventLines() if arguments.json else LiveProgress(verbose=arguments.verbose))
     else:
@@ -95,8 +96,8 @@ class _IgnoredSettings(StreamCallback):
     """Prints which settings have no effect, which --quiet does not hide."""
 
     @override
-    def on_run_start(self, notices: tuple[str, ...]) -> None:
-        for notice in notices:
+    def on_run_start(self, run: WatchedRun) -> None:
+        for notice in run.notices:
             if isinstance(notice, IgnoredSetting):
                 print(printable(f"continual-petl: {notice}"), file=sys.stderr)
 

@@ -14,16 +14,14 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.engine.checks.preflight import find_problems
-from continual_petl.engine.learn import finish_committed, run_events, watched
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest, listening
-from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import (
     answer_splits,
     certifying_probe,
     commit_bank,
-    notify_start,
     router_sums,
 )
 from continual_petl.engine.task_run import Clock, TaskRun
@@ -111,20 +109,17 @@ def import_adapter(
         spec, entry = _entry(opened.spec, imported, task, data, labels)
         session = Session(spec, opened.store)
         session.models.backbones.update(opened.session.models.backbones)
-        watching = watched((), progress=False)
-        with run_events(watching, session.store, ()):
-            finish_committed(session, watching, request, num_more=1)
-            if data is not None:
-                find_problems(session, [entry]).raise_all()
-            origin = Origin(format=imported.format, method=imported.method, base=imported.base, files=files.digests)
-            ready = _with_rows if data is not None else _without_rows
-            learned = ready(session, entry, imported, origin, request)
-            session.store.write_backbone(learned.backbone)
-            notify_start(session, task, watching, learned.record.notices)
-            seconds = commit_bank(session, learned)
-            if data is not None:
-                session.store.write_stream(dump_stream(settled(spec.anchored())))
-            finish_task(session, task, watching, seconds, request)
+        finish_committed(session, [], request, num_more=1)
+        if data is not None:
+            find_problems(session, [entry]).raise_all()
+        origin = Origin(format=imported.format, method=imported.method, base=imported.base, files=files.digests)
+        ready = _with_rows if data is not None else _without_rows
+        learned = ready(session, entry, imported, origin, request)
+        session.store.write_backbone(learned.backbone)
+        seconds = commit_bank(session, learned)
+        if data is not None:
+            session.store.write_stream(dump_stream(settled(spec.anchored())))
+        finish_task(session, task, [], seconds, request)
     return Run(run_dir, session=session)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from continual_petl.callbacks import Dashboard, LiveProgress, NoForgetting, Progress, StreamCallback
+from continual_petl.callbacks import LiveProgress, Loggers, Progress, StreamCallback
 from continual_petl.callbacks.base import IgnoredSetting
 from continual_petl.engine.checks.preflight import preflight
 from continual_petl.engine.parallel.executors import Executor, Pool, sharing
@@ -19,14 +19,12 @@ from continual_petl.engine.parallel.scheduler import learn_in_parallel
 from continual_petl.engine.run import Run
 from continual_petl.engine.session import Session, changed_settings, forgotten_tasks, tasks_without_routing
 from continual_petl.engine.signals import StopRequest, listening
-from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.engine.task.finish_task import finish_committed, finish_task
 from continual_petl.engine.task.learn_task import learn_task
 from continual_petl.engine.task.resume import begin_replacing, end_replacing
 from continual_petl.errors import InputError, check_names, raise_problems
 from continual_petl.report.console import is_watched
-from continual_petl.store.folder.progress import seconds_so_far
 from continual_petl.store.folder.recovery import interrupted_replacement
-from continual_petl.store.folder.results_file import measured_rows, unfinished
 from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.open_run import check_local
 from continual_petl.store.store import Store
@@ -54,8 +52,9 @@ def learn(
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
 
-    A learned task is skipped, and a half-learned one resumes from its checkpoint. `NoForgetting` is always active; pass
-    your own instance to set its policy.
+    Each task gets a fresh bank and its own Trainer. A learned task is skipped, and a half-learned one resumes from its
+    checkpoint. After every task, the run goes on only if nothing learned before has changed; `NoForgetting` among the
+    callbacks says how much is checked.
 
     Args:
         stream: the tasks.
@@ -115,7 +114,7 @@ def learn(
         # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         started = given.anchored().model_copy(update={"defaults": session.spec.defaults})
         session.store.write_stream(dump_stream(settled(_kept(session, pending, started))))
-        with run_events(watching, session.store, notices):
+        with run_events(watching, session, notices):
             _learn_all(session, watching, request, pending, pool)
         end_replacing(session.store)
     return Run(session.store.folder, session=session)
@@ -168,46 +167,27 @@ def _learn_all(
             finish_task(session, task.name, watching, seconds, request)
 
 
-def finish_committed(session: Session, watching: list[L.Callback], request: StopRequest, *, num_more: int) -> None:
-    """Finish tasks whose process was killed after their commit.
-
-    Args:
-        session: the run.
-        watching: the callbacks.
-        request: the stop request.
-        num_more: number of tasks that will be learned after these.
-    """
-    links, lines = session.store.links(), session.store.results()
-    committed, rows = unfinished(links, lines), measured_rows(links, lines)
-    session.num_new = len(committed) + num_more
-    for name in committed:
-        trained = seconds_so_far(session.store.progress_folder(name))
-        finish_task(session, name, watching, {"train": trained} if trained else {}, request, rows.get(name))
-
-
 def watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:
-    """Return the callbacks, with `NoForgetting` added if it is missing, and a progress display if requested."""
-    if sum(isinstance(callback, Dashboard) for callback in callbacks) > 1:
+    """Return the callbacks, with a progress display if requested."""
+    if sum(isinstance(callback, Loggers) for callback in callbacks) > 1:
         raise InputError(
-            "callbacks: got more than one Dashboard; each would overwrite the logging position of the other. Give one, "
-            "with all loggers: Dashboard([...])."
+            "callbacks: got more than one Loggers; each would overwrite the logging position of the other. Give one, "
+            "with all loggers: Loggers([...])."
         )
-    given = any(isinstance(callback, NoForgetting) for callback in callbacks)
-    watching = [*callbacks] if given else [*callbacks, NoForgetting()]
     if progress is None:
         progress = is_watched() and not any(isinstance(callback, Progress) for callback in callbacks)
-    return [*watching, LiveProgress()] if progress else watching
+    return [*callbacks, LiveProgress()] if progress else [*callbacks]
 
 
 @contextmanager
-def run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
+def run_events(callbacks: Sequence[L.Callback], session: Session, notices: tuple[str, ...]) -> Iterator[None]:
     """Notify the callbacks when the run begins, and when it ends, for whatever reason."""
     watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
     stopped: BaseException | None = None
     try:
-        notices_of_all = (*notices, *(notice for callback in watching for notice in callback.notices()))
+        session.notices = (*notices, *(notice for callback in watching for notice in callback.notices()))
         for callback in watching:
-            callback.on_run_start(notices_of_all)
+            callback.on_run_start(session.watched)
         yield
     except BaseException as error:
         stopped = error
@@ -215,7 +195,7 @@ def run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str
     finally:
         with ExitStack() as ends:  # all are notified, even if one of them raises
             for callback in reversed(watching):
-                ends.callback(callback.on_run_end, store, stopped)
+                ends.callback(callback.on_run_end, session.watched, stopped)
 
 
 def _put_back(store: Store, wait: bool) -> None:

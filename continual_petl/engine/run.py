@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from continual_petl.engine.ablation.result import Ablation
     from continual_petl.engine.session import Session
     from continual_petl.engine.verify.in_processes import OnProgress
+    from continual_petl.learner import ContinualLearner
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
+    from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.schema.stream_spec import StreamSpec
 
 _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
@@ -345,3 +347,11 @@ class Run(Sharing):
 
         found = self.store.consistently(lambda: listed(self.store.snapshot()))
         return pd.DataFrame(found, columns=list(_SHOWN)).set_index("task")
+
+    def commit(self, learner: ContinualLearner, data: TaskDataModule, *, wait: bool = False) -> None:
+        """Commit a bank that your own Trainer has trained as the next task of this run; see `continual_petl.commit`."""
+        with heavy_imports():
+            from continual_petl.engine.task.own_trainer import commit_trained  # imports Lightning, which takes seconds
+
+        commit_trained(learner, data, self.address or self.store.folder, wait=wait)
+        self._session, self._spec = None, load_stream(self.store.stream_file)

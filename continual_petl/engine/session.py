@@ -15,6 +15,7 @@ import torch
 from continual_petl.backbones.auto_defaults import Fastest, fastest, resolve_precision, select_as
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
+from continual_petl.callbacks.base import WatchedRun
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.metric_code import code_digest, is_own, load_metric
 from continual_petl.heads.tag_scheme import TagReading, UnfitTags, read_tags
@@ -112,6 +113,8 @@ class Session:
         """Learned tasks that the command learns again."""
         self.discards_progress = False
         """Whether saved progress may be discarded if what determines its bank has changed."""
+        self.notices: tuple[str, ...] = ()
+        """Notices about the run, for its callbacks."""
         self.num_new = 0
         """Number of tasks that the command learns, or finishes."""
         self.models = ModelCache(
@@ -126,9 +129,9 @@ class Session:
         return str(self.store.folder)
 
     @property
-    def num_tasks(self) -> int:
-        """Number of tasks that have been learned or are in the stream; the stream need not name learned tasks."""
-        return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
+    def watched(self) -> WatchedRun:
+        """The run, as callbacks see it."""
+        return WatchedRun(store=self.store, stream=tuple(task.name for task in self.spec.tasks), notices=self.notices)
 
     def check_code(self) -> None:
         """Raise `InputError` if the stream requests code of the backbone or of a metric that the user has not allowed."""
@@ -345,6 +348,8 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             continue
         manifest = session.store.manifest(task.name)
         changed = [*session.plan_again(task, manifest).differs(manifest)]
+        if manifest.origin is not None:  # no run trained it, so its training settings never were those of the stream
+            changed = [name for name in changed if not name.startswith("training.")]
         # If the stream does not set a maximum length, the task keeps the one it was learned with.
         changed += ["backbone.max_length"] if max_length not in (None, manifest.max_length) else []
         if changed:

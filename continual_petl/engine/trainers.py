@@ -188,8 +188,8 @@ def num_processes(spec: StreamSpec) -> int:
     if trainer.num_nodes > 1:
         raise InputError(
             f"trainer.num_nodes: got {trainer.num_nodes}, but a run starts its processes on one machine: leave it out. "
-            "Several machines can share one task with your own Trainer, see begin_task and docs/many-machines.md; or "
-            "learn many tasks at once, one on each machine, with --executor ray."
+            "Several machines can share one task with your own Trainer, see ContinualLearner.begin and "
+            "docs/many-machines.md; or learn many tasks at once, one on each machine, with --executor ray."
         )
     strategy = trainer.strategy
     known = type(strategy) in (DDPStrategy, ShardedBackbone)
@@ -197,7 +197,7 @@ def num_processes(spec: StreamSpec) -> int:
         raise InputError(
             f"trainer: {trainer.world_size} processes would train one task with {type(strategy).__name__} (start method: "
             f"{getattr(strategy, '_start_method', 'its own')}), but a run supports only strategy: ddp or fsdp2, with which "
-            "every process holds the whole bank. Other strategies need your own Trainer: see begin_task and "
+            "every process holds the whole bank. Other strategies need your own Trainer: see ContinualLearner.begin and "
             "docs/many-machines.md."
         )
     limit = max(2, os.cpu_count() or 1)

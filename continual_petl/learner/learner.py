@@ -1,4 +1,8 @@
-"""The LightningModule that activates a bank and computes its loss and scores.
+"""The learner: a LightningModule that holds a frozen backbone and banks, one of which is active.
+
+The package in short: `ContinualLearner.begin` gives a task a fresh bank; a Trainer fits this bank alone, through the hooks
+below; callbacks watch (`continual_petl.callbacks`). `learn` does this for every task of a stream, and commits each bank to a
+run folder (`continual_petl.engine.learn`); `commit` does the latter for a bank that your own Trainer has fitted.
 
 The backbone is part of the module, so that Lightning moves it to the right device, but never part of a checkpoint.
 """
@@ -21,13 +25,16 @@ from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
+from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.heads.scores import make_scores
 from continual_petl.kind import kind_of
 from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.begin import prepared
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.cuda_graphs import StepGraphs, graphs_of
+from continual_petl.learner.fit import Fit
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
@@ -38,11 +45,14 @@ from continual_petl.learner.start import copy_bank
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.windows import ALONE, Windows
 from continual_petl.seeding import derive_seed
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.stream import TaskStream
 
 Batch = dict[str, Tensor]
 
 
-def _alone() -> bool:
+def alone() -> bool:
     """Tell torchmetrics that the processes share no rows: each has scored all of them, and they must not count twice."""
     return False
 
@@ -79,8 +89,8 @@ class ContinualLearner(L.LightningModule):
 
     Example::
 
-        learner = ContinualLearner(backbone)
-        learner.add_task(plan)
+        learner = ContinualLearner(load_backbone("minilm"))
+        data = learner.begin(stream, "topics")
         L.Trainer(max_epochs=3).fit(learner, datamodule=data)
         logits = learner(batch)
     """
@@ -98,6 +108,8 @@ class ContinualLearner(L.LightningModule):
         """The batch of the last step; errors between two steps refer to it."""
         self.last_loss: BatchLoss | None = None
         """The loss of the last training batch, as it was before `training_step` weighted it."""
+        self.fits: dict[str, Fit] = {}
+        """The training of the banks that `begin` gave to tasks; for their certificates."""
         self.tokenizer: PreTrainedTokenizerBase | None = None
         """The backbone's tokenizer, once a generative task has been added."""
         self._scores: dict[str, MetricCollection] = {}
@@ -122,6 +134,46 @@ class ContinualLearner(L.LightningModule):
         heads = ("bank in memory", "kind", "parameters", "active")
         return _notebook.table(f"ContinualLearner on {self.backbone.name}", heads, rows, len(self.plans))
 
+    def begin(self, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:
+        """Give a task of a stream a fresh bank, and return the task's data, ready for ``Trainer.fit``.
+
+        The learner then holds one more bank, the only one that can be trained. Nothing is written to disk; after training,
+        `continual_petl.commit` writes the bank into a run folder, with its certificate and scores.
+
+        Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's values for them are ignored,
+        and so are its ``select`` and ``patience``, and its ``prefix_cache``, which needs a run folder. A step with
+        ``accumulate_grad_batches``, or of several processes, is that of one batch with all of its rows; this needs the
+        loaders of the returned data module.
+
+        Args:
+            stream: the tasks; the learner's backbone is the one that they name, in the precision of the task.
+            task: one of these tasks, or its name.
+
+        Raises:
+            InputError: if the task's data cannot be used, the learner's backbone is not the stream's, or the learner
+                does not hold the banks that the task's bank starts from or reads.
+            ValueError: if the learner already has a bank of this task.
+
+        Example::
+
+            learner = ContinualLearner(load_backbone("minilm"))
+            for task in stream:
+                data = learner.begin(stream, task)
+                L.Trainer(max_epochs=3, callbacks=[NoForgetting()]).fit(learner, datamodule=data)
+        """
+        begun = prepared(self.backbone, self.plans, stream, task)
+        plan, parent = begun.plan, begun.parent
+        self.add_task(
+            plan,
+            start_from=None if parent is None else (self.plans[parent], self.bank(parent)),
+            reads=[self.bank(name).tensors() for name in plan.bank.fuse],
+            tokenizer=begun.tokenizer,
+        )
+        others = [*plan.bank.fuse, *([] if parent is None else [parent])]
+        digests = {name: combined_digest(tensor_digests(self.bank(name).tensors())) for name in others}
+        self.fits[plan.name] = Fit(stream=stream, parents=digests)
+        return begun.data
+
     def add_task(
         self,
         plan: TaskPlan,
@@ -132,8 +184,8 @@ class ContinualLearner(L.LightningModule):
     ) -> Bank:
         """Freeze every bank in memory, add a fresh one for a new task, and activate it.
 
-        If you train with your own Trainer, call ``bank.fold()`` before you store or count the bank: prefixes and prompts
-        trained through a network, and masked differences, are then in their stored form.
+        `begin` resolves a task of a stream and calls this. If you store or count the bank yourself, call ``bank.fold()``
+        first: prefixes and prompts trained through a network, and masked differences, are then in their stored form.
 
         Args:
             plan: the task.
@@ -187,6 +239,7 @@ class ContinualLearner(L.LightningModule):
         """Drop the bank from memory, but not from disk."""
         del self.banks[bank_key(task)]
         del self.plans[task]
+        self.fits.pop(task, None)
         if self.active == task:
             self.active = None
 
@@ -296,11 +349,17 @@ class ContinualLearner(L.LightningModule):
         self._log_scores("test")
 
     def on_train_start(self) -> None:
-        """Prepare CUDA graphs if the task asks for them."""
+        """Note that training begins, and prepare CUDA graphs if the task asks for them."""
+        name = self.plan.name
+        if name in self.fits:
+            self.fits[name] = self.fits[name].before()
         self._graphs = graphs_of(self.plan, self.backbone, self.active_bank, self._loss_of, self.trainer)
 
     def on_train_end(self) -> None:
-        """Release the CUDA graphs, whose memory belongs to this fit."""
+        """Note how the bank was trained, and release the CUDA graphs, whose memory belongs to this fit."""
+        name = self.plan.name
+        if name in self.fits:
+            self.fits[name] = self.fits[name].after(self.trainer)
         self.release_graphs()
 
     def release_graphs(self) -> None:
@@ -339,7 +398,7 @@ class ContinualLearner(L.LightningModule):
             )
             if getattr(getattr(self.trainer, "datamodule", None), "together", False):
                 for metric in self._scores[split].values():
-                    metric.distributed_available_fn = _alone
+                    metric.distributed_available_fn = alone
         return self._scores[split]
 
     def _log_scores(self, split: str) -> None:

@@ -102,7 +102,7 @@ class Windows:
         return InputError(
             f"task {self.plan.name!r}: {several}, so the batches of a step share one mean loss, and each has to be weighted "
             f"by its rows or tokens before the others are known; a loader of type {loader} cannot tell which batches follow: "
-            "use the loaders of begin_task or TaskDataModule, or one process and accumulate_grad_batches=1."
+            "use the loaders of ContinualLearner.begin or TaskDataModule, or one process and accumulate_grad_batches=1."
         )
 
 

@@ -17,7 +17,7 @@ from continual_petl.export.words import in_words as formats_in_words
 from continual_petl.heads.metric_names import ERROR_NAMES
 from continual_petl.kind import kind_of
 from continual_petl.report.formatting import ON_VALIDATION, error_lines, errors_in_words, mark_of
-from continual_petl.report.task_settings import answers_in_words, training_in_words
+from continual_petl.report.task_settings import answers_in_words, trained_in_words
 from continual_petl.report.whole_table import WholeTable
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
@@ -157,7 +157,7 @@ def _task_settings(manifest: Manifest, history: History) -> dict[str, str]:
         "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
         "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
         + ("; shared with earlier tasks" if spec.scope == "shared" else ""),
-        "training": training_in_words(manifest.training, history) if manifest.origin is None else "in another library",
+        "training": trained_in_words(manifest, history),
         "parameters": f"{sum(manifest.parameters.values()):,}: "
         + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in manifest.parameters.items()),
     }

@@ -90,6 +90,14 @@ def training_in_words(training: ResolvedTraining, history: History | None = None
     return ", ".join([first, *others])
 
 
+def trained_in_words(manifest: Manifest, history: History | None = None) -> str:
+    """Describe how a task's bank was trained, wherever it was trained."""
+    if manifest.is_imported:
+        return "in another library"
+    words = training_in_words(manifest.training, history)
+    return words if manifest.origin is None else f"{words}; by {manifest.origin.in_words}"
+
+
 def answers_in_words(manifest: Manifest) -> dict[str, str]:
     """Describe what a task's answers are read as: how its tags mark entities, or how its target numbers are standardised."""
     found = {}
@@ -114,7 +122,8 @@ def settings_in_words(manifest: Manifest, history: History | None) -> dict[str, 
     lines["started from"] = manifest.started_from
     if manifest.reads:
         lines["reads"] = ", ".join(repr(parent.task) for parent in manifest.reads)
-    if manifest.origin is None:  # otherwise it was not trained here
+    if not manifest.is_imported:
+        lines |= {} if manifest.origin is None else {"trained by": manifest.origin.in_words}
         lines["learning rate"] = f"{training.learning_rate:g}"
         lines["epochs"] = epochs_in_words(training, history)
         lines["batch size"] = f"{training.batch_size:,}"

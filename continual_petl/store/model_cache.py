@@ -159,7 +159,7 @@ class ModelCache:
             b = self.spec
             pin = self.store.pin()
             try:
-                backbone = load_backbone(
+                loaded = load_backbone(
                     b.name,
                     revision=b.revision,
                     precision=precision,
@@ -179,11 +179,19 @@ class ModelCache:
                 if not changed:
                     raise
                 raise InputError(" ".join([str(error), *changed])) from error
-            if pin is not None:
-                check_pin(self.store.pin_file, pin, backbone)
-            self._move(backbone)
-            self.backbones[precision] = attend_as(backbone, self._attention(backbone))
+            self.adopt(loaded)
         return self.backbones[precision]
+
+    def adopt(self, backbone: Backbone) -> None:
+        """Use a backbone that is in memory, on the device and with the attention implementation for predictions.
+
+        Raises:
+            StoreError: if it is not the backbone that the run's tasks were learned on.
+        """
+        if (pin := self.store.pin()) is not None:
+            check_pin(self.store.pin_file, pin, backbone)
+        self._move(backbone)
+        self.backbones[backbone.precision] = attend_as(backbone, self._attention(backbone))
 
     def _move(self, backbone: Backbone) -> None:
         device = device_of(self.trainer)
@@ -209,7 +217,7 @@ class ModelCache:
         """Return the attention implementation for training new banks; with ``auto``, a run keeps using the same one."""
         if self.spec.attention != "auto":
             return backbone.attention
-        # Imported banks are skipped, since they were trained elsewhere.
+        # Banks that were not trained by a run are skipped.
         first = next((each for each in self._manifests() if each.origin is None), None)
         if first is None:
             return switchable(backbone, fastest().training_attention)

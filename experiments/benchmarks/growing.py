@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from continual_petl import StreamCallback, StreamSpec, TaskStream, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 
 WORDS = "the of and to in for is on that by this with from at as it are be"
 
@@ -51,10 +51,10 @@ class Costs(StreamCallback):
         self._folder, self._tell = folder, tell
         self._before = (0.0, 0.0, 0)
 
-    def on_run_start(self, notices: tuple[str, ...]) -> None:
+    def on_run_start(self, run: WatchedRun) -> None:
         self._before = (time.perf_counter(), time.process_time(), 0)
 
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         lines = sum(path.stat().st_size for path in self._files() if path.exists())
         now = (time.perf_counter(), time.process_time(), lines)
         self._tell(
@@ -62,7 +62,7 @@ class Costs(StreamCallback):
                 seconds=now[0] - self._before[0],
                 cpu_seconds=now[1] - self._before[1],
                 peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                stored_bytes=event.store.num_bytes(event.task) + now[2] - self._before[2],
+                stored_bytes=run.store.num_bytes(task.name) + now[2] - self._before[2],
             )
         )
         self._before = (time.perf_counter(), time.process_time(), lines)

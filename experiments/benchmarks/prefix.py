@@ -39,7 +39,7 @@ class Clock(StreamCallback):
         self.processor: list[float] = []
         self._last = (0.0, 0.0)
 
-    def on_task_start(self, event: Any) -> None:
+    def on_task_start(self, run: Any, task: Any) -> None:
         """Start timing the first epoch; the cached states are computed after this."""
         self._last = (time.perf_counter(), time.process_time())
 

@@ -24,7 +24,6 @@ from continual_petl.heads.head import Head
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import answer, head_of
-from continual_petl.learner.begin import begin_task
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.respond import count
 from continual_petl.streams.batches.datamodule import TaskDataModule
@@ -75,7 +74,7 @@ class OneModel:
         self.parts: dict[str, Part] = {}
         banks: list[Bank] = []
         for name in names:
-            data = begin_task(learner, stream, name)
+            data = learner.begin(stream, name)
             banks[1:] = [learner.active_bank]
             self.parts[name] = Part(learner.plan, data, head_of(learner.active_bank))
             learner.evict(name)

@@ -1,301 +1,306 @@
-"""Loggers by name: readable files, W&B without an account, and missing packages."""
+"""Loggers receive the numbers of the report, on one step axis that never goes back, and do not change the run."""
 
 from __future__ import annotations
 
-import csv
 import json
-import struct
-import time
-from collections.abc import Callable, Iterator
-from importlib import import_module
+import math
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import yaml
-from lightning.pytorch.loggers import WandbLogger
 
-from continual_petl import InputError, StoreError, learn
-from continual_petl.callbacks import Dashboard, loggers
+from continual_petl import InputError, Run, StoreError, learn
+from continual_petl.callbacks import Loggers, StreamCallback, WatchedRun, loggers
 from continual_petl.callbacks.axis import Axes
-from continual_petl.callbacks.sink import Sink
-from continual_petl.callbacks.wandb_board import tables
-from continual_petl.cli.main import main
-from continual_petl.report.facts import read_facts
-from continual_petl.report.page.sections import sections
+from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
+from continual_petl.engine.task.checkpoint import BankCheckpoint
+from continual_petl.report.results import Results, read_results
+from continual_petl.store.folder.results_file import Cell
 from continual_petl.store.store import Store
-from continual_petl.streams.stream_file.yaml_file import dump_stream
-from tests.callbacks.recording import tasks_of
-from tests.streams_in_code import stream, task
+from tests.callbacks.recording import Recording, StopAt, tasks_of
+from tests.desk import bank_digests
+from tests.usual import few
 
 Folder = Callable[..., Path]
 
 
+@pytest.fixture(scope="module")
+def logged(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Recording]:
+    """Return a run of three tasks, and the logger that recorded it."""
+    logger = Recording()
+    run = learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("logged") / "run", callbacks=[Loggers([logger])])
+    return run, logger
+
+
+def curves(run: Run) -> dict[str, list[tuple[int, float | None]]]:
+    """Return the points that the report draws, on one step axis."""
+    points: dict[str, list[tuple[int, float | None]]] = {"train/loss": [], "val/accuracy": []}
+    for number, name in enumerate(run.store.tasks):
+        history = run.store.history(name)
+        assert history is not None
+        points["train/loss"] += [(4 * number + point.step, point.loss) for point in history.curve.losses]
+        points["val/accuracy"] += [
+            (4 * number + point.step, point.scores["accuracy"]) for point in history.curve.scores
+        ]
+    return points
+
+
+def test_all_curves_share_one_step_axis(logged: tuple[Run, Recording]) -> None:
+    run, logger = logged
+    expected = curves(run)
+    assert len(expected["train/loss"]) == 12
+    assert {name: logger.points(name) for name in expected} == expected
+    assert logger.steps == sorted(logger.steps)
+    assert [value for _, value in logger.points("task")] == sorted([1.0, 2.0, 3.0] * 4)
+    assert logger.ended == ["success"]
+
+
+def test_logged_run_metrics_match_the_results_after_each_task(logged: tuple[Run, Recording]) -> None:
+    run, logger = logged
+    results, growth = run.results, run.growth
+    assert logger.points("run/acc")[-1] == (12, results.acc)
+    assert [value for _, value in logger.points("run/forgetting")] == [0.0, 0.0], "a single task has no forgetting"
+    assert logger.points("run/bwt")[-1] == (12, results.bwt)
+    assert [step for step, _ in logger.points("run/tasks")] == [4, 8, 12]
+    assert logger.points("score/one") == [(4 * (i + 1), float(results.R[i, 0])) for i in range(3)]
+    assert [value for _, value in logger.points("growth/bytes")] == [float(row.cumulative_bytes) for row in growth]
+    assert logger.points("growth/parameters")[-1][1] == growth[-1].stored
+    assert logger.points("seconds/train")[-1] == (12, results.seconds["three"]["train"])
+    assert not [value for _, row in logger.rows for value in row.values() if not math.isfinite(value)]
+
+
+@pytest.fixture(scope="module")
+def plain(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of the first two tasks, learned without a logger."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    learn(tasks_of(backbone_folder(), "one", "two"), folder)
+    return folder
+
+
+def test_logging_changes_no_bank(logged: tuple[Run, Recording], plain: Path) -> None:
+    with_logger = bank_digests(logged[0])
+    assert bank_digests(Run(plain)) == {name: with_logger[name] for name in ("one", "two")}
+
+
+LOGGED = ("train/loss", "val/accuracy", "epoch", "task", "run/acc", "run/bwt", "score/one", "growth/parameters")
+
+
 @pytest.mark.slow
-def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    run = tmp_path / "run"
-    for names in (("one",), ("one", "two")):
-        (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), *names).spec))
-        words = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(run), "--log", "csv", "--log", "tensorboard"]
-        assert main([*words, "--quiet"]) == 0
-    assert {path.name for path in (run / "logs" / "csv").iterdir()} == {"metrics.csv", "hparams.yaml"}
-    assert not any(path.is_dir() for path in (run / "logs" / "tensorboard").iterdir()), "TensorBoard shows one run"
-    with open(run / "logs" / "csv" / "metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    steps = [int(row["step"]) for row in rows]
-    assert steps == sorted(steps)
-    found = {
-        name: [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
-        for name in ("train/loss", "val/accuracy", "run/acc", "task")
-    }
-    assert [step for step, _ in found["train/loss"]] == [1, 2, 3, 4, 5, 6, 7, 8]
-
-    settings = {
-        "tasks/one/learning_rate",
-        "tasks/one/bank",
-        "tasks/two/epochs",
-        "tasks/two/seed",
-        "tasks/two/data/test",
-    }
-    written = yaml.safe_load((run / "logs" / "csv" / "hparams.yaml").read_text())
-    assert set(written) == {"tasks/one", "tasks/two"}
-    assert written["tasks/one"]["data"] == Store(run).manifest("one").data
-
-    reader = import_module("tensorboard.backend.event_processing.event_accumulator")
-    events = reader.EventAccumulator(str(run / "logs" / "tensorboard"))
-    events.Reload()
-    for name, points in found.items():
-        read = events.Scalars(name)
-        assert [point.step for point in read] == [step for step, _ in points]
-        assert [point.value for point in read] == pytest.approx([value for _, value in points])
-    assert [point.value for point in events.Scalars("hparams/acc")] == pytest.approx([found["run/acc"][-1][1]])
-    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    plugin_data = import_module("tensorboard.plugins.hparams.plugin_data_pb2").HParamsPluginData.FromString(content)
-    assert settings <= set(plugin_data.session_start_info.hparams)
-
-
-def test_csv_of_a_resumed_run_continues_after_half_a_line_and_gets_new_columns(tmp_path: Path) -> None:
-    for name, step in (("loss", 1), ("loss", 2), ("acc", 3)):
-        logger = loggers.made("csv", tmp_path, None)
-        logger.log_metrics({name: step / 2}, step=step)
-        logger.save()
-        with open(tmp_path / "logs/csv/metrics.csv", "a") as file:
-            file.write("0.25,1")  # killed
-    loggers.made("csv", tmp_path, None).log_hyperparams({"lr": 1})
-    with open(tmp_path / "logs/csv/metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert rows == [
-        {"acc": "", "loss": "0.5", "step": "1"},
-        {"acc": "", "loss": "1.0", "step": "2"},
-        {"acc": "1.5", "loss": "", "step": "3"},
-    ]
-    (tmp_path / "elsewhere").write_text("a,b\n1,2\n")
-    (tmp_path / "logs/csv/metrics.csv").unlink()
-    (tmp_path / "logs/csv/metrics.csv").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match="link"):
-        loggers.made("csv", tmp_path, None).log_metrics({"loss": 1.0}, step=1)
-    assert (tmp_path / "elsewhere").read_text() == "a,b\n1,2\n"
-
-
-def test_logger_with_missing_package_is_refused_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone_folder: Folder
+def test_failing_logger_does_not_stop_training_and_catches_up_later(
+    logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"tensorboard is not installed.*continual-petl\[tensorboard\]"):
-        Dashboard(["tensorboard"])
-    monkeypatch.undo()
-    (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one").spec))
-    words = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(tmp_path / "run")]
-    assert main([*words, "--log-banks"]) == 2
-    assert "only W&B stores banks as artifacts" in capsys.readouterr().err
+    fails, works = Recording(fails_at=5), Recording()
+    tasks = tasks_of(backbone_folder(), "one", "two")
+    run = learn(tasks, tmp_path / "run", callbacks=[Loggers([fails, works])])
+    assert run.store.tasks == ["one", "two"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "logger Recording: it failed, and logs nothing more in this run (OSError: [Errno 28] No space" in told[0]
+    assert "logger Recording: it failed in this run, and has only part of the run" in told[1]
+    assert len(works.rows) > len(fails.rows) == 5
+    fails.fails_at = None
+    learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Loggers([fails, works])])
+    for logger in (fails, works):
+        assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
+
+
+@pytest.mark.parametrize("error", [StoreError("bank.json: cannot be read"), OSError(5, "Input/output error")])
+@pytest.mark.parametrize(
+    ("what", "fails_at", "num_tasks"), few([("growth", 3, 1), ("growth", 1, 0), ("read_results", 1, 0)])
+)
+def test_unreadable_run_is_reported_once_and_does_not_stop_training(
+    logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, what: str, fails_at: int, num_tasks: int, error: Exception,
+) -> None:  # fmt: skip
+    looks = []
+    real = getattr(loggers, what)
+
+    def fails(*arguments: Any) -> Any:
+        looks.append(arguments)
+        if len(looks) >= fails_at:
+            raise error
+        return real(*arguments)
+
+    logger = Recording()
+    with monkeypatch.context() as patch:
+        patch.setattr(loggers, what, fails)
+        run = learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[Loggers([logger])])
+    assert run.store.tasks == ["one", "two"]
+    assert len(looks) == fails_at, "nothing is read again after a failure"
+    assert len(logger.points("run/tasks")) == num_tasks
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "logger Recording: it could not read the learned tasks, and logs nothing more in this run" in told[0]
+    assert str(error) in told[0]
+    assert "it could not read the learned tasks in this run, and has only part of the run" in told[1]
+    learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Loggers([logger])])
+    assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
+
+
+def test_added_logger_receives_earlier_tasks_with_one_read(
+    logged: tuple[Run, Recording], plain: Path, backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def read(store: Store) -> Results:
+        looks.append(store.tasks)
+        return read_results(store)
+
+    monkeypatch.setattr("continual_petl.callbacks.loggers.read_results", read)
+    logger = Recording()
+    learn(tasks_of(backbone_folder()), shutil.copytree(plain, tmp_path / "run"), callbacks=[Loggers([logger])])
+    assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
+    assert looks == [["one", "two"]]
+
+
+@pytest.mark.slow
+def test_resumed_fit_logs_nothing_twice(logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path) -> None:
+    logger = Recording()
+    for stop in (StopAt(2), StopAt(3)):
+        with pytest.raises(KeyboardInterrupt):
+            learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Loggers([logger]), stop])
+    assert logger.ended == ["failed"], "the second attempt had nothing to log"
+    learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Loggers([logger])])
+    for name in ("train/loss", "val/accuracy", "run/acc"):
+        assert logger.points(name) == logged[1].points(name)
+
+
+@pytest.mark.slow
+def test_restarted_fit_continues_after_the_logged_steps(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = Recording()
+    with monkeypatch.context() as patch:
+        patch.setattr(BankCheckpoint, "_save", lambda self, trainer: None)  # killed before the first checkpoint
+        with pytest.raises(KeyboardInterrupt):
+            learn(tasks_of(backbone_folder(), "one"), tmp_path / "run", callbacks=[Loggers([logger]), StopAt(3)])
+    assert logger.steps == [1, 2]
+    learn(tasks_of(backbone_folder(), "one"), tmp_path / "run", callbacks=[Loggers([logger])])
+    assert [step for step, _ in logger.points("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert logger.points("run/acc")[0][0] == 6
+
+
+class Elsewhere(Loggers):
+    """Ignores the hooks of fits, as if fits ran in other processes."""
+
+    def on_train_start(self, *args: Any) -> None: ...
+    def on_train_batch_end(self, *args: Any) -> None: ...
+    def on_train_epoch_end(self, *args: Any) -> None: ...
+
+
+def test_remote_fit_is_logged_at_its_end_and_replaced_task_gets_a_new_column(
+    plain: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    logger, folder = Recording(), shutil.copytree(plain, tmp_path / "run")
+    run = learn(tasks_of(backbone_folder(), "one", "two"), folder, callbacks=[Elsewhere([logger])], replace=["one"])
+    assert run.store.tasks == ["two", "one"]
+    assert logger.points("run/tasks") == [(4, 1.0), (8, 2.0), (12, 2.0)]
+    assert logger.points("run/acc")[-1][1] == run.results.acc
+    assert logger.points("growth/bytes")[-1][1] == run.growth[-1].cumulative_bytes
+    assert [step for step, _ in logger.points("train/loss")] == [*range(1, 13)]
+    assert logger.steps == sorted(logger.steps)
+
+
+def test_metrics_of_sampled_rows_are_omitted() -> None:
+    results, numbers = NO_TASKS, []
+    for row in ({"a": 0.5}, {"a": 0.25, "b": 1.0}, {"c": 0.75}, {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0}):
+        cells = [
+            Cell(
+                task=task,
+                index="abcd".index(task),
+                split="test",
+                metric="accuracy",
+                value=value,
+                num_examples=8,
+                status="certified" if "d" in row and task in "ab" else "measured",
+            )
+            for task, value in row.items()
+        ]
+        results = joined(results, cells)
+        numbers.append(numbers_after(results, len(results.tasks)))
+    assert numbers == [numbers_after(results, count) for count in range(1, 5)], (
+        "rows added one by one must give the same numbers"
+    )
+    assert numbers[1]["run/forgetting"] == 0.25
+    assert numbers[2] == {"run/tasks": 3.0, "run/newest_score": 0.75, "run/certified": 0.0, "score/c": 0.75}
+    whole = numbers[3]
+    assert whole["run/certified"] == 2
+    assert whole["run/acc"] == 0.75
+    assert whole["run/bwt"] == pytest.approx(-0.25 / 3)
+    assert whole["run/largest_change"] == 0.25
+    assert "run/forgetting" not in whole, "an earlier row lacks scores, so the best scores are unknown"
+
+
+def test_replay_logs_known_values(logged: tuple[Run, Recording]) -> None:
+    results = read_results(logged[0].store)
+    assert [sorted(name for name in numbers_after(results, count) if "score/" in name) for count in (1, 2, 3)] == [
+        ["score/one"], ["score/one", "score/two"], ["score/one", "score/three", "score/two"],
+    ]  # fmt: skip
+    assert numbers_after(first(results, 2), 2) == numbers_after(results, 2)
+
+
+def test_damaged_axis_file_is_reported_and_does_not_stop_training(
+    backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    axes = tmp_path / "run" / "logs" / "axes.json"
+    axes.parent.mkdir(parents=True)
+    axes.write_text("{")
+    run = learn(tasks_of(backbone_folder(), "one", epochs=1), tmp_path / "run", callbacks=[Loggers([Recording()])])
+    assert run.store.tasks == ["one"]
+    assert "nothing is logged in this run" in caplog.text
+    axes.write_text('{"format_version": 1, "loggers": {"csv": {"logged": -1}}}')
+    with pytest.raises(
+        StoreError,
+        match=r"axes\.json: it does not contain valid logger positions.*first at loggers\.csv\.logged.*remove it",
+    ):
+        Axes(axes)
+
+
+def test_axes_file_is_plain_json(logged: tuple[Run, Recording]) -> None:
+    axes = json.loads((logged[0].store.folder / "logs" / "axes.json").read_text())
+    assert axes["loggers"]["Recording"] == {
+        "id": None, "logged": 12, "task": "three", "begins": 8, "loss": 4, "score": 4, "done": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "log_banks", "message"),
+    [
+        (["mlflow"], False, "log: got 'mlflow'; allowed: wandb, tensorboard, csv"),
+        (["csv"], True, "log_banks: only W&B stores banks"),
+        ([Recording()], True, "log_banks: only W&B stores banks"),
+    ],
+)
+def test_invalid_loggers_are_refused(kinds: list[Any], log_banks: bool, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Loggers(kinds, log_banks=log_banks)
+
+
+def test_two_sets_of_loggers_are_refused_before_anything_is_learned(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"got more than one Loggers; .* Give one, with all loggers"):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Loggers(["csv"]), Loggers([Recording()])])
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return a home folder without a W&B login."""
-    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+class Heard(StreamCallback):
+    """Records the end of a run, and then raises the given error, if any."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error, self.errors = error, list[BaseException | None]()
+
+    def on_run_end(self, run: WatchedRun, error: BaseException | None) -> None:
+        self.errors.append(error)
+        if self._error is not None:
+            raise self._error
 
 
-def test_without_an_account_wandb_stays_on_disk_and_says_so(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loggers.goes_online() is False
-    (line,) = Dashboard(["wandb"]).notices()
-    assert "no account was found, so the run is kept on disk" in line
-    assert "\n" not in line
-    (nobody / ".netrc").write_text("machine example.org login x password y\n")
-    assert not loggers.has_account()
-    (nobody / ".netrc").write_text("machine api.wandb.ai login user password " + "0" * 40 + "\n")
-    assert loggers.goes_online() is True
-    assert Dashboard(["wandb"]).notices() == Dashboard(["csv"]).notices() == []
-    (nobody / ".netrc").write_text("machine own.example.org login user password " + "0" * 40 + "\n")
-    assert not loggers.has_account()
-    assert loggers.has_account("https://own.example.org/x")
-    monkeypatch.setenv("NETRC", str(nobody / "nothing"))
-    assert not loggers.has_account("https://own.example.org/x")
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    assert loggers.goes_online() is True
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert loggers.goes_online() is None
-    assert Dashboard(["wandb"]).notices() == []
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert "WANDB_MODE is set to 'disabled', so nothing is logged to W&B" in Dashboard(["wandb"]).notices()[0]
-
-
-class FakeRun:
-    """A fake W&B run: it drops points before its current step, as W&B does."""
-
-    def __init__(self) -> None:
-        self.id, self.step = "fake", 0
-        self.rows: list[tuple[int, dict[str, Any]]] = []
-        self.artifacts: list[Any] = []
-        self.told: dict[str, Any] = {}
-        self.config = SimpleNamespace(update=lambda values, **_: self.told.update(values))
-
-    def log(self, values: dict[str, Any], step: int) -> None:
-        assert step >= self.step, "W&B would drop this point"
-        self.step = step
-        self.rows.append((step, values))
-
-    def log_artifact(self, artifact: Any) -> None:
-        self.artifacts.append(artifact)
-
-
-@pytest.mark.slow
-def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: Folder, tmp_path: Path) -> None:
-    import wandb
-
-    run = FakeRun()
-    made = [task("one", num_rows=16), task("two", num_rows=16, bank={"start_from": "one"})]
-    callbacks = [Dashboard([WandbLogger(experiment=cast(Any, run))], log_banks=True)]
-    learned = learn(stream(backbone_folder(), made, training={"epochs": 1}), tmp_path / "run", callbacks=callbacks)
-    assert all(step == values["trainer/global_step"] for step, values in run.rows)
-    facts = read_facts(learned.store.folder)
-    newest = {name: value for _, values in run.rows for name, value in values.items()}
-    shown = [figure.name for part in sections(facts) for figure in part.figures]
-    assert {name for name in newest if name.startswith("figures/")} == {f"figures/{name}" for name in shown}
-    assert all(isinstance(newest[f"figures/{name}"], wandb.Plotly) for name in shown)
-    for name in ("curve", "answers"):
-        assert [step for step, values in run.rows if f"newest task/{name}" in values] == [2, 4]
-    table = newest["tables/R"]
-    assert table.columns == ["row", "after", "task", "metric", "score", "status"]
-    R = learned.results.R
-    assert [row[4] for row in table.data] == [float(R[0, 0]), float(R[1, 0]), float(R[1, 1])]
-    assert [row[0] for row in newest["tables/growth"].data] == ["one", "two"]
-    first, second_bank = run.artifacts
-    assert (first.name.split(":")[0], first.type) == ("bank-one", "bank")
-    assert first.metadata["backbone digest"] == learned.store.pin().digest  # type: ignore[union-attr]
-    assert len(first.metadata["stream digest"]) == 64
-    assert first.metadata["began as"] is None
-    manifest = learned.store.manifest("one")
-    assert second_bank.metadata["began as"] == {"task": "one", "digest": manifest.digest}
-    assert "a copy of bank-one" in second_bank.description
-    assert {"bank.safetensors", "bank.json"} <= set(second_bank.manifest.entries)
-    assert run.told["backbone digest"] == first.metadata["backbone digest"]
-    assert "w10" not in json.dumps(run.told), "no text of the data is sent"
-    many = tables(facts)
-    assert len(many["R"][1]) == 3
-
-
-def test_resumed_run_keeps_its_wandb_id_and_axis(tmp_path: Path) -> None:
-    made: list[str | None] = []
-
-    def make(run_id: str | None) -> WandbLogger:
-        made.append(run_id)
-        return WandbLogger(experiment=cast(Any, FakeRun()))
-
-    for _ in range(2):
-        sink = Sink("wandb", make, Axes(tmp_path / "axes.json"), owned=True)
-        sink.begin("task", anew=True)
-        sink.points([SimpleNamespace(step=3, loss=0.5)], [], {})  # type: ignore[list-item]
-    assert made == [None, "fake"]
-    assert [step for step, _ in cast(Any, sink.logger).experiment.rows] == [6], (
-        "the second fit started over, and its points follow those of the first"
-    )
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_wandb_run_ends_with_the_run_even_after_a_failure(tmp_path: Path, fails: bool) -> None:
-    ended = []
-
-    class Run(FakeRun):
-        def log(self, values: dict[str, Any], step: int) -> None:
-            if fails:
-                raise OSError(28, "No space left on device")
-
-        def finish(self, exit_code: int) -> None:
-            ended.append(exit_code)
-
-    def make(run_id: str | None) -> WandbLogger:
-        return WandbLogger(experiment=cast(Any, Run()), save_dir=tmp_path)
-
-    sink = Sink("wandb", make, Axes(tmp_path / "axes.json"), owned=True)
-    sink.guarded(lambda: sink.log({"x": 1.0}))
-    sink.end(well=True)
-    assert ended == [int(fails)]
-
-
-def test_open_wandb_run_of_the_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wandb.run", FakeRun())
-    with pytest.raises(InputError, match=r"a W&B run is open in this process. End it .*, or log to it"):
-        loggers.made("wandb", tmp_path, None)
-
-
-def _records(content: bytes) -> Iterator[Any]:
-    """Yield the records of a W&B file: 32 KiB blocks of pieces, each preceded by a checksum, a length and a kind."""
-    made = import_module("wandb.proto.wandb_internal_pb2")
-    place, whole, block = 7, b"", 2**15
-    while place + 7 <= len(content):
-        if block - place % block < 7:
-            place += block - place % block
-            continue
-        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
-        if place + 7 + size > len(content):
-            return  # the last piece is still being written
-        whole += content[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind in (1, 4):  # the only or last piece of a record
-            record = made.Record()
-            record.ParseFromString(whole)
-            whole = b""
-            yield record
-
-
-def _ended(file: Path) -> list[Any]:
-    """Wait for the last record: W&B writes the file in its own process, which may finish after the run."""
-    for _ in range(300):
-        records = list(_records(file.read_bytes()))
-        if any(record.HasField("exit") for record in records):
-            return records
-        time.sleep(0.1)
-    raise AssertionError(f"{file.name} has {len(records)} records, but no exit record")
-
-
-@pytest.mark.slow
-def test_offline_wandb_run_can_be_read(backbone_folder: Folder, nobody: Path) -> None:
-    folder = nobody / "run"
-    for names in (("one",), ("one", "two")):
-        tasks = tasks_of(backbone_folder(), *names, epochs=1)
-        learn(tasks, folder, callbacks=[Dashboard(["wandb"], log_banks=True)])
-    files = sorted((folder / "logs" / "wandb").glob("offline-run-*/*.wandb"))
-    assert len(files) == 2
-    ids, steps, names_logged, artifacts = set(), [], set(), []
-    for record in (record for file in files for record in _ended(file)):
-        if record.HasField("run"):
-            ids.add(record.run.run_id)
-        if record.HasField("history"):
-            steps.append(record.history.step.num)
-            names_logged |= {item.key or item.nested_key[0] for item in record.history.item}
-        if record.HasField("artifact") and record.artifact.type == "bank":
-            artifacts.append(record.artifact.name)
-    assert len(ids) == 1
-    assert steps == sorted(steps)
-    assert steps[-1] == 4, steps
-    assert {"train/loss", "val/accuracy", "run/acc", "tables/R", "figures/matrix"} <= names_logged
-    assert set(artifacts) == {"bank-one", "bank-two"}
+def test_raising_callback_does_not_block_the_end_hook_of_others(
+    plain: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    heard = [Heard(RuntimeError("no")), Heard()]
+    run = shutil.copytree(plain, tmp_path / "run")
+    with pytest.raises(RuntimeError, match="no"):
+        learn(tasks_of(backbone_folder(), "one", "two"), run, callbacks=heard)
+    assert [each.errors for each in heard] == [[None], [None]]

@@ -14,15 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
-from continual_petl.callbacks import Progress, TaskEvent
+from continual_petl import ForgettingError, NoForgetting, learn
+from continual_petl.callbacks import Progress
 from continual_petl.cli.main import main
+from continual_petl.engine.scoring.result_row import measure_row
+from continual_petl.engine.task import finish_task
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import read_manifest
 from continual_petl.store.certificate.values import SplitScores
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.verify.certificate import rotating
 from continual_petl.streams.stream_file.dump import dump_stream
+from tests.callbacks.test_stream_callbacks import Ends
 from tests.store.tampering import change_tensors, edit, name_certificates, nudge
 from tests.streams_in_code import stream, task
 
@@ -68,10 +71,10 @@ def test_checks_and_their_cost_are_recorded_and_reported(
     backbone_folder: Folder, tmp_path: Path, policy: Any, how: str, kind: str
 ) -> None:
     buffer = io.StringIO()
-    watch = NoForgetting(policy)
-    callbacks = [watch, Progress(Console(file=buffer, width=200))]
+    ends = Ends()
+    callbacks = [NoForgetting(policy), ends, Progress(Console(file=buffer, width=200))]
     run = learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=callbacks)
-    assert {check.how for check in watch.checks["three"]} == {how}
+    assert {check.how for check in ends.tasks["three"].checks} == {how}
     done = {line.task: line for line in run.store.results() if isinstance(line, TaskLine)}
     assert [done[name].checks for name in NAMES] == [{}, {kind: 1}, {kind: 2}]
     assert done["three"].seconds["verify"] > 0
@@ -99,16 +102,20 @@ def test_every_policy_detects_a_changed_bank_and_a_broken_chain(
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
 
 
-def test_files_lost_after_the_commit_are_detected(backbone_folder: Folder, tmp_path: Path) -> None:
-    class Thief(StreamCallback):
-        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-            if event.task == "two":
-                shutil.rmtree(tmp_path / "run" / "banks" / "one")
+def test_files_lost_after_the_commit_are_detected(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure_and_steal(session: Any, task: str, request: Any) -> Any:
+        row = measure_row(session, task, request)
+        if task == "two":
+            shutil.rmtree(tmp_path / "run" / "banks" / "one")
+        return row
 
+    monkeypatch.setattr(finish_task, "measure_row", measure_and_steal)
     with pytest.raises(
         ForgettingError, match=r"task 'one' was learned as entry 0 of the chain, but its bank is missing"
     ):
-        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Thief(), NoForgetting("digests")])
+        learn(tasks_of(backbone_folder()), tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -116,9 +123,9 @@ def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn(tasks_of(backbone_folder(), "one"), tmp_path / "run")
-    watch = NoForgetting("full")
-    learn(tasks_of(backbone_folder(), "two"), tmp_path / "run", callbacks=[watch])
-    assert watch.kinds("two") == ["probe"], "the rows of the first task are no longer in the stream"
+    ends = Ends()
+    learn(tasks_of(backbone_folder(), "two"), tmp_path / "run", callbacks=[NoForgetting("full"), ends])
+    assert ends.tasks["two"].num_checks == {"probe": 1}, "the rows of the first task are no longer in the stream"
 
     manifest = tmp_path / "run" / "banks" / "two" / "bank.json"
     scores = json.loads(manifest.read_text())["scores"]

@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 
 from continual_petl import NoForgetting, ParameterGrowth, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from tests.desk import SILENT, Desk
 from tests.streams_in_code import stream, task
 
@@ -28,8 +28,8 @@ class Heard(StreamCallback):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def on_task_start(self, event: TaskEvent) -> None:
-        self.said.append(f"start {event.task} {event.index + 1}/{event.num_tasks} store={event.store.tasks}")
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+        self.said.append(f"start {task.name} {task.index + 1}/{run.num_tasks} store={run.store.tasks}")
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.said.append("fit")
@@ -40,9 +40,19 @@ class Heard(StreamCallback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.said.append("fitted")
 
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        row = [(cell["task"], cell["status"]) for cell in cells]
-        self.said.append(f"end {event.task} {event.index + 1}/{event.num_tasks} store={event.store.tasks} {row}")
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        row = [(cell.task, cell.status) for cell in task.cells]
+        self.said.append(f"end {task.name} {task.index + 1}/{run.num_tasks} store={run.store.tasks} {row}")
+
+
+class Ends(StreamCallback):
+    """Keep every learned task."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, WatchedTask] = {}
+
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        self.tasks[task.name] = task
 
 
 def test_hooks_are_called_in_order(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -116,13 +126,13 @@ def test_no_forgetting_checks_a_sample_of_the_earlier_tasks(backbone_folder: Fol
     tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in names], training=QUICK)
     found = []
     for number in range(2):
-        watch = NoForgetting(limit=2)
-        learn(tasks, tmp_path / str(number), callbacks=[watch])
-        found.append({task: [check.task for check in checks] for task, checks in watch.checks.items()})
+        ends = Ends()
+        learn(tasks, tmp_path / str(number), callbacks=[NoForgetting(limit=2), ends])
+        found.append({name: [check.task for check in task.checks] for name, task in ends.tasks.items()})
     # Two tasks per turn; the newest earlier task is checked too, as its bank is still in memory.
     assert found[0] == {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b", "c"], "e": ["a", "c", "d"]}
     assert found[0] == found[1]
-    assert all(check.how == "digests and probe, bit for bit" for checks in watch.checks.values() for check in checks)
+    assert all(check.how == "digests and probe, bit for bit" for task in ends.tasks.values() for check in task.checks)
     with pytest.raises(ValueError, match="limit: got 0"):
         NoForgetting(limit=0)
 
@@ -138,8 +148,8 @@ def test_no_forgetting_requires_a_continual_learner() -> None:
 
 def test_run_can_resume_after_an_error_in_a_callback(backbone_folder: Folder, tmp_path: Path) -> None:
     class Fails(StreamCallback):
-        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-            if event.task == "two":
+        def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+            if task.name == "two":
                 raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):

@@ -22,12 +22,13 @@ import torch
 from rich.console import Console
 
 from continual_petl import StoreError, learn
-from continual_petl.callbacks import EventLines, LiveProgress, Progress, TaskEvent, event_lines
+from continual_petl.callbacks import EventLines, LiveProgress, Progress, WatchedRun, WatchedTask, event_lines
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.cli.main import main
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.report.console import SafeConsole, can_draw
 from continual_petl.report.newest import NewestRow, newest_table
+from continual_petl.store.folder.results_file import Cell
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.callbacks.recording import StopAt, tasks_of
@@ -45,18 +46,20 @@ class Terminal(io.StringIO):
         return True
 
 
-def event(name: str, index: int, num_tasks: int = 4, **more: Any) -> TaskEvent:
-    """Return an event of a run without a store."""
-    store = SimpleNamespace(progress_folder=Path)
-    return TaskEvent(task=name, index=index, num_tasks=num_tasks, store=cast(Any, store), backbones={}, **more)
+def watched(*notices: str, num_tasks: int = 4) -> WatchedRun:
+    """Return a run without a folder."""
+    store = SimpleNamespace(progress_folder=Path, tasks=[])
+    return WatchedRun(store=cast(Any, store), stream=tuple(map(str, range(num_tasks))), notices=notices)
 
 
-def cells(names: list[str]) -> list[dict[str, Any]]:
+def cells(names: list[str]) -> tuple[Cell, ...]:
     """Return the cells of a row of R."""
-    return [
-        {"task": name, "metric": "accuracy", "split": "test", "value": 0.5, "status": "measured", "num_examples": 4}
-        for name in names
-    ]
+    return tuple(
+        Cell.model_construct(
+            task=name, index=index, split="test", metric="accuracy", value=0.5, num_examples=4, status="measured"
+        )
+        for index, name in enumerate(names)
+    )
 
 
 def drawn(width: int, monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[LiveProgress, Terminal]:
@@ -72,17 +75,19 @@ def drawn(width: int, monkeypatch: pytest.MonkeyPatch, **variables: str) -> tupl
         ),
     )
     learner = cast(Any, SimpleNamespace(last_loss=BatchLoss(torch.tensor(0.25), 8.0)))
-    live.on_run_start(("a notice with [brackets]",))
+    live.on_run_start(watched("a notice with [brackets]"))
     for index, name in enumerate(NAMES):
-        live.on_task_start(event(name, index))
+        live.on_task_start(watched(), WatchedTask(name=name, index=index))
         live.on_train_start(trainer, cast(Any, None))
         for step in range(1, 11):
             trainer.global_step = step
             live.on_train_batch_end(trainer, learner, {}, None, step - 1)
         if index < 3:
             live.on_fit_end(trainer, cast(Any, None))
-            live.on_task_end(event(name, index), cells(NAMES[: index + 1]))
-            live.on_task_checked(event(name, index), {"train": 1.0, "verify": 0.1}, {})
+            seconds = {"train": 1.0, "verify": 0.1}
+            live.on_task_end(
+                watched(), WatchedTask(name=name, index=index, cells=cells(NAMES[: index + 1]), seconds=seconds)
+            )
         trainer.global_step = 0
     return live, file
 
@@ -119,7 +124,7 @@ def test_display_adapts_to_a_resized_terminal(monkeypatch: pytest.MonkeyPatch) -
 def test_terminal_state_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     live, file = drawn(80, monkeypatch)
     assert "\x1b[?25l" in file.getvalue(), "the cursor is hidden while the display is drawn"
-    live.on_run_end(cast(Any, None), None)
+    live.on_run_end(watched(), None)
     assert file.getvalue().rindex("\x1b[?25h") > file.getvalue().rindex("\x1b[?25l")
     assert "task 4 of 4: d" in file.getvalue(), "printed lines stay above the display"
 
@@ -146,15 +151,16 @@ def test_log_file_gets_plain_lines_even_with_forced_colours(monkeypatch: pytest.
     monkeypatch.delenv("TTY_COMPATIBLE")
     buffer = io.StringIO()
     progress = LiveProgress(Console(file=buffer, width=10))
-    progress.on_task_start(event("[red]" + "y" * 50, 0))
+    progress.on_task_start(watched(), WatchedTask(name="[red]" + "y" * 50, index=0))
     assert buffer.getvalue() == f"task 1 of 4: [red]{'y' * 50}\n", "a long line is not wrapped"
 
 
 def test_verbose_shows_phase_times_and_the_row() -> None:
     buffer = io.StringIO()
     progress = Progress(Console(file=buffer), verbose=True)
-    progress.on_task_end(event("b", 1), cells(["[a]", "b"]))
-    progress.on_task_checked(event("b", 1), {"train": 1.0, "verify": 0.5}, {"probe": 1})
+    spent, num_checks = {"train": 1.0, "verify": 0.5}, {"probe": 1}
+    learned = WatchedTask(name="b", index=1, cells=cells(["[a]", "b"]), seconds=spent, num_checks=num_checks)
+    progress.on_task_end(watched(), learned)
     assert "    [a]: test accuracy 0.5000, measured\n" in buffer.getvalue()
     assert "  time: train 1.00 s, verify 0.50 s\n" in buffer.getvalue()
 
@@ -169,8 +175,9 @@ def test_verbose_shows_phase_times_and_the_row() -> None:
 )
 def test_learned_line_counts_remeasured_tasks(statuses: list[str], said: str) -> None:
     buffer = io.StringIO()
-    row = [cell | {"status": status} for cell, status in zip(cells(["a", "b"]), statuses, strict=True)]
-    Progress(Console(file=buffer, width=200)).on_task_end(event("c", 2), [*row, *cells(["c"])])
+    row = [cell.model_copy(update={"status": status}) for cell, status in zip(cells(["a", "b"]), statuses, strict=True)]
+    learned = WatchedTask(name="c", index=2, cells=(*row, *cells(["c"])))
+    Progress(Console(file=buffer, width=200)).on_task_end(watched(), learned)
     assert buffer.getvalue() == f"  learned: test accuracy 0.5000 on 4 rows{said}\n"
 
 
@@ -234,7 +241,7 @@ def test_end_event_is_sent_for_an_unreadable_folder(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Store, "tasks", property(unreadable))
     file = io.StringIO()
-    EventLines(file).on_run_end(Store(tmp_path), StoreError("what stopped it"))
+    EventLines(file).on_run_end(WatchedRun(store=Store(tmp_path), stream=()), StoreError("what stopped it"))
     said = json.loads(file.getvalue())
     assert (said["state"], said["num_tasks"], said["message"]) == ("failed", None, "what stopped it")
 

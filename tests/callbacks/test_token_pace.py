@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 from continual_petl import Interrupted, learn
-from continual_petl.callbacks import Progress, live, progress
+from continual_petl.callbacks import Progress, WatchedTask, live, progress
 from continual_petl.callbacks.pace import TokenPace
-from tests.callbacks.test_terminal import Terminal, event
+from tests.callbacks.test_terminal import Terminal, cells, watched
 from tests.engine.test_resume import SignalAt
 from tests.streams_in_code import stream, task, task_of_kind
 
@@ -79,8 +79,10 @@ def test_the_pace_of_a_resumed_task_includes_its_earlier_time(monkeypatch: pytes
     clock, earlier = [1000.0], {"a": 300.0, "b": 0.0}
     monkeypatch.setattr(live, "seconds_so_far", lambda folder: earlier[folder.name])
     shown = live.LiveProgress(Console(file=Terminal()), clock=lambda: clock[0])
-    shown.on_task_start(event("a", 0, 3))
+    shown.on_task_start(watched(num_tasks=3), WatchedTask(name="a", index=0))
     clock[0] += 100.0
-    shown.on_task_checked(event("a", 0, 3), {"train": 400.0, "verify": 0.0}, {})
-    shown.on_task_start(event("b", 1, 3))
+    shown.on_task_end(
+        watched(num_tasks=3), WatchedTask(name="a", index=0, cells=cells(["a"]), seconds={"train": 400.0})
+    )
+    shown.on_task_start(watched(num_tasks=3), WatchedTask(name="b", index=1))
     assert shown._run_pace.left(clock[0], 2) == 800.0

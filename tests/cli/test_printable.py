@@ -23,6 +23,7 @@ from continual_petl.report.results import Results
 from continual_petl.report.terminal import check_table, print_report
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
+from tests.callbacks.test_terminal import watched
 from tests.cli.bench import Bench
 from tests.report.made import rows_of
 from tests.streams_in_code import stream, task
@@ -82,7 +83,7 @@ def test_tables_and_problems_are_escaped() -> None:
 
 def test_notices_of_a_run_are_escaped() -> None:
     shown, buffer = console()
-    Progress(shown).on_run_start((EVIL,))
+    Progress(shown).on_run_start(watched(EVIL))
     assert buffer.getvalue() == f"{SHOWN}\n"
 
 

@@ -42,8 +42,8 @@ class At(StreamCallback):
         self._second, self._left = False, count
         setattr(self, hook, self._hook)
 
-    def on_task_start(self, event: Any) -> None:
-        self._second = event.task == "two"
+    def on_task_start(self, run: Any, task: Any) -> None:
+        self._second = task.name == "two"
 
     def _hook(self, *args: Any, **kwargs: Any) -> None:
         self._left -= self._second

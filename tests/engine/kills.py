@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from continual_petl import NoForgetting, Run, learn
+from continual_petl import Run, learn
 from continual_petl.engine import learn as learn_module
 from continual_petl.engine.session import Session
 from continual_petl.engine.task import finish_task, learn_task
@@ -38,7 +38,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "commit": (learn_task, "commit_task"),
     "row": (finish_task, "measure_row"),
     "results": (Store, "append_results"),
-    "verification": (NoForgetting, "on_task_end"),
+    "verification": (finish_task, "pass_gate"),
 }
 
 

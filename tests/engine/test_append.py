@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl import Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.engine.forget import forget
 from continual_petl.engine.scoring import result_row
 from tests.desk import bank_digests
@@ -43,8 +43,8 @@ def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-            heard.extend(event.notices)
+        def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+            heard.extend(task.notices)
 
     run = learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[Listener()])
     (notice,) = heard
@@ -186,8 +186,8 @@ def test_a_run_keeps_the_rows_that_its_version_of_the_defaults_selects(backbone_
     notices: list[str] = []
 
     class Recorded(StreamCallback):
-        def on_run_start(self, notices_of_run: tuple[str, ...]) -> None:
-            notices.extend(notices_of_run)
+        def on_run_start(self, run: WatchedRun) -> None:
+            notices.extend(run.notices)
 
     learn(stream(folder, [one, two], training=QUICK, defaults=3), tmp_path / "old", callbacks=[Recorded()])
     assert any("was started with defaults: 2 and keeps them" in notice for notice in notices)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from continual_petl import ContinualLearner, InputError, NoForgetting, SweepSpec, begin_task, learn, load_backbone
+from continual_petl import ContinualLearner, InputError, NoForgetting, SweepSpec, learn, load_backbone
+from continual_petl.learner.begin import prepared
 from continual_petl.sweep.protocol import sweep
 from tests.streams_in_code import stream, task
 
@@ -64,8 +65,5 @@ def test_arguments_of_sweep(tmp_path: Path) -> None:
 def test_arguments_of_learners(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="backbone: got 'minilm'; give a loaded backbone"):
         ContinualLearner("minilm")  # type: ignore[arg-type]
-    made = stream(tmp_path, [task("one", num_rows=16)])
-    with pytest.raises(InputError, match="learner: got a str; give a ContinualLearner"):
-        begin_task("minilm", made, "one")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="stream: got a dict"):
-        begin_task("minilm", {}, "one")  # type: ignore[arg-type]
+        prepared(None, {}, {}, "one")  # type: ignore[arg-type]

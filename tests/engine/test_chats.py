@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl import ContinualLearner, InputError, Run, StoreError, begin_task, learn, load_backbone
+from continual_petl import ContinualLearner, InputError, Run, StoreError, learn, load_backbone
 from continual_petl.cli.main import main
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.scoring.evaluate import evaluate
@@ -205,14 +205,14 @@ def test_packed_conversations_learn_the_same_tokens(backbone: Path, tmp_path: Pa
     run = learn(chat_stream(backbone, talk(), training=training), tmp_path / "run")
     assert all(check.ok for check in run.verify(data=True))
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
-    data = begin_task(learner, chat_stream(backbone, talk(), training=training), "talk")
+    data = learner.begin(chat_stream(backbone, talk(), training=training), "talk")
     learned = [batch["labels"] != -100 for batch in data.train_dataloader()]
     assert sum(int(mask.sum()) for mask in learned) == 2 * 3 * 24
 
 
 def test_conversations_are_learned_with_a_custom_trainer(backbone: Path) -> None:
     learner = ContinualLearner(load_backbone(str(backbone), max_length=48))
-    data = begin_task(learner, chat_stream(backbone, talk()), "talk")
+    data = learner.begin(chat_stream(backbone, talk()), "talk")
     assert learner.plan.chat is not None
     batch = next(iter(data.train_dataloader()))
     assert (batch["labels"] != -100).sum() == 2 * 3 * len(batch["labels"])

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent, no_forgetting
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.digests import combined_digest
 from continual_petl.engine.scoring import evaluate, result_row
 from continual_petl.engine.scoring.evaluate import outputs_of
+from continual_petl.engine.task import gate
 from continual_petl.engine.trainers import answers_here
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.files import atomic, reading
@@ -38,10 +39,10 @@ class _Counts(StreamCallback):
         self._looks, self._folder = looks, folder
         self.found: dict[str, tuple[dict[str, int], int]] = {}
 
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
         looks = self._looks
         opened = {kind: sum(kind in path for path in looks.opened) for kind in ("bank.json", "safetensors", "results")}
-        self.found[event.task] = opened, len(looks.asked)
+        self.found[task.name] = opened, len(looks.asked)
         looks.opened.clear()
         looks.asked.clear()
 
@@ -115,7 +116,7 @@ def test_bank_lost_during_training_is_reported(first: Path, tmp_path: Path, back
     folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
 
     class Thief(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
             shutil.rmtree(folder / "banks" / "copy1", ignore_errors=True)
 
     tasks = stream(backbone_folder(), [task("a", num_rows=8)], training=QUICK, evaluate="certified")
@@ -202,7 +203,7 @@ def test_certificate_checked_for_the_row_is_not_checked_twice(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[tuple[str, str]] = []
-    for where, module in (("row", result_row), ("callback", no_forgetting)):
+    for where, module in (("row", result_row), ("gate", gate)):
         real = module.check_task
 
         def check(store: Store, name: str, *args: Any, where: str = where, real: Any = real, **more: Any) -> Any:
@@ -211,7 +212,10 @@ def test_certificate_checked_for_the_row_is_not_checked_twice(
 
         monkeypatch.setattr(module, "check_task", check)
     tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in "abc"], training=QUICK, evaluate="certified")
-    watcher = NoForgetting()
-    learn(tasks, tmp_path, callbacks=[watcher])
+    run = learn(tasks, tmp_path)
     assert sorted(checked) == [("row", "a"), ("row", "a"), ("row", "b")]
-    assert [watcher.kinds(name) for name in "abc"] == [[], ["probe"], ["probe", "probe"]]
+    assert [line.checks for line in run.store.results() if isinstance(line, TaskLine)] == [
+        {},
+        {"probe": 1},
+        {"probe": 2},
+    ]

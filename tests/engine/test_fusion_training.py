@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from continual_petl import ContinualLearner, Run, begin_task, learn, load_backbone
+from continual_petl import ContinualLearner, Run, learn, load_backbone
 from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.parallel.staging import commit_staged
@@ -151,11 +151,11 @@ def test_custom_trainer_reads_the_banks_in_memory(backbone_folder: Folder) -> No
     with pytest.raises(
         InputError, match=r"bank\.fuse: the learner has no bank of task 'a' in memory; banks in memory: none"
     ):
-        begin_task(learner, tasks, "f")
+        learner.begin(tasks, "f")
     for name in ("a", "b"):
-        L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=begin_task(learner, tasks, name))
+        L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=learner.begin(tasks, name))
     before = [tensor_digests(learner.bank(name).tensors()) for name in ("a", "b")]
-    L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=begin_task(learner, tasks, "f"))
+    L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=learner.begin(tasks, "f"))
     assert [tensor_digests(learner.bank(name).tensors()) for name in ("a", "b")] == before
     values = dict(learner.bank("f").named_buffers())["modifications.0.layer_1.ffn.up.bias"]
     read = [learner.bank(name).tensors()["modifications.0.layer_1.ffn.up.bias"] for name in ("a", "b")]

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from continual_petl import Interrupted, Run, StoreError, learn
-from continual_petl.callbacks import learning_curve
 from continual_petl.engine.scoring.evaluate import MAX_CELLS, MAX_POINTS, _confusion, _points, _spaced
+from continual_petl.engine.task import learning_curve
 from continual_petl.engine.task.learn_task import history_of
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import (

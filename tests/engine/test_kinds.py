@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import WatchedRun
 from continual_petl.engine.scoring.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
 from continual_petl.heads.metric_names import ERROR_NAMES
@@ -207,8 +208,8 @@ def test_causal_lm_is_evaluated_with_its_certified_settings(backbone_folder: Fol
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_run_start(self, notices: tuple[str, ...]) -> None:
-            heard.extend(notices)
+        def on_run_start(self, run: WatchedRun) -> None:
+            heard.extend(run.notices)
 
     run = learn(tasks({"max_new_tokens": 30}, max_target_length=40), tmp_path, callbacks=[Listener()])
     assert "learned with other settings (generation, max_target_length)" in heard[0]

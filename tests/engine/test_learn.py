@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from continual_petl import InputError, Run, StreamCallback, SweepSpec, learn
+from continual_petl.callbacks import WatchedRun
 from continual_petl.engine.checks.other_banks import shared_bank
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.session import Session
@@ -118,8 +119,8 @@ def test_changed_settings_of_a_learned_task_are_reported_and_ignored(backbone_fo
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_run_start(self, notices: tuple[str, ...]) -> None:
-            heard.extend(notices)
+        def on_run_start(self, run: WatchedRun) -> None:
+            heard.extend(run.notices)
 
     learn(stream(backbone_folder(), [task("first")]), tmp_path / "run", callbacks=[Listener()])
     before = (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes()

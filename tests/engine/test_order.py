@@ -40,7 +40,7 @@ class Noise(StreamCallback):
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
         torch.rand(2)
 
-    def on_task_start(self, event: Any) -> None:
+    def on_task_start(self, run: Any, task: Any) -> None:
         torch.manual_seed(123)
         random.seed(5)
 

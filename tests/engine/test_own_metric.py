@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, NoForgetting, Run, learn
+from continual_petl import InputError, Run, learn
+from continual_petl.callbacks.no_forgetting import raise_if_changed
 from continual_petl.cli.main import main
 from continual_petl.digests import file_digest
 from continual_petl.errors import ForgettingError
@@ -98,9 +99,9 @@ def test_own_metric_from_stream_to_verification(
     assert [answer.value for answer in downloaded.predict(given, "one")] == found
     (check,) = downloaded.verify("one")
     assert "there is no module 'own_scores_of_yes'" in check.problems[0]
-    NoForgetting._raise_if(check.findings)
+    raise_if_changed(check.findings)
     with pytest.raises(ForgettingError):
-        NoForgetting._raise_if([replace(check.findings[0], unchecked=None)])
+        raise_if_changed([replace(check.findings[0], unchecked=None)])
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import lightning as L
 import pytest
 import torch
 
-from continual_petl import ContinualLearner, InputError, Interrupted, IsolationError, begin_task, learn, load_backbone
+from continual_petl import ContinualLearner, InputError, Interrupted, IsolationError, learn, load_backbone
 from continual_petl.engine.parallel import ddp as ranks_module
 from continual_petl.engine.parallel.ddp import LocalRanks
 from continual_petl.engine.parallel.processes import WorkerDied
@@ -217,7 +217,7 @@ def test_what_cannot_be_divided_is_refused(backbone_folder: Folder) -> None:
     with pytest.raises(InputError, match=r"strategy: got fsdp2, which divides the backbone.*, but devices is 1"):
         num_processes(stream(backbone_folder(), tasks, trainer=TWO | {"devices": 1, "strategy": "fsdp2"}).spec)
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
-    begin_task(learner, stream(backbone_folder(), tasks), "one")
+    learner.begin(stream(backbone_folder(), tasks), "one")
     with pytest.raises(InputError, match=r"the bank has its own version of whole matrices .* write strategy: ddp"):
         shard(learner.backbone, learner.active_bank, "cpu", 2)
 

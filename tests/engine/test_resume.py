@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from safetensors.torch import load_file
 
 from continual_petl import InputError, Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.errors import Interrupted
@@ -252,8 +252,8 @@ def test_progress_of_another_task_is_not_resumed(
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            heard.extend(event.notices)
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+            heard.extend(task.notices)
 
     saved = {path: path.read_bytes() for path in (tmp_path / "run" / ".progress").rglob("*") if path.is_file()}
     with pytest.raises(

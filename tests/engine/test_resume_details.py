@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from continual_petl import Run, StreamCallback, learn
-from continual_petl.callbacks import EventLines, Progress, TaskEvent
+from continual_petl.callbacks import EventLines, Progress, WatchedRun, WatchedTask
 from continual_petl.engine.parallel.worker import Worker, brief_of
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import LAST
@@ -72,8 +72,8 @@ class Heard(StreamCallback):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def on_task_start(self, event: TaskEvent) -> None:
-        self.heard += [notice for notice in event.notices if "resumes" in notice]
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+        self.heard += [notice for notice in task.notices if "resumes" in notice]
 
 
 def test_training_time_counts_all_starts_without_changing_saved_bytes(half: Half, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import lightning as L
 import pytest
 
 from continual_petl import Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
 from continual_petl.engine import learn as learn_module
 from continual_petl.engine.scoring import result_row
@@ -61,7 +61,7 @@ class In(StreamCallback):
         if hook:
             setattr(self, hook, self._strike)
 
-    def on_task_start(self, event: TaskEvent) -> None:
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
         self._second = True
 
     def _strike(self, *args: Any, **kwargs: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from continual_petl import InputError, StreamCallback, learn
 from continual_petl.banks.layer_cut import states_below
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.engine.task import state_cache
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
 from continual_petl.learner.answer import STATES, answer, backbone_inputs
@@ -285,8 +285,8 @@ def test_final_scores_and_certificates_do_not_read_the_cache(
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            heard.extend(event.notices)
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+            heard.extend(task.notices)
 
     monkeypatch.setattr(StateCache, "__call__", call)
     run = learn(tasks_of(backbone_folder()), tmp_path, callbacks=[Listener()])

@@ -1,4 +1,4 @@
-"""Two ranks that learn tasks with `begin_task` and a custom Trainer.
+"""Two ranks that learn tasks with `learner.begin` and a custom Trainer.
 
 They are forked, so that torch is not imported again, and connect as under torchrun. Each writes its results to
 OUT/STRATEGY.RANK.json, and the warnings that it got to OUT/STRATEGY.RANK.warnings.
@@ -17,7 +17,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from continual_petl import ContinualLearner, NoForgetting, begin_task, load_backbone
+from continual_petl import ContinualLearner, NoForgetting, commit, load_backbone
 from continual_petl.digests import combined_digest, tensor_digests
 from tests.desk import SILENT
 from tests.streams_in_code import regression_task, stream, task
@@ -40,13 +40,16 @@ class Seeds(L.Callback):
         self.seen.append(torch.initial_seed())
 
 
-def learn_all(backbone: Path, strategy: str, devices: int) -> list[dict[str, Any]]:
-    """Learn three tasks; return each bank's digest, with the validation scores and seeds in this process."""
+def learn_all(backbone: Path, strategy: str, devices: int, folder: Path | None = None) -> list[dict[str, Any]]:
+    """Learn three tasks; return each bank's digest, with the validation scores and seeds in this process.
+
+    The first process commits them into a run folder, if there is one.
+    """
     tasks = stream(backbone, TASKS, training=TRAINING)
     learner = ContinualLearner(load_backbone(str(backbone), precision="fp32", pooling="mean"))
     found = []
     for each in tasks:
-        data, seeds = begin_task(learner, tasks, each), Seeds()
+        data, seeds = learner.begin(tasks, each), Seeds()
         trainer = L.Trainer(
             **SILENT, max_epochs=2, accelerator="cpu", devices=devices, strategy=strategy, num_sanity_val_steps=0,
             callbacks=[seeds, NoForgetting()],
@@ -54,6 +57,8 @@ def learn_all(backbone: Path, strategy: str, devices: int) -> list[dict[str, Any
         trainer.fit(learner, datamodule=data)
         digest = combined_digest(tensor_digests(learner.active_bank.tensors()))
         scores = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        if folder is not None and trainer.is_global_zero:
+            commit(learner, data, folder)
         found.append({"digest": digest, "scores": scores, "seeds": seeds.seen})
     return found
 
@@ -80,7 +85,7 @@ def _fork(rank: int, port: int, backbone: Path, out: Path, strategy: str) -> int
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            found = learn_all(backbone, strategy, devices=2)
+            found = learn_all(backbone, strategy, 2, out / f"{strategy}.run")
         (out / f"{strategy}.{rank}.warnings").write_text("\n".join(str(warning.message) for warning in told))
     except Exception as error:
         found = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from continual_petl import Run
 from tests.learner.ranks import run_two
 
 Folder = Callable[..., Path]
@@ -28,5 +29,9 @@ def test_two_ranks_have_equal_banks_and_scores_for_every_task(backbone_folder: F
         assert len(mine["seeds"]) == 6
         assert not set(mine["seeds"]) & set(other["seeds"]), "the ranks share dropout seeds"
     assert all("sync_dist" not in (tmp_path / f"ddp.{rank}.warnings").read_text() for rank in (0, 1))
+    run = Run(tmp_path / "ddp.run")
+    assert [run.store.manifest(name).digest for name in run.store.tasks] == [each["digest"] for each in first]
+    assert all("2 processes" in str(run.store.manifest(name).origin) for name in run.store.tasks)
+    assert [check.problems for check in run.verify(data=True)] == [()] * 3
     # Lightning's FSDP needs a GPU.
     assert "requires a GPU accelerator" in json.loads((tmp_path / "fsdp.0.json").read_text())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from continual_petl import ContinualLearner, ForgettingError, NoForgetting, begin_task, load_backbone
+from continual_petl import ContinualLearner, ForgettingError, NoForgetting, load_backbone
 from continual_petl.digests import same_bits
 from continual_petl.heads.metric_names import IF_CHOSEN
 from tests.desk import SILENT, Desk
@@ -76,7 +76,7 @@ def test_leftover_backbone_hook_is_detected(backbone_folder: Folder, tmp_path: P
 @pytest.mark.parametrize(
     ("family", "kind"), [("bart", "seq2seq"), ("gpt2", "causal-lm"), ("vit", "image-classification")]
 )
-def test_begin_task_prepares_every_kind(backbone_folder: Folder, family: str, kind: str) -> None:
+def test_begin_prepares_every_kind(backbone_folder: Folder, family: str, kind: str) -> None:
     tasks = stream(
         backbone_folder(family),
         [task_of_kind(kind, "one", num_rows=16)],
@@ -84,7 +84,7 @@ def test_begin_task_prepares_every_kind(backbone_folder: Folder, family: str, ki
         bank=small("prefix"),
     )
     learner = ContinualLearner(load_backbone(str(backbone_folder(family))))
-    data = begin_task(learner, tasks, "one")
+    data = learner.begin(tasks, "one")
     trainer = L.Trainer(**SILENT, max_epochs=1)
     trainer.fit(learner, datamodule=data)
     (before,) = trainer.test(learner, datamodule=data, verbose=False)

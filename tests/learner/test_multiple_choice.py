@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import BertForMultipleChoice
 
-from continual_petl import ContinualLearner, begin_task
+from continual_petl import ContinualLearner
 from continual_petl.backbones.backbone import load_backbone, load_tokenizer
 from continual_petl.errors import InputError
 from continual_petl.learner.answer import answer, head_of
@@ -186,7 +186,7 @@ def test_settings_that_count_rows_once_are_refused(backbone_folder: Folder) -> N
         check_graphs(plan, torch.device("cuda"), 1)
     tasks = stream(folder, [task_of_kind("multiple-choice", "one")], training={"max_tokens": 500})
     with pytest.raises(InputError, match=r"max_tokens: a row is read once with each of its options, which this limit"):
-        begin_task(ContinualLearner(backbone), tasks, "one")
+        ContinualLearner(backbone).begin(tasks, "one")
 
 
 def test_a_batch_that_takes_too_much_memory_is_described(backbone_folder: Folder) -> None:

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from continual_petl import ContinualLearner, InputError, begin_task, learn, load_backbone
+from continual_petl import ContinualLearner, InputError, learn, load_backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.callbacks import learning_curve
+from continual_petl.engine.task import learning_curve
 from continual_petl.learner.windows import Windows
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import TaskDataModule
@@ -122,7 +122,7 @@ def prepared(backbone: Path, tasks: list[dict[str, Any]], **training: Any) -> tu
     limit = None if tasks[0]["kind"] == "image-classification" else 48
     learner = ContinualLearner(load_backbone(str(backbone), precision="fp32", pooling="mean", max_length=limit))
     more = {"backbone": {"name": str(backbone), "pooling": "mean", "max_length": limit}}
-    data = in_double(begin_task(learner, stream(backbone, tasks, training=settings, **more), tasks[0]["name"]))
+    data = in_double(learner.begin(stream(backbone, tasks, training=settings, **more), tasks[0]["name"]))
     return learner.double(), data
 
 
@@ -282,7 +282,8 @@ def test_other_loaders_cannot_be_accumulated(backbone_folder: Folder, every: int
     other: Any = DataLoader(cast(Any, batches), batch_size=None)
     assert Windows(learner.plan).part(trainer_of(other, 1), 2) == (1.0, 1.0)
     with pytest.raises(
-        InputError, match=rf"task 'one': {why}.*a loader of type DataLoader .* use the loaders of begin_task"
+        InputError,
+        match=rf"task 'one': {why}.*a loader of type DataLoader .* use the loaders of ContinualLearner.begin",
     ):
         Windows(learner.plan).part(trainer_of(other, every, num_processes), 0)
 
@@ -306,7 +307,7 @@ def test_a_checkpoint_between_two_steps_cannot_be_resumed(backbone_folder: Folde
     def trained(path: Path | None) -> list[Tensor]:
         tasks = stream(backbone_folder(), [task("one", num_rows=20)], training={"batch_size": 3, "head_dropout": 0.0})
         learner = ContinualLearner(load_backbone(str(backbone_folder()), precision="fp32", pooling="mean"))
-        data = begin_task(learner, tasks, "one")
+        data = learner.begin(tasks, "one")
         trainer = L.Trainer(**SILENT, max_epochs=1, accumulate_grad_batches=3, callbacks=[] if path else [Save()])
         trainer.fit(learner, datamodule=data, ckpt_path=path, weights_only=True)
         return list(learner.active_bank.tensors().values())

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.backbones.auto_defaults import FASTEST, select_as, this_device
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
 from continual_petl.engine.parallel.staging import commit_staged, stage
 from continual_petl.engine.parallel.worker import brief_of
@@ -291,8 +291,8 @@ def test_certificate_is_replayed_with_its_attention(
 
 def test_resume_keeps_both_attentions_or_starts_over(split_run: Path, backbone_folder: Folder, tmp_path: Path) -> None:
     class Notices(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            found.extend(event.notices)
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+            found.extend(task.notices)
 
     tasks, digest = _stream(backbone_folder()), Run(split_run).store.manifest("one").digest
     for now in ATTENTIONS:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import learn
-from continual_petl.callbacks import Dashboard
+from continual_petl.callbacks import Loggers
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
 from tests.store.tampering import QUICK, TASKS, problems
@@ -65,7 +65,7 @@ def test_linked_logs_are_refused(folder: Path, elsewhere: Path, link: str, backb
     before = contents(elsewhere)
     more = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
     with pytest.raises(StoreError, match=f"{link}: it is a link, which could lead anywhere"):
-        learn(more, folder, callbacks=[Dashboard(["csv"])])
+        learn(more, folder, callbacks=[Loggers(["csv"])])
     assert contents(elsewhere) == before
     assert problems(folder) == {}
     assert learn(more, folder).store.tasks[-1] == "four", "without loggers, the link must not matter"

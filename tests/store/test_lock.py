@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from continual_petl import Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
 from continual_petl.errors import RunInUseError, StoreError
 from continual_petl.store.files import lock
@@ -142,7 +142,7 @@ def test_lock_is_reentrant_in_the_same_thread(tmp_path: Path) -> None:
 class Slow(StreamCallback):
     """Delay each task by a second, so that the processes overlap."""
 
-    def on_task_start(self, event: TaskEvent) -> None:
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
         time.sleep(1.0)
 
 

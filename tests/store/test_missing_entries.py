@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.cli.main import main
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.forget import forget
@@ -241,11 +241,11 @@ def test_tasks_missing_from_the_stream_are_counted(folder: Path, backbone_folder
     heard: list[tuple[int, int]] = []
 
     class Listener(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            heard.append((event.index + 1, event.num_tasks))
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+            heard.append((task.index + 1, run.num_tasks))
 
-        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-            heard.append((event.index + 1, event.num_tasks))
+        def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+            heard.append((task.index + 1, run.num_tasks))
 
     learn(stream(backbone_folder(), [task("four", num_rows=16)], training=QUICK), folder, callbacks=[Listener()])
     assert heard == [(4, 4), (4, 4)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl import ForgettingError, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.errors import StoreError
 from continual_petl.store.store import Store
 from tests.store.tampering import QUICK, TASKS
@@ -39,10 +39,10 @@ def test_next_task_is_not_started_after_a_loss(folder: Path, backbone_folder: Fo
     begun: list[str] = []
 
     class Thief(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            begun.append(event.task)
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+            begun.append(task.name)
 
-        def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
             shutil.rmtree(folder / "banks" / "one")
 
     tasks = [*TASKS, task("four", num_rows=16), task("five", num_rows=16)]
@@ -66,8 +66,8 @@ def test_bank_lost_between_check_and_commit_is_reported(
     begun: list[str] = []
 
     class Listener(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            begun.append(event.task)
+        def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+            begun.append(task.name)
 
     tasks = [task("four", num_rows=16), task("five", num_rows=16)]
     with pytest.raises((StoreError, ForgettingError), match="task 'two' was learned as entry 1 of the chain"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import WatchedRun, WatchedTask
 from continual_petl.errors import StoreError
 from continual_petl.store import commit
 from continual_petl.store.certificate.tombstone import write_tombstone
@@ -108,17 +108,17 @@ def test_failed_replacement_keeps_the_old_bank(
 
 
 class Stopping(StreamCallback):
-    """Aborts a run, as a kill would, when a task is committed, or only when it has also been evaluated and checked."""
+    """Aborts a run, as a kill would, when a task is committed, or only when the next task begins."""
 
     def __init__(self, task: str, when: str) -> None:
         self.task, self.when = task, when
 
-    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        if (event.task, self.when) == (self.task, "committed"):
+    def on_task_end(self, run: WatchedRun, task: WatchedTask) -> None:
+        if (task.name, self.when) == (self.task, "committed"):
             interrupt()
 
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        if (event.task, self.when) == (self.task, "done"):
+    def on_task_start(self, run: WatchedRun, task: WatchedTask) -> None:
+        if self.when == "done" and run.store.tasks[-1] == self.task:
             interrupt()
 
 
@@ -132,8 +132,8 @@ def test_committed_replacement_is_not_repeated(folder: Path, backbone_folder: Fo
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_run_start(self, notices: tuple[str, ...]) -> None:
-            heard.extend(notices)
+        def on_run_start(self, run: WatchedRun) -> None:
+            heard.extend(run.notices)
 
     run = learn(anew(backbone_folder()), folder, replace=both, callbacks=[Listener()])
     assert heard == ["task 'two' was replaced by this command before it was stopped, and is not replaced again"]

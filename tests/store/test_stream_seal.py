@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import WatchedRun
 from continual_petl.cli.main import main
 from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
@@ -71,8 +72,8 @@ def test_changed_value_is_reported(
     notices: list[str] = []
 
     class Listener(StreamCallback):
-        def on_run_start(self, told: tuple[str, ...]) -> None:
-            notices.extend(told)
+        def on_run_start(self, run: WatchedRun) -> None:
+            notices.extend(run.notices)
 
     more = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
     run = learn(more, folder, callbacks=[Listener()])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import WatchedRun
 from continual_petl.cli.main import main
 from continual_petl.engine.dry_run import dry_run
 from continual_petl.engine.forget import forget
@@ -53,8 +54,8 @@ def test_stream_with_a_forgotten_task_learns_it_again(folder: Path, backbone_fol
     told: list[str] = []
 
     class Listener(StreamCallback):
-        def on_run_start(self, notices: tuple[str, ...]) -> None:
-            told.extend(notices)
+        def on_run_start(self, run: WatchedRun) -> None:
+            told.extend(run.notices)
 
     (notice, *_) = dry_run(Session(again.spec, Store(folder)))[0].notices
     assert "task 'two' was forgotten on purpose" in notice

@@ -30,6 +30,7 @@ from continual_petl.kind import kind_of
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
 from continual_petl.learner.generate import decode
+from continual_petl.learner.learner import alone
 from continual_petl.learner.respond import Outputs, count, places_of_words
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import Finding
@@ -136,6 +137,8 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
     bank, plan = learner.active_bank, learner.plan
     code = plan.metric_code if own_metric else None
     scores = make_scores(plan.kind, plan.labels, plan.metric, code, plan.tags, single_precision=plan.single_precision)
+    for metric in scores.values():
+        metric.distributed_available_fn = alone  # other processes of a fit do not take part
     if plan.generation is not None:
         count(scores, bank, found, None, rows.texts, learner.tokenizer, plan.generation.stop)
         digest = combined_digest({"token_ids": found})

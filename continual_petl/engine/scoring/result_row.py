@@ -150,7 +150,7 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
     measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}
     rest = [task for task in own if task not in measured]
     complete = after == session.spec.tasks[-1].name and len(rest) <= affordable(session)
-    # These are the tasks that `NoForgetting` samples for this row, so it need not check them again.
+    # These are the tasks that the gate samples for this row, so it need not check them again.
     return shared | measured, set(rest) if complete else rotating(rest, len(earlier), _CHECKED)
 
 

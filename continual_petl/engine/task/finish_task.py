@@ -1,22 +1,39 @@
-"""Finish a committed task: measure its row of R, run the callbacks, and write the line that marks it as done."""
+"""Finish a committed task: measure its row of R, pass the gate, run the callbacks, and record that it is done."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 
 import lightning as L
 
-from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
-from continual_petl.engine.scoring.evaluate import check_rows
-from continual_petl.engine.scoring.result_row import Row, measure_row
+from continual_petl.callbacks import StreamCallback, WatchedTask
+from continual_petl.engine.scoring.result_row import measure_row
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.gate import pass_gate
 from continual_petl.export.formats import announced
 from continual_petl.router.totals import keep_totals
 from continual_petl.store.files.atomic import remove_folder
-from continual_petl.store.folder.results_file import RowLine, TaskLine
+from continual_petl.store.folder.progress import seconds_so_far
+from continual_petl.store.folder.results_file import RowLine, TaskLine, measured_rows, unfinished
+
+
+def finish_committed(session: Session, callbacks: Sequence[L.Callback], request: StopRequest, *, num_more: int) -> None:
+    """Finish tasks whose process was killed after their commit.
+
+    Args:
+        session: the run.
+        callbacks: the callbacks.
+        request: the stop request.
+        num_more: number of tasks that will be learned after these.
+    """
+    links, lines = session.store.links(), session.store.results()
+    committed, rows = unfinished(links, lines), measured_rows(links, lines)
+    session.num_new = len(committed) + num_more
+    for name in committed:
+        trained = seconds_so_far(session.store.progress_folder(name))
+        finish_task(session, name, callbacks, {"train": trained} if trained else {}, request, rows.get(name))
 
 
 def finish_task(
@@ -27,7 +44,7 @@ def finish_task(
     request: StopRequest,
     row: RowLine | None = None,
 ) -> None:
-    """Measure a committed task's row of R, run the callbacks, and record that the task is done.
+    """Measure a committed task's row of R, pass the gate, run the callbacks, and record that the task is done.
 
     Args:
         session: the run.
@@ -36,68 +53,54 @@ def finish_task(
         seconds: the time spent so far, by phase.
         request: the stop request.
         row: the task's row, if results.jsonl already has it because an earlier run ended before the task was finished. It is
-            measured again, since a callback may have rejected it, but written again only if it differs.
+            measured again, since the gate or a callback may have rejected it, but written again only if it differs.
 
     Raises:
+        ForgettingError: if anything learned before has changed; see `pass_gate`.
         Interrupted: if a stop was requested; the next run completes the row first.
     """
     request.stop_here(f"after task {task!r} was committed, before its row was measured")
     start = time.perf_counter()
-    # Callbacks check certificates with the backbone, even if nothing was measured.
-    session.models.backbone_of(task)
     store, new = session.store, measure_row(session, task, request)
     if new.line != row:
         store.append_results([new.line])
     measured = time.perf_counter()
-    event = _event(session, task, new)
-    watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
-    for callback in watching:
-        callback.on_task_end(event, [cell.model_dump() for cell in new.line.cells])
-    checks = Counter(
-        kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
+    checks, num_checks = pass_gate(session, task, new, callbacks)
+    learned = WatchedTask(
+        name=task,
+        index=store.tasks.index(task),
+        notices=tuple(new.notices),
+        cells=new.line.cells,
+        routed=new.line.routed,
+        seconds={**seconds, "measure": measured - start, "verify": time.perf_counter() - measured},
+        checks=checks,
+        num_checks=num_checks,
     )
-    spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
+    for callback in callbacks:
+        if isinstance(callback, StreamCallback):
+            callback.on_task_end(session.watched, learned)
     # The folder is removed only now: it holds the training time, which would be lost if the run ended before this point.
     remove_folder(store.progress_folder(task))
-    store.append_results([_done(session, task, spent, checks)])
+    store.append_results([_done(session, learned)])
     keep_totals(store)
-    for callback in watching:
-        callback.on_task_checked(event, spent, dict(checks))
-    learned = set(store.tasks)
-    left = next((spec.name for spec in session.spec.tasks if spec.name not in learned), None)
+    known = set(store.tasks)
+    left = next((spec.name for spec in session.spec.tasks if spec.name not in known), None)
     if left is None:
         request.stop_here(f"after task {task!r}: all tasks are learned", "shows the result")
     request.stop_here(f"before task {left!r}")
 
 
-def _event(session: Session, task: str, row: Row) -> TaskEvent:
-    """Return the event that the callbacks get for a task whose row was measured."""
-    learner = session.models.learner(session.models.backbone_of(task).precision)
-    return TaskEvent(
-        task=task,
-        index=session.store.tasks.index(task),
-        num_tasks=session.num_tasks,
-        store=session.store,
-        backbones=session.models.backbones,
-        notices=tuple(row.notices),
-        models=frozenset(learner.plans),
-        checked=row.checks,
-        routed=row.line.routed,
-        recheck=lambda earlier: check_rows(session, earlier),
-    )
-
-
-def _done(session: Session, task: str, seconds: dict[str, float], checks: Counter[str]) -> TaskLine:
+def _done(session: Session, learned: WatchedTask) -> TaskLine:
     """Return the line that marks a task as done."""
-    store, models = session.store, session.models
+    store, models, task = session.store, session.models, learned.name
     link, manifest = store.link(task), store.manifest(task)
     choice, backbone = manifest.start, models.backbone_of(task)
     return TaskLine(
         task=task,
         index=link.index,
         certificate=link.seal,
-        seconds=seconds,
-        checks=dict(sorted(checks.items())),
+        seconds=dict(learned.seconds),
+        checks=dict(learned.num_checks),
         gain=None if choice is None else choice.gain,
         exports=announced(store.plan(task), backbone, models.tokenizer, manifest.max_length),
     )

@@ -15,8 +15,7 @@ from typing_extensions import override
 
 from continual_petl.backbones.attention_switch import attend_as
 from continual_petl.banks.bank import Bank
-from continual_petl.callbacks import StreamCallback, TaskEvent
-from continual_petl.callbacks.learning_curve import LearningCurve
+from continual_petl.callbacks import StreamCallback, WatchedTask
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.engine.checks.other_banks import banks_read, parents_of
 from continual_petl.engine.scoring.evaluate import answered, outputs_of, score
@@ -25,6 +24,8 @@ from continual_petl.engine.sharded import SHARDED
 from continual_petl.engine.signals import KeepSignals, StopRequest, fitting
 from continual_petl.engine.start_from import decide_start
 from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
+from continual_petl.engine.task.gate import watching_fit
+from continual_petl.engine.task.learning_curve import LearningCurve
 from continual_petl.engine.task.resume import check_share, keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache, open_state_cache
 from continual_petl.engine.task_run import FITTED, Clock, Ranks, TaskRun
@@ -152,17 +153,10 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
 
 def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
     """Notify the callbacks that a task begins."""
-    event = TaskEvent(
-        task=task,
-        index=len([name for name in session.store.tasks if name != task]),
-        num_tasks=session.num_tasks,
-        store=session.store,
-        backbones=session.models.backbones,
-        notices=notices,
-    )
+    begun = WatchedTask(name=task, index=len([name for name in session.store.tasks if name != task]), notices=notices)
     for callback in callbacks:
         if isinstance(callback, StreamCallback):
-            callback.on_task_start(event)
+            callback.on_task_start(session.watched, begun)
 
 
 def answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
@@ -212,7 +206,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     module.frozen = cache
     module.together = session.spec.trainer.get("strategy") == SHARDED
     with quiet(), restoring(last):
-        callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
+        callbacks = [*watching_fit(run.callbacks), LearningCurve(run.folder), checkpoint, KeepSignals(request)]
         callbacks.append(ValidationAttention(run))
         if training.patience is not None:
             # An undefined score (of constant predictions) counts as no improvement; a diverged loss is detected elsewhere.

@@ -42,7 +42,7 @@ class LearnedTask(TaskPlan):
     start: Start | None = None
     """With ``start_from: auto``, the starting points that were tried; with an average, its weights."""
     origin: Origin | None = None
-    """The files that the bank was imported from, if it was not learned here."""
+    """Where the bank comes from, if no run trained it: files of another library, or a Trainer of the user's own."""
     reads: tuple[Parent, ...] = ()
     """The banks that a fused bank reads, in the order of ``bank.fuse``; without them, it cannot predict."""
     max_length: Index
@@ -131,7 +131,7 @@ class Manifest(LearnedTask):
         allowed = kind.metrics_with(self.options_from)
         if (self.metric_code is None or self.options_from == "row") and self.metric not in allowed:
             raise ValueError(f"metric: got {self.metric!r}; allowed for kind {self.kind}: {', '.join(allowed)}")
-        unmeasured = self.origin is not None and not self.scores and not self.data
+        unmeasured = self.is_imported and not self.scores and not self.data
         if not unmeasured and ("validation" not in self.scores or not self.scores.keys() <= self.data.keys()):
             raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")
         if tuple(parent.task for parent in self.reads) != self.bank.fuse:
@@ -143,9 +143,14 @@ class Manifest(LearnedTask):
         return self
 
     @property
+    def is_imported(self) -> bool:
+        """Whether the bank was imported from another library's files."""
+        return self.origin is not None and self.origin.is_imported
+
+    @property
     def started_from(self) -> str:
         """Description of what the bank started from."""
-        if self.origin is not None:
+        if self.origin is not None and self.origin.is_imported:
             return self.origin.in_words
         if self.start is not None:
             return self.start.in_words

@@ -100,21 +100,28 @@ Text = Annotated[str, Field(max_length=1000)]
 
 
 class Origin(FrozenModel):
-    """The files that a bank was imported from."""
+    """Another library, whose files a bank was imported from, or a Trainer of the user's own."""
 
-    format: Literal["peft", "adapters"]
-    """The library that wrote the files."""
+    format: Literal["peft", "adapters", "trainer"]
+    """The library that wrote the files; ``trainer`` for a Trainer of the user's own."""
     method: Text
-    """The library's name for the method."""
+    """The library's name for the method, or what the Trainer did."""
     base: Text | None
     """The base model that the adapter's configuration names; None if it names none."""
     files: dict[Text, Digest]
     """SHA-256 of each file that was read, by name."""
 
     @property
+    def is_imported(self) -> bool:
+        """Whether the bank was imported from files."""
+        return self.format != "trainer"
+
+    @property
     def in_words(self) -> str:
         """Description of the origin."""
-        return f"an adapter of {self.format} ({self.method})"
+        return (
+            f"an adapter of {self.format} ({self.method})" if self.is_imported else f"its own Trainer ({self.method})"
+        )
 
 
 class StartCandidate(FrozenModel):

@@ -13,7 +13,7 @@ import lightning as L
 import pytest
 
 from continual_petl import Interrupted, Run, StoreError, learn
-from continual_petl.callbacks import learning_curve
+from continual_petl.engine.task import learning_curve
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.learner.learner import BatchLoss
 from continual_petl.store.certificate.history import CURVE, Curve, read_curve

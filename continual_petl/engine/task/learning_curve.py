@@ -17,7 +17,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback
+from continual_petl.callbacks.base import FitCurve
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.certificate.history import CURVE, Curve, LossPoint, ScorePoint
 from continual_petl.store.files.atomic import make_folder, write_json
@@ -28,7 +28,7 @@ SECONDS = 5.0
 """Minimum number of seconds between two writes if only losses were added; new scores are written at once."""
 
 
-class LearningCurve(StreamCallback):
+class LearningCurve(FitCurve):
     """Record the losses and scores of one fit, even across interruptions, and write them to a file.
 
     A loss is read from its device only at the end of a range. If several processes share the fit, a loss is the mean over the
@@ -50,12 +50,6 @@ class LearningCurve(StreamCallback):
         self._weight = 0.0
         self._count = 0
         self._range = 1
-
-    @staticmethod
-    def of(trainer: L.Trainer) -> LearningCurve | None:
-        """Return the instance attached to a run's Trainer, or None."""
-        found: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside
-        return next((each for each in found if isinstance(each, LearningCurve)), None)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -112,8 +106,8 @@ class LearningCurve(StreamCallback):
             self._note(trainer)
         self._write(trainer)
 
+    @override
     def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
-        """Return the points after the first ``num_losses`` losses and the first ``num_scores`` scores."""
         losses, scores = self._losses[num_losses:], self._scores[num_scores:]
         return [LossPoint.model_validate(each) for each in losses], [ScorePoint.model_validate(each) for each in scores]
 

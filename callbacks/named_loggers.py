@@ -1,0 +1,143 @@
+"""Creates the loggers of a run by name, and checks what they require and whether W&B uploads anything."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import secrets
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+
+from continual_petl.callbacks.continued_csv import ContinuedCSV
+from continual_petl.errors import InputError
+
+Kind = Literal["wandb", "tensorboard", "csv"]
+FOLDER = "logs"
+"""Where a run folder stores the output of loggers, and their positions."""
+_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Reject unknown loggers, and loggers whose package is missing, before anything is learned.
+
+    Raises:
+        InputError: naming the unknown logger or the missing package.
+    """
+    for kind in kinds:
+        if kind not in get_args(Kind):
+            raise InputError(f"log: got {kind!r}; allowed: {', '.join(get_args(Kind))}.")
+    if "tensorboard" in kinds and not _has_tensorboard():
+        raise InputError(
+            "log: tensorboard is not installed. Install it (pip install 'continual-petl[tensorboard]'), or choose another "
+            "logger: csv, wandb."
+        )
+
+
+def _has_tensorboard() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("tensorboard") is not None or find_spec("tensorboardX") is not None
+
+
+def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
+    """Return a logger that writes below ``logs`` in a run folder.
+
+    Args:
+        kind: the name of the logger.
+        run_folder: the run.
+        run_id: id of the logger's W&B run; None creates one with `new_id`.
+    """
+    folder = run_folder / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind == "csv":
+        return ContinuedCSV(folder, name="csv", version="")
+    if kind == "tensorboard":
+        return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
+    return _wandb(folder, run_folder.resolve().name, run_id or new_id())
+
+
+def new_id() -> str:
+    """Return an id for a W&B run, drawn from the system's random generator, so that learning is not affected."""
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(10))
+
+
+def _wandb(folder: Path, name: str, run_id: str) -> Logger:
+    import wandb
+
+    if wandb.run is not None:
+        # Lightning would log into the open run, and close it at the end of ours.
+        raise InputError(
+            "log: a W&B run is open in this process. End it (wandb.finish()), or log to it: Loggers([WandbLogger()])."
+        )
+    more: dict[str, Any] = {} if goes_online() is not False else {"mode": "offline"}
+    return WandbLogger(
+        name=name,
+        save_dir=folder,
+        project=os.environ.get("WANDB_PROJECT", "continual-petl"),
+        id=run_id,
+        # W&B must not capture a run's output: it would be printed over the live display.
+        settings=wandb.Settings(console="off", silent=True),
+        **more,
+    )
+
+
+def goes_online() -> bool | None:
+    """Return whether W&B uploads logged values; None if ``WANDB_MODE`` or ``wandb offline`` has already decided this.
+
+    Without an account W&B would prompt for one, and a run in a script would wait for input.
+    """
+    if os.environ.get("WANDB_MODE"):
+        return None
+    import wandb
+
+    settings = wandb.Settings()
+    if settings.mode not in (None, "online"):
+        return None
+    return has_account(settings.base_url)
+
+
+def has_account(url: str = "") -> bool:
+    """Return whether there is a W&B key in the environment or in the netrc file, without prompting.
+
+    Args:
+        url: URL of the server, if it is not W&B's.
+    """
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    given = os.environ.get("NETRC")
+    files = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    hosts = [host for host in (urlsplit(url or os.environ.get("WANDB_BASE_URL", "")).hostname, *_HOSTS) if host]
+    for file in files:
+        try:
+            known = netrc.netrc(file)
+        except (OSError, netrc.NetrcParseError):
+            continue
+        return any(host in known.hosts for host in hosts)
+    return False
+
+
+def is_disabled() -> bool:
+    """Return whether the user has disabled W&B."""
+    return os.environ.get("WANDB_MODE") == "disabled"
+
+
+def loggers_notice(kinds: Sequence[str]) -> list[str]:
+    """Return notices about the loggers to show before a run begins."""
+    if "wandb" not in kinds:
+        return []
+    if is_disabled():
+        return [
+            "W&B: WANDB_MODE is set to 'disabled', so nothing is logged to W&B; the missing tasks will be logged by a later "
+            "run without that setting."
+        ]
+    if goes_online() is False:
+        return [
+            "W&B: no account was found, so the run is kept on disk, in logs/wandb of the run folder; after `wandb "
+            "login`, `wandb sync` uploads it. Set WANDB_MODE to change this."
+        ]
+    return []
