@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from continual_petl.errors import InputError
@@ -39,16 +39,28 @@ BUILT_IN = {
     "causal-lm": "continual_petl.kinds.causal_lm:CausalLM",
     "image-classification": "continual_petl.kinds.image_classification:ImageClassification",
     "multiple-choice": "continual_petl.kinds.multiple_choice:MultipleChoice",
+    "question-answering": "continual_petl.kinds.question_answering:QuestionAnswering",
 }
 """The kinds of this package, in the order in which they are listed."""
 
 Options = Literal["task", "row"]
 """Where the options of a task come from: one list for the whole task, or a list for each row."""
 MAX_OPTIONS = 1000
+NO_ANSWER = -2
+"""Marks the token, among the places of a window, whose outputs score that its row has no answer."""
 IGNORED = -100
 """The label of positions that loss and scores ignore: padding, special tokens, all but the first piece of a word."""
 OF_CLASSES = ("accuracy", "macro_f1", "matthews")
 """Metrics of rows that have one label each."""
+
+
+class OwnColumn(NamedTuple):
+    """A key of ``columns`` that only some kinds have."""
+
+    default: str | None
+    """The column that is read if the key is left out; None: no column."""
+    about: str
+    """What the column holds, for the JSON Schema."""
 
 
 class Kind:
@@ -59,6 +71,10 @@ class Kind:
     # What a stream file may say
     columns: tuple[str, ...] = ("text", "text_pair", "label")
     """The keys of ``columns`` that it reads: the input (and the second text, or the options), then the label or target."""
+    own_columns: ClassVar[Mapping[str, OwnColumn]] = {}
+    """Those keys that no kind of this package has, or that this kind alone has, described."""
+    own_settings: type[BaseModel] | None = None
+    """The keys of a task's ``kind_settings``, all with defaults; None if it has none. Their values decide the bank."""
     metrics: tuple[str, ...]
     """Its metrics; the first is the default. Higher is better."""
     trains_with: frozenset[str] = frozenset({"head_dropout"})
@@ -85,12 +101,20 @@ class Kind:
     """Whether rows are images."""
     chooses = False
     """Whether each row has options of its own, and the head scores the input together with each of them."""
+    several: str | None = None
+    """Why a row is read as several sequences, as a clause for messages; None if each row is one sequence."""
+    extracts = False
+    """Whether the answer is a part of the row's last text, found by the head at each token."""
+    always_pairs = False
+    """Whether every row has two texts, in its first two columns."""
     output_head: Literal["none", "causal", "seq2seq"] = "none"
     """The head of the backbone that it needs, as in `Anatomy.output_head`."""
     cell_form = "text"
     """What the cell of a table with an input holds, in words."""
     answer_type: Literal["text", "float", "list"] = "text"
     """The type of an answer in a table."""
+    details: ClassVar[Mapping[str, str]] = {}
+    """What is known of an answer beside it (`Answer.details`), each with its type in a table: text, int or float."""
     summary: Literal["confusion", "points", "per label", "texts"] = "confusion"
     """How predictions of a split are summarised for the report."""
 
@@ -105,9 +129,14 @@ class Kind:
     """The type of head in `adapters`."""
 
     @property
+    def per_token(self) -> bool:
+        """Whether the head reads the state of every token."""
+        return self.per_word or self.extracts
+
+    @property
     def pools(self) -> bool:
-        """Whether the head reads one vector per row."""
-        return not self.generates and not self.per_word
+        """Whether the head reads one vector per row, or per sequence of a row."""
+        return not self.generates and not self.per_token
 
     @property
     def decodes(self) -> bool:
@@ -117,12 +146,36 @@ class Kind:
     @property
     def reads_texts(self) -> bool:
         """Whether a row is a text or a pair of texts, and the answer is computed from its vector."""
-        return self.pools and not self.reads_images and not self.chooses
+        return self.pools and not self.reads_images and self.several is None
 
     @property
     def shares_passes(self) -> bool:
         """Whether its rows can share a pass of the backbone with rows of other tasks."""
-        return not self.generates and not self.chooses
+        return not self.generates and self.several is None
+
+    def row_columns(self, *, pair: bool, options: bool) -> tuple[str, ...]:
+        """Return the keys of ``columns`` that a row to predict has.
+
+        Args:
+            pair: whether a row is a pair of texts.
+            options: whether each row has its own options.
+        """
+        return (*self.columns[: 2 if pair else 1], *(("options",) if options else ()))
+
+    def settings_of(self, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return all settings of a task of this kind; None if there are none.
+
+        Args:
+            given: those that differ from the defaults.
+
+        Raises:
+            ValueError: if a key or value is not allowed; pydantic's `ValidationError` is one.
+        """
+        if self.own_settings is None:
+            if given is not None:
+                raise ValueError(f"kind_settings: a {self.name} task has none: remove it")
+            return None
+        return self.own_settings.model_validate(given or {}).model_dump(mode="json")
 
     def metrics_with(self, options: Options | None) -> tuple[str, ...]:
         """Return the metrics of a task; the first is the default.
@@ -196,6 +249,24 @@ class Kind:
         """
         return None
 
+    # What `init` looks for
+    def guess(self, columns: Sequence[Any]) -> Any:
+        """Return the task that a table's columns are, a `Guess`, or None; asked before anything is guessed from one column.
+
+        Args:
+            columns: the `Column` of each column; see `continual_petl.streams.scaffold`.
+        """
+        return None
+
+    def drafted(self, guess: Any, max_length: int) -> dict[str, Any]:
+        """Return the ``kind_settings`` of a drafted task that are not the defaults.
+
+        Args:
+            guess: the `Guess`.
+            max_length: the maximum number of tokens in the draft.
+        """
+        return {}
+
     # Rows as they are learned
     def rooms(self, max_length: int, max_target_length: int | None) -> tuple[int, int]:
         """Return how many tokens an input and a target may keep; 0 for a target that is not a text."""
@@ -214,6 +285,7 @@ class Kind:
         chat: Any,
         options: Sequence[str] | None,
         row_options: Sequence[Sequence[str]] | None,
+        settings: Mapping[str, Any] | None,
         where: str,
         cache: Any,
     ) -> Any:
@@ -268,6 +340,30 @@ class Kind:
     def as_probe(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the inputs of a probe, whose rows are those of a batch, from random sequences ``(8, W)``."""
         return inputs
+
+    # Answers that are a part of the row's text
+    def kept(self, outputs: Tensor, batch: dict[str, Tensor], settings: Mapping[str, Any] | None) -> Tensor:
+        """Return what is kept of the outputs for a batch of rows, ``(B, ...)``, of the same shape for every row.
+
+        Args:
+            outputs: of the head, from `of_rows`.
+            batch: the rows.
+            settings: the values of `own_settings`.
+        """
+        return outputs
+
+    def extracted(self, kept: Tensor, texts: Any) -> list[str]:
+        """Return the answer to each row as a text; only kinds that extract have this method.
+
+        Args:
+            kept: from `kept`, ``(B, ...)``.
+            texts: the `Texts` of these rows.
+        """
+        raise NotImplementedError
+
+    def is_right(self, found: str, references: Sequence[str]) -> bool:
+        """Return whether an extracted text is one of the right answers; see `Texts.references`."""
+        raise NotImplementedError
 
     # Scores and answers
     def scores(
@@ -343,6 +439,8 @@ class ReadRows:
     """A key for every input, equal for equal inputs; None if the inputs are texts or lists of them."""
     options: list[tuple[str, ...]] | None = None
     """The options of every row, if each row has its own."""
+    pairs: list[str] | None = None
+    """The second text of every row, for kinds whose rows always have two."""
 
 
 class HasKind(Protocol):

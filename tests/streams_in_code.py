@@ -88,6 +88,11 @@ def row_of_kind(kind: str, draw: random.Random) -> dict[str, Any]:
             place = draw.randrange(len(options) + 1)
             options.insert(place, draw.choice(WORDS[:5]))
             return {"source": " ".join(words), "options": options, "label": place}
+        case "question-answering":
+            context = [*words, draw.choice(WORDS[:5]), draw.choice(WORDS[60:64]), *draw.choices(WORDS[10:40], k=3)]
+            text = " ".join(context[len(words) : len(words) + 2])
+            answers = {"text": [text], "answer_start": [len(" ".join(words)) + 1]}
+            return {"question": words[0], "context": " ".join(context), "answers": answers}
     raise AssertionError(kind)
 
 

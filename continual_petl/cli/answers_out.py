@@ -41,8 +41,9 @@ def _value_of(answer: Answer, manifest: Manifest) -> str:
         return " ".join(map(printable, answer.value))
     if isinstance(answer.value, float):
         return number_in_words(answer.value, manifest.targets)  # records keep all digits
-    share = f"\t{max(answer.probabilities.values()):.4f}" if answer.probabilities else ""
-    return printable(str(answer.value)) + share
+    text = printable(str(answer.value)) if answer.value or not answer.details else "(none)"
+    share = max(answer.probabilities.values()) if answer.probabilities else answer.details.get("probability")
+    return text + ("" if share is None else f"\t{share:.4f}")
 
 
 def in_portions(

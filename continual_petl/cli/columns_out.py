@@ -60,6 +60,18 @@ class CopiedColumns:
                 raise InputError(f"--input {source}: two columns are called {field.name!r}; give each its own name")
             self.types[field.name] = field.type
 
+    def check_added(self, manifests: Sequence[Manifest]) -> None:
+        """Refuse an input with a column that the predictions of these tasks add.
+
+        Raises:
+            InputError: naming the column.
+        """
+        for name in self.types.keys() & answer_columns(manifests).keys():
+            raise InputError(
+                f"the input has a column {name!r}, and --output adds one of the same name to the copied columns; rename it "
+                "in the input."
+            )
+
     def add(self, record: Record, where: str) -> None:
         """Register a record.
 
@@ -90,8 +102,9 @@ def given_columns(manifest: Manifest) -> Types:
 def answer_columns(manifests: Sequence[Manifest]) -> Types:
     """Return the columns that the predictions for these tasks add."""
     answer: set[str] = {kind_of(manifest).answer_type for manifest in manifests}
-    shares = {SHARES: {"shares"}} if any(map(has_shares, manifests)) else {}
-    return {ANSWER: answer} | shares | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, manifests)) else {})
+    shares: Types = {SHARES: {"shares"}} if any(map(has_shares, manifests)) else {}
+    details = {name: {kind} for manifest in manifests for name, kind in kind_of(manifest).details.items()}
+    return {ANSWER: answer} | shares | details | ({NEAR_TIE: {"bool"}} if any(map(has_near_ties, manifests)) else {})
 
 
 def has_shares(manifest: Manifest) -> bool:

@@ -95,6 +95,8 @@ class _Given:
                 copied = CopiedColumns(Path(arguments.input), Path(arguments.output))
             for _ in self._from_file(copied):
                 pass
+            if copied is not None:
+                copied.check_added([*self.manifests.values()])
             rows = self._from_file(None)
             missing = f"--input {arguments.input}: it has no rows; give a file with one record per row"
         first = next(rows, None)

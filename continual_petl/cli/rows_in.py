@@ -45,8 +45,8 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
     if not tab and line.strip():
         raise InputError(
             f"{where}: this task was learned on pairs, so write two texts separated by a tab (in a shell: "
-            "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or with the "
-            "columns that the task was learned from"
+            f"$'one text\\tother text'), or give --input a file with the columns {' and '.join(standard_columns(manifest))}, "
+            "or with the columns that the task was learned from"
         )
     _check_filled(where, first, second)
     return first, second

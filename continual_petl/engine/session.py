@@ -287,13 +287,15 @@ class Session:
                 "the old kind, or give the new task another name."
             )
         # The settings that the task was learned with, even if the stream has changed.
-        settings = {
-            "max_target_length": manifest.max_target_length,
-            "generation": manifest.generation,
-            "chat": None if manifest.chat is None else manifest.chat.spec,
-            "options": manifest.options,
-        }
-        learned = task if not kind_of(manifest).generates else task.model_copy(update=settings)
+        settings: dict[str, object] = {"kind_settings": manifest.kind_settings}
+        if kind_of(manifest).generates:
+            settings |= {
+                "max_target_length": manifest.max_target_length,
+                "generation": manifest.generation,
+                "chat": None if manifest.chat is None else manifest.chat.spec,
+                "options": manifest.options,
+            }
+        learned = task.model_copy(update=settings)
         return check_again(
             self.spec,
             learned,

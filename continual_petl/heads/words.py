@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
 from continual_petl.heads.targets import Targets
@@ -21,13 +21,17 @@ class Answer(_notebook.Pretty):
 
     value: str | float | list[str]
     """The label's name; the number; the names of all labels that apply (multilabel); one tag per word
-    (token-classification); the generated text, or the option with the highest score."""
+    (token-classification); the generated text, or the option with the highest score; the answer to a question, empty if there
+    is none."""
     probabilities: Mapping[str, float] | None
     """Probabilities in the order of the labels or options; None for a number, for tags and for a generated text."""
     near_tie: bool = False
     """Whether the same row in another batch could get another label, option or tag, because the two best differ by no more
     than rounding does; see `ROUNDING`. For a text from greedy search, whether that is so at any of its tokens. Always False
     for numbers, and for texts from a search with beams or from sampling."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of the answer; for question-answering its ``start`` and ``end`` in the context, in characters (None
+    without an answer), its ``probability``, and ``no_answer_probability``."""
 
 
 ROUNDING: Mapping[str, float] = {"fp32": 1e-5, "bf16": 0.04}
@@ -47,6 +51,7 @@ def answers(
     targets: Targets | None = None,
     *,
     precision: Literal["fp32", "bf16"] = "fp32",
+    texts: Any = None,
 ) -> list[Answer]:
     """Convert outputs of rows to predictions.
 
@@ -57,9 +62,12 @@ def answers(
         outputs_BC: one row of outputs per row of data.
         targets: see `TaskPlan.targets`.
         precision: precision of the backbone that computed them.
+        texts: for kinds that extract, the `Texts` of these rows.
     """
-    outputs_BC = outputs_BC.detach().float()
-    found: list[Answer] = find_kind(kind).answers(labels, outputs_BC, targets=targets, rounding=ROUNDING[precision])
+    outputs_BC, of_texts = outputs_BC.detach().float(), {} if texts is None else {"texts": texts}
+    found: list[Answer] = find_kind(kind).answers(
+        labels, outputs_BC, targets=targets, rounding=ROUNDING[precision], **of_texts
+    )
     return found
 
 

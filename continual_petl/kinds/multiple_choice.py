@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.kind import MAX_OPTIONS, HowRead, ReadRows
-from continual_petl.kinds.texts import OfTexts, column_of_answers
+from continual_petl.kinds.several import OfSeveral, there
+from continual_petl.kinds.texts import column_of_answers
 from continual_petl.streams.preparation.spellings import nearest
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.checks import Fault, Where, check_texts, raise_faults, show
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 
     from continual_petl.heads.head import Head
     from continual_petl.streams.encoding.rows import TokenisedRows
+    from continual_petl.streams.encoding.tokenizer_calls import Encoded
+    from continual_petl.streams.scaffold.guess import Guess
+    from continual_petl.streams.scaffold.profile import Column
 
+_OPTIONS = ("options", "choices", "endings", "candidates", "answers")
+_RIGHT = ("label", "answer", "target", "gold", "correct")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _RULE = (
     "The label of every row is one of the row's options, character for character, or in all rows its position, counted from "
@@ -36,7 +42,7 @@ _RULE = (
 )
 
 
-class MultipleChoice(OfTexts):
+class MultipleChoice(OfSeveral):
     """The head has one output for each option of a row, with softmax and cross-entropy over these."""
 
     name = "multiple-choice"
@@ -44,7 +50,25 @@ class MultipleChoice(OfTexts):
     metrics = ("accuracy",)
     input_name = "source"
     chooses = True
+    several = "a row is read once with each of its options"
     summary = "texts"
+
+    def guess(self, columns: Sequence[Column]) -> Guess | None:
+        """Return a task if a column of lists is named like options, and another one says which of them is right."""
+        from continual_petl.streams.scaffold.guess import Guess
+
+        known = {column.name.lower(): column for column in columns}
+        options = next(
+            (known[name] for name in _OPTIONS if name in known and known[name].holds in ("words", "names")), None
+        )
+        label = next((known[name] for name in _RIGHT if name in known), None)
+        texts = [column for column in columns if column.holds == "text" and column not in (options, label)]
+        if options is None or label is None or not texts or label.holds not in ("name", "whole number", "text"):
+            return None
+        source = max(texts, key=lambda column: column.letters)
+        found = {"source": source.name, "options": options.name, "label": label.name}
+        why = f"column {options.name} holds lists, of which column {label.name} chooses one"
+        return Guess(kind=self.name, columns=found, why=why, letters=source.longest)
 
     def head(self, width: int, num_outputs: int, *, targets: object, **settings: Any) -> Head:
         """Return a linear layer with one output."""
@@ -70,7 +94,7 @@ class MultipleChoice(OfTexts):
         """Tokenise each text alone, by which its task can be found, and as a pair with each option."""
         import numpy as np
 
-        from continual_petl.streams.encoding.rows import offsets_of
+        from continual_petl.streams.encoding.rows import Sequences, offsets_of
         from continual_petl.streams.encoding.token_cache import encode_cached
         from continual_petl.streams.encoding.tokenise import check_room
 
@@ -90,28 +114,17 @@ class MultipleChoice(OfTexts):
         )
         rows = replace(
             rows,
-            option_ids=encoded.ids,
-            option_offsets=encoded.offsets,
-            option_types=encoded.types,
+            sequences=Sequences(ids=encoded.ids, offsets=encoded.offsets, starts=starts, types=encoded.types),
             option_texts=tuple(map(tuple, row_options)),
             num_truncated=int(np.logical_or.reduceat(encoded.cut, starts[:-1]).sum()),
         )
-        _check_distinct(rows, settings["where"], max_length)
+        _check_distinct(encoded, row_options, settings["where"], max_length)
         return rows
-
-    def sequences(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the pairs of text and option of all rows, ``(S, W)``, without those that only fill up the batch."""
-        there = _there(batch)
-        return {name: tensor[there] if tensor.ndim == 3 else tensor for name, tensor in batch.items()}
 
     def of_rows(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Return the output of each option of each row, ``(B, K)``; -inf where a row has fewer options."""
-        there_BK = _there(batch)
+        there_BK = there(batch)
         return outputs.new_full(there_BK.shape, -float("inf")).masked_scatter(there_BK, outputs)
-
-    def as_probe(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return four rows with two options each, from eight sequences."""
-        return {name: tensor.reshape(-1, 2, tensor.shape[-1]) for name, tensor in inputs.items()}
 
     def scores(
         self, labels: Sequence[str] | None, metric: str | None, *, reading: object, single_precision: bool
@@ -120,12 +133,6 @@ class MultipleChoice(OfTexts):
         from torchmetrics.classification import MulticlassAccuracy
 
         return {"accuracy": MulticlassAccuracy(MAX_OPTIONS, average="micro")}
-
-
-def _there(batch: dict[str, Tensor]) -> Tensor:
-    """Return which options there are, ``(B, K)``; sequences without options, ``(B, W)``, are rows with one option each."""
-    there: Tensor = batch["attention_mask"].any(-1)
-    return there if there.ndim == 2 else there[:, None]
 
 
 def _places(where: Where, column: str, answers: Sequence[Any], options: Sequence[tuple[str, ...]]) -> Sequence[int]:
@@ -180,17 +187,14 @@ def _why_none(answer: Any, own: tuple[str, ...]) -> str:
     return f"{show(answer)} is not among {known_names([*map(show, own)])}{hint}"
 
 
-def _check_distinct(rows: TokenisedRows, where: str, max_length: int) -> None:
+def _check_distinct(pairs: Encoded, options: Sequence[Sequence[str]], where: str, max_length: int) -> None:
     """Refuse options of a row that have the same tokens."""
-    assert rows.option_ids is not None
-    assert rows.option_offsets is not None
-    assert rows.option_texts is not None
-    ends = iter(zip(rows.option_offsets[:-1].tolist(), rows.option_offsets[1:].tolist(), strict=True))
-    for number, own in enumerate(rows.option_texts, 1):
+    ends = iter(zip(pairs.offsets[:-1].tolist(), pairs.offsets[1:].tolist(), strict=True))
+    for number, own in enumerate(options, 1):
         seen: dict[bytes, str] = {}
         for option in own:
             start, end = next(ends)
-            other = seen.setdefault(rows.option_ids[start:end].tobytes(), option)
+            other = seen.setdefault(pairs.ids[start:end].tobytes(), option)
             if other != option:
                 raise InputError(
                     f"{where}, row {number}, options: {other!r:.80} and {option!r:.80} have the same tokens with this "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.kind import HowRead, Kind, ReadRows
@@ -63,6 +63,7 @@ class OfTexts(Kind):
         chat: ResolvedChat | None,
         options: Sequence[str] | None,
         row_options: Sequence[Sequence[str]] | None,
+        settings: Mapping[str, Any] | None,
         where: str,
         cache: CacheFiles | None,
     ) -> TokenisedRows:

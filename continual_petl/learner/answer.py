@@ -37,7 +37,7 @@ def answer(
     Shape:
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
         labels; for causal-lm, the logits of a label are read one position before it. Kinds that choose ``(B, K)``, one
-        score for each option, -inf where a row has fewer.
+        score for each option, -inf where a row has fewer; kinds that extract ``(B, K, W, 2)``, see `Kind.of_rows`.
     """
     if STATES in batch:
         given = {name: tensor for name, tensor in batch.items() if name != STATES}
@@ -53,7 +53,7 @@ def answer(
         return logits
     read = kind.sequences(batch)
     output = run(backbone.model, bank, reading_inputs(backbone, read), checkpointing=checkpointing)
-    if kind.per_word:
+    if kind.per_token:
         features: Tensor = output.last_hidden_state.float()
     else:
         features = pool(output, read.get("attention_mask"), pooling)

@@ -218,8 +218,8 @@ def check_graphs(plan: TaskPlan, device: torch.device, num_processes: int) -> No
         why = f"{num_processes} processes train it together (trainer.devices)"
     elif device.type != "cuda":
         why = f"it is trained on a device of type {device.type}, and only GPUs of type cuda have such graphs"
-    elif kind_of(plan).chooses:
-        why = "its rows have different numbers of options"
+    elif (several := kind_of(plan).several) is not None:
+        why = f"{several}, and their number differs from row to row"
     elif plan.training.packing:
         why = "training.packing gives every batch another shape"
     elif plan.training.gradient_checkpointing:

@@ -29,8 +29,8 @@ def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
         return (
             "its bank changes the lowest layer, so there are no frozen layers below it (use layers: top-3, for example)"
         )
-    if kind_of(plan).chooses:
-        return "a row is read once with each of its options, and states are cached row by row"
+    if (several := kind_of(plan).several) is not None:
+        return f"{several}, and states are cached row by row"
     if plan.training.packing:
         return "training.packing puts rows into different windows in every epoch, and states are cached row by row"
     if plan.training.backbone_dropout:

@@ -379,7 +379,7 @@ class ContinualLearner(L.LightningModule):
 
     def _score(self, split: str, batch: Batch) -> None:
         loader = self.trainer.val_dataloaders if split == "val" else self.trainer.test_dataloaders
-        texts = texts_of(self.plan, loader, batch["index"]) if self.plan.generation is not None else None
+        texts = texts_of(self.plan, loader, batch["index"]) if self.plan.predicts_texts else None
         scores = self._scores_of(split).to(self.device)
         stop = self.plan.generation.stop if self.plan.generation is not None else ()
         count(scores, self.active_bank, self._respond(batch), batch.get("labels"), texts, self.tokenizer, stop)

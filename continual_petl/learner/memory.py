@@ -90,9 +90,9 @@ def _size(batch: Mapping[str, Any]) -> str:
         return f"{rows} images of {' x '.join(map(str, shape))}"
     if "input_ids" not in batch:
         return "unknown size"
-    rows, *options, longest = batch["input_ids"].shape
+    rows, *several, longest = batch["input_ids"].shape
     targets = batch.get("labels")
-    width = longest if targets is None or targets.dim() < 2 else targets.shape[1]
+    width = longest if targets is None or targets.dim() < 2 or several else targets.shape[1]
     more = f", targets up to {width}" if width != longest else ""
-    each = f" x {options[0]} options" if options else ""
+    each = f" x {several[0]} sequences" if several else ""
     return f"{rows} rows{each} x {longest} tokens (the longest row{more})"

@@ -78,13 +78,14 @@ def stated_fields(spec: StreamSpec, task: TaskSpec, bank: BankSpec) -> dict[str,
     return {
         "task": task.name,
         "kind": task.kind,
-        "pair": task.columns.text_pair is not None,
+        "pair": task.has_pairs,
         "bank": bank,
         "training": spec.resolved_training(task, bank),
         "metric": task.resolved_metric,
         "seed": derive_seed(spec.seed, task.name),
         "generation": task.generation if kind_of(task).generates and task.options_from is None else None,
         "normalise": task.resolved_normalise,
+        "kind_settings": kind_of(task).settings_of(task.kind_settings),
     }
 
 

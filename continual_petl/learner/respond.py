@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Outputs = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag index for every token (B, W), padding included; for generative tasks the
-generated token ids of each row, without the end token; for tasks with options, the scores of the options (B, K)."""
+generated token ids of each row, without the end token; for tasks with options, the scores of the options (B, K); for kinds
+that extract, what `Kind.kept` returns."""
 
 
 def respond(
@@ -55,7 +56,7 @@ def respond(
         )
     if plan.normalise is not None:
         return option_scores(backbone, bank, plan, batch)
-    outputs = answer(backbone, bank, plan.pooling, batch)
+    outputs = kind_of(plan).kept(answer(backbone, bank, plan.pooling, batch), batch, plan.kind_settings)
     return head_of(bank).predictions(outputs) if tags and kind_of(plan).per_word else outputs
 
 
@@ -74,8 +75,8 @@ def count(
         scores: from `make_scores`.
         bank: the bank.
         outputs: its outputs for some rows.
-        labels: labels of these rows; None for generated texts.
-        texts: for generated texts, their references and sources.
+        labels: labels of these rows; None for texts.
+        texts: for generated and extracted texts, their references and sources.
         tokenizer: for generative tasks, the backbone's tokenizer.
         stop: for generative tasks, the stop strings.
     """
@@ -83,6 +84,8 @@ def count(
         assert tokenizer is not None
         assert texts is not None
         scores.update(decode(tokenizer, outputs, stop), list(texts.references), sources=texts.sources)
+    elif texts is not None:
+        scores.update(kind_of(head_of(bank)).extracted(outputs.cpu(), texts), list(texts.references))
     elif kind_of(head_of(bank)).per_word:
         scores.update(outputs, labels)
     else:

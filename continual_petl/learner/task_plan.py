@@ -68,6 +68,9 @@ class TaskPlan(FrozenModel):
     """Mean and deviation of a regression's training targets; None for other kinds, and for a bank that was learned before
     targets were standardised."""
 
+    kind_settings: dict[str, Any] | None = None
+    """The settings of the task's kind, all of them; None for kinds without any."""
+
     @property
     def options_from(self) -> Options | None:
         """Whether the options come from the task or from each row; None for a task without options."""
@@ -79,6 +82,11 @@ class TaskPlan(FrozenModel):
     def options(self) -> tuple[str, ...] | None:
         """The texts that a generative task chooses from in all rows; None for all other tasks."""
         return None if self.normalise is None else self.labels
+
+    @property
+    def predicts_texts(self) -> bool:
+        """Whether predictions are scored as texts, against the texts of their rows."""
+        return self.generation is not None or kind_of(self).extracts
 
     @property
     def single_precision(self) -> bool:

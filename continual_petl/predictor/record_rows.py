@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.kind import MAX_OPTIONS, kind_of
+from continual_petl.kind import MAX_OPTIONS, kind_of, kinds
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import Record
 from continual_petl.predictor.task_columns import TaskColumns
@@ -82,6 +82,10 @@ def unnamed_row(record: Record, where: str, *, in_table: bool, advice: str) -> R
     Raises:
         InputError: unless exactly one of the columns is filled, beside nothing that could not be read with it.
     """
+    for first, second in (kind.columns[:2] for kind in kinds() if kind.always_pairs):
+        if not {first, second} - record.keys() and not {"text", "text_pair"} & record.keys():
+            pair = {"text": record[first], "text_pair": record[second]}
+            record = {key: value for key, value in record.items() if key not in (first, second)} | pair
     found = [name for name in UNNAMED if name in record and not _is_empty(record[name])]
     if len(found) != 1:
         empty = [name for name in UNNAMED if name in record]

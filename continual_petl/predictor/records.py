@@ -16,10 +16,8 @@ ANSWER, SHARES, NEAR_TIE = "answer", "probabilities", "near_tie"
 
 def standard_columns(manifest: Manifest) -> tuple[str, ...]:
     """Return the standard column names of a task's kind: the keys of ``columns`` in a stream file."""
-    options = ("options",) if manifest.options_from == "row" else ()
-    if manifest.chat is not None:
-        return ("messages", *options)
-    return ("text", "text_pair") if manifest.pair else (*kind_of(manifest).columns[:1], *options)
+    names = kind_of(manifest).row_columns(pair=manifest.pair, options=manifest.options_from == "row")
+    return names if manifest.chat is None else ("messages", *names[1:])
 
 
 def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
@@ -37,6 +35,7 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
     record: Record = {**given, ANSWER: None if answer is None else answer.value}
     if answer is not None and answer.probabilities is not None:
         record[SHARES] = dict(answer.probabilities)
+    record |= {name: None if answer is None else answer.details[name] for name in kind_of(manifest).details}
     if has_near_ties(manifest):
         record[NEAR_TIE] = None if answer is None else answer.near_tie
     return record

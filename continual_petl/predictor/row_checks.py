@@ -57,6 +57,7 @@ class Request:
             chat=manifest.chat,
             options=manifest.options if options else None,
             row_options=self.options if options else None,
+            settings=manifest.kind_settings,
             where=f"task {manifest.task!r}, {among}rows to predict",
         )
         if encoded.first_piece is not None:
@@ -190,7 +191,8 @@ def in_words(
     if encoded.option_texts is not None:
         texts_of_rows = [encoded.option_texts[position] for position in positions]
         return choices(texts_of_rows, outputs.cpu(), precision=precision)
-    return answers(manifest.kind, manifest.labels, outputs.cpu(), manifest.targets, precision=precision)
+    own = encoded.texts.take(positions) if encoded.texts is not None and kind_of(manifest).extracts else None
+    return answers(manifest.kind, manifest.labels, outputs.cpu(), manifest.targets, precision=precision, texts=own)
 
 
 def _beside_options(row: Row, number: int, manifest: Manifest) -> tuple[Row, Sequence[str]]:

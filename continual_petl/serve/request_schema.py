@@ -14,7 +14,7 @@ from typing import Any
 
 from continual_petl.kind import MAX_OPTIONS
 from continual_petl.serve.settings import ServeSettings
-from continual_petl.serve.taken import IMAGE, Form, Taken
+from continual_petl.serve.taken import IMAGE, Form, Taken, is_pair, pair_forms
 from continual_petl.streams.sources.conversations import MOST_MESSAGES, ROLES
 
 Schema = dict[str, Any]
@@ -67,8 +67,15 @@ def request_schemas(settings: ServeSettings, taken: Taken) -> dict[str, Schema]:
         "MessagesWithOptionsRow": {"messages": conversation, "options": options},
         "ImageRow": {"image": image},
     }
+    of_kinds = {
+        form: f"{'And'.join(key.capitalize() for key in form)}Row" for form in taken.named if form not in _NAMED
+    }
+    objects |= {name: {key: _ref("Text") for key in form} for form, name in of_kinds.items()}
+    ways = _NAMED | {form: ("Pair" if is_pair(form) else "Text", name) for form, name in of_kinds.items()}
+    pairs = tuple(name for form, name in of_kinds.items() if form in pair_forms())
+    ways_unnamed = _UNNAMED | {("text", "text_pair"): (*_NAMED["text", "text_pair"], *pairs)}
     # Without any task, every request is refused because of the names in it.
-    named, unnamed = _written(_NAMED, taken.named or _NAMED), _written(_UNNAMED, taken.unnamed)
+    named, unnamed = _written(ways, taken.named or _NAMED), _written(ways_unnamed, taken.unnamed)
     schemas = {
         "Text": text,
         "Words": _list("Text", 1, settings.max_characters),

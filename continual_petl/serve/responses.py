@@ -5,7 +5,7 @@ The responses themselves are not made from these types; the tests compare each r
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Union, get_type_hints
 
 from pydantic import ConfigDict, Field
 from pydantic.types import JsonValue
@@ -13,7 +13,7 @@ from pydantic.types import JsonValue
 # pydantic needs this one before Python 3.12.
 from typing_extensions import TypedDict
 
-from continual_petl.kind import KindName
+from continual_petl.kind import Kind, KindName, kinds
 
 Share = Annotated[float, Field(ge=0, le=1)] | None
 _Shares = Annotated[
@@ -112,10 +112,23 @@ class OptionPrediction(_Source):
     near_tie: NotRequired[_NearTie]
 
 
-class NoPrediction(TypedDict):
-    """A row that resembles no task's rows."""
+def _prediction_of(kind: Kind) -> Any:
+    """Return the type of the predictions of a kind that has columns of its own."""
+    types: dict[str, Any] = {"text": str | None, "int": int | None, "float": Share}
+    parts = {key: str for key in kind.row_columns(pair=kind.always_pairs, options=False)}
+    details = {name: types[each] for name, each in kind.details.items()}
+    fields = {**get_type_hints(_Found, include_extras=True), **parts, "answer": str, **details}
+    name = "".join(word.capitalize() for word in kind.name.split("-"))
+    made: Any = TypedDict(f"{name}Prediction", {**fields, "near_tie": NotRequired[_NearTie]})  # type: ignore[misc]
+    made.__pydantic_config__ = ConfigDict(extra="forbid")
+    made.__doc__ = f"An answer and what is known of it ({kind.name})."
+    return made
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+class NoPrediction(TypedDict):
+    """A row that resembles no task's rows; beside these keys, it may have those of its nearest task's kind."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
     task: None
     task_probability: Share
@@ -131,21 +144,23 @@ class NoPrediction(TypedDict):
     near_tie: NotRequired[None]
 
 
+if TYPE_CHECKING:
+    _Prediction = dict[str, Any]
+else:
+    _Prediction = Union[
+        (
+            *(LabelPrediction, LabelsPrediction, NumberPrediction, TagsPrediction, TextPrediction, OptionPrediction),
+            *(ImagePrediction, *(_prediction_of(kind) for kind in kinds() if kind.details), NoPrediction),
+        )
+    ]
+
+
 class Predictions(TypedDict):
     """One record per row, in the order of the rows."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
-    predictions: list[
-        LabelPrediction
-        | LabelsPrediction
-        | NumberPrediction
-        | TagsPrediction
-        | TextPrediction
-        | OptionPrediction
-        | ImagePrediction
-        | NoPrediction
-    ]
+    predictions: list[_Prediction]
 
 
 class TaskEntry(TypedDict):

@@ -24,7 +24,7 @@ from continual_petl.predictor.streamed import check_streams
 from continual_petl.serve.catalog import Catalog
 from continual_petl.serve.problems import Problem, bad_row
 from continual_petl.serve.settings import ServeSettings, Unknown
-from continual_petl.serve.taken import IMAGE, Form, Taken, form_of
+from continual_petl.serve.taken import IMAGE, Form, Taken, form_of, is_pair, pair_forms
 from continual_petl.streams.encoding.images import pillow
 from continual_petl.streams.sources.conversations import messages_of
 from continual_petl.streams.sources.row_options import options_fault
@@ -247,7 +247,7 @@ def _read(value: Any, names: Form | None, number: int, taken: Taken, most: int) 
     """
     if names is None and not taken.unnamed:
         raise Problem(422, "no_routing", "this run cannot find the task of a row: name the task of every row")
-    form = _FORMS[names] if names else "; or ".join(each for key, each in _UNNAMED.items() if key in taken.unnamed)
+    form = _in_words(names) if names else "; or ".join(each for key, each in _UNNAMED.items() if key in taken.unnamed)
     if names is None and isinstance(value, dict) and tuple(value) == IMAGE and IMAGE not in taken.unnamed:
         raise _not_taken(IMAGE, form, number)  # without decoding it
     row = _row(value, names, form, number)
@@ -255,6 +255,17 @@ def _read(value: Any, names: Form | None, number: int, taken: Taken, most: int) 
     if names is None and (found := form_of(row)) not in taken.unnamed:
         raise _not_taken(found, form, number)
     return row
+
+
+def _in_words(form: Form) -> str:
+    if form in _FORMS:
+        return _FORMS[form]
+    first, *second = form
+    return (
+        f"a list of two texts, or an object with the keys {first} and {second[0]}"
+        if second
+        else _FORMS["text",].replace("key text", f"key {first}")
+    )
 
 
 def _not_taken(found: Form, form: str, number: int) -> Problem:
@@ -285,10 +296,12 @@ def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
     """Return one row without its options."""
     given: tuple[str, ...] = ()
     if isinstance(value, dict):
-        given = tuple(sorted(value))
-        if given not in _FORMS or (names is not None and given != names):
-            raise bad_row(number, f"it has the keys {', '.join(map(repr, given)) or 'none'}; each row must be {form}")
-        value = [value["text"], value["text_pair"]] if len(given) == 2 else value[given[0]]
+        known = (names,) if names is not None else (*_FORMS, *pair_forms())
+        given = next((form for form in known if {*form} == {*value}), ())
+        if not given:
+            keys = ", ".join(map(repr, sorted(value))) or "none"
+            raise bad_row(number, f"it has the keys {keys}; each row must be {form}")
+        value = [value[key] for key in given] if len(given) == 2 else value[given[0]]
         if given == IMAGE:
             return _image(value, number)
         if given in (("tokens",), ("messages",)):
@@ -296,7 +309,7 @@ def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
                 # As a text, it could be taken for a row of any other kind of task.
                 value = value.split() if given == ("tokens",) else [{"role": "user", "content": value}]
             names = given
-        elif given != ("text", "text_pair") and not isinstance(value, str):
+        elif len(given) == 1 and not isinstance(value, str):
             raise bad_row(number, f"key {given[0]!r} must hold a text; each row must be {form}")
     elif names == IMAGE:
         # A text would be read as a path on the server.
@@ -310,10 +323,10 @@ def _source(value: Any, names: Form | None, form: str, number: int) -> Row:
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
         if names == ("tokens",):
             return value
-        if len(value) == 2 and names in (None, ("text", "text_pair")):
+        if len(value) == 2 and (names is None or is_pair(names)):
             first, second = value
             return (first, second)
-    if not isinstance(value, str) or names == ("text", "text_pair"):
+    if not isinstance(value, str) or is_pair(names):
         raise bad_row(number, f"it is {in_json(value)}; each row must be {form}")
     return value
 

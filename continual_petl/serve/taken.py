@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from continual_petl.errors import InputError
-from continual_petl.kind import kind_of
+from continual_petl.kind import kind_of, kinds
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.predictor.records import standard_columns
 from continual_petl.predictor.row_checks import accepts
@@ -29,6 +29,16 @@ _SAMPLES: dict[Form, Row] = {
     IMAGE: {"bytes": b""},
 }
 """A row of each form that rows without a task name may have; texts may belong to a task of any kind."""
+
+
+def is_pair(form: Form | None) -> bool:
+    """Return whether a row of this form is two texts."""
+    return form is not None and len(form) == 2 and form[1] != "options"
+
+
+def pair_forms() -> tuple[Form, ...]:
+    """Return the forms of pairs that have keys of their own, which depend on the kind."""
+    return tuple(kind.columns[:2] for kind in kinds() if kind.always_pairs)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from continual_petl.kind import find_kind
 from continual_petl.streams.encoding.options import one_per_option
-from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of, spans_of
+from continual_petl.streams.encoding.rows import IGNORED, Sequences, TokenisedRows, offsets_of, spans_of
 
 
 def collate(
@@ -51,15 +51,17 @@ def collate(
         on, ``(K * B, ...)``, with the options as ``targets``; ``labels`` are the indices of the correct options ``(B,)``.
         If each row has its own options, ``option_characters`` is the length of each, 0 where a row has fewer, ``(K, B)``.
 
-        For kinds that choose, the inputs are ``(B, K, W)``, with an ``attention_mask`` of 0 where a row has fewer options.
+        For kinds that read a row as several sequences, the inputs are ``(B, K, W)``, with an ``attention_mask`` of 0 where a
+        row has fewer sequences; beside them are ``places`` ``(B, K, W)``, -1 where there is none, and the ``labels`` of
+        sequences ``(B, K, ...)``, -100 where there is none.
     """
     index_B = np.asarray(indices, dtype=np.int64)
     continues = find_kind(kind).continues
     if rows.option_ids is not None and find_kind(kind).generates and not train:
         return _with_options(rows, index_B, pad_token_id, kind)
     batch: dict[str, Tensor] = {}
-    if rows.option_ids is not None and find_kind(kind).chooses:
-        batch |= _each_option(rows, rows.option_ids, index_B, pad_token_id)
+    if rows.sequences is not None and find_kind(kind).several is not None:
+        batch |= _several(rows.sequences, index_B, pad_token_id)
     elif rows.pixels is not None:
         batch["pixel_values"] = torch.from_numpy(rows.pixels[index_B])
     elif continues and train and rows.target_ids is not None:
@@ -95,27 +97,27 @@ def _with_options(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id:
     return batch | {"index": torch.from_numpy(index_B.copy())}
 
 
-def _each_option(
-    rows: TokenisedRows, ids: NDArray[np.int32], index_B: NDArray[np.int64], pad_token_id: int
-) -> dict[str, Tensor]:
-    """Collate rows that are read with each of their options; see `collate`."""
-    assert rows.option_offsets is not None
-    options, starts_B = spans_of(rows.option_starts, index_B)
-    spans = _spans(rows.option_offsets, options)
+def _several(sequences: Sequences, index_B: NDArray[np.int64], pad_token_id: int) -> dict[str, Tensor]:
+    """Collate rows that are read as several sequences; see `collate`."""
+    own, starts_B = spans_of(sequences.starts, index_B)
+    spans = _spans(sequences.offsets, own)
     mask_SW, counts_B = _mask(spans), np.diff(starts_B)
     there_BK = torch.from_numpy(np.arange(counts_B.max()) < counts_B[:, None])
 
-    def laid_out(padded_SW: Tensor, fill: int) -> Tensor:
-        out_BKW = torch.full((*there_BK.shape, mask_SW.shape[1]), fill)
-        out_BKW[there_BK] = padded_SW
-        return out_BKW
+    def laid_out(of_sequences: Tensor, fill: int) -> Tensor:
+        out = torch.full((*there_BK.shape, *of_sequences.shape[1:]), fill)
+        out[there_BK] = of_sequences
+        return out
 
     batch = {
-        "input_ids": laid_out(_padded(ids, spans, mask_SW, pad_token_id), pad_token_id),
+        "input_ids": laid_out(_padded(sequences.ids, spans, mask_SW, pad_token_id), pad_token_id),
         "attention_mask": laid_out(torch.from_numpy(mask_SW.astype(np.int64)), 0),
     }
-    if rows.option_types is not None:
-        batch["token_type_ids"] = laid_out(_padded(rows.option_types, spans, mask_SW, 0), 0)
+    for name, flat, fill in (("token_type_ids", sequences.types, 0), ("places", sequences.places, -1)):
+        if flat is not None:
+            batch[name] = laid_out(_padded(flat, spans, mask_SW, fill), fill)
+    if sequences.labels is not None:
+        batch["labels"] = laid_out(torch.from_numpy(sequences.labels[own]), IGNORED)
     return batch
 
 

@@ -209,10 +209,10 @@ def _check_budgets(
         raise InputError(
             f"{task}training.max_tokens: images have no tokens to count, so only batch_size applies; leave it out."
         )
-    if kind_of(data.task).chooses and (max_tokens or eval_max_tokens):
+    if (several := kind_of(data.task).several) is not None and (max_tokens or eval_max_tokens):
         raise InputError(
-            f"{task}training.max_tokens: a row is read once with each of its options, which this limit does not count, so "
-            "only batch_size applies; leave it out."
+            f"{task}training.max_tokens: {several}, which this limit does not count, so only batch_size applies; leave it "
+            "out."
         )
     check_budget(lengths, max_tokens, where=f"{task}train: ", key="training.max_tokens")
     for name, rows in (("validation", data.validation), ("test", data.test)):

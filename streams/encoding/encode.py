@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -27,6 +27,7 @@ def encode_rows(
     chat: ResolvedChat | None = None,
     options: Sequence[str] | None = None,
     row_options: Sequence[Sequence[str]] | None = None,
+    settings: Mapping[str, Any] | None = None,
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
@@ -44,6 +45,7 @@ def encode_rows(
         chat: the chat template, for conversations, which are lists of messages.
         options: the texts to choose from in a generative task, the same for every row.
         row_options: the texts to choose from in each row, if they are not the same.
+        settings: the settings of the task's kind.
         where: names the rows in messages.
         cache: where token ids of large splits are cached; None disables the cache.
 
@@ -62,6 +64,7 @@ def encode_rows(
         chat=chat,
         options=options,
         row_options=row_options,
+        settings=settings,
         where=where,
         cache=cache,
     )

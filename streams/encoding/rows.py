@@ -4,7 +4,7 @@ A list of Python lists takes about 36 bytes per token and is slow to pad; one ``
 Images are one array, already in the backbone's input size.
 
 Shape legend: N rows, T tokens in all rows together, S target tokens in all rows, C labels, A options of all rows, O tokens of
-all options.
+all options, Q sequences of all rows, U tokens of all sequences.
 """
 
 from __future__ import annotations
@@ -30,17 +30,55 @@ class TokenisedRow(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """The texts that are needed to score generated texts."""
+    """The texts that are needed to score predicted texts."""
 
-    references: tuple[str, ...]
-    """The uncut target texts."""
+    references: tuple[Any, ...]
+    """The uncut target texts; for kinds that extract, all right answers of each row. Empty for rows to predict."""
     sources: tuple[str, ...] | None = None
     """The uncut sources; for a conversation, the last user message."""
+    places: tuple[NDArray[np.int32], ...] | None = None
+    """For kinds that extract, where each token of a source begins and ends in it, ``(tokens, 2)``."""
 
     def take(self, numbers: Sequence[int]) -> Texts:
         """Return the texts of the given rows, in the given order."""
         sources = None if self.sources is None else tuple(self.sources[row] for row in numbers)
-        return Texts(tuple(self.references[row] for row in numbers), sources)
+        places = None if self.places is None else tuple(self.places[row] for row in numbers)
+        return Texts(tuple(self.references[row] for row in numbers if self.references), sources, places)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sequences:
+    """What the backbone reads of each row, for kinds that read a row several times.
+
+    Shape:
+        ``ids``, ``types`` and ``places`` ``(U,)``; ``offsets`` ``(Q + 1,)``; ``starts`` ``(N + 1,)``; ``labels`` ``(Q, 2)``.
+    """
+
+    ids: NDArray[np.int32]
+    """Token ids of all sequences, with special tokens and without padding."""
+    offsets: NDArray[np.int64]
+    """Sequence ``j`` of all sequences, row after row, is ``ids[offsets[j]:offsets[j + 1]]``."""
+    starts: NDArray[np.int64]
+    """The sequences of row ``i`` are those from ``starts[i]`` to ``starts[i + 1]``."""
+    types: NDArray[np.int8] | None = None
+    """As ``TokenisedRows.token_types``."""
+    places: NDArray[np.int32] | None = None
+    """For kinds that extract, which token of the row's source a token is; -1 for all others."""
+    labels: NDArray[np.int64] | None = None
+    """The label of each sequence, if sequences have labels of their own."""
+
+    def take(self, rows: NDArray[np.int64]) -> Sequences:
+        """Return the sequences of the given rows, in the given order."""
+        own, starts = spans_of(self.starts, rows)
+        tokens, offsets = spans_of(self.offsets, own)
+        return Sequences(
+            ids=self.ids[tokens],
+            offsets=offsets,
+            starts=starts,
+            types=None if self.types is None else self.types[tokens],
+            places=None if self.places is None else self.places[tokens],
+            labels=None if self.labels is None else self.labels[own],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,8 +87,8 @@ class TokenisedRows:
 
     Shape:
         ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
-        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` and ``option_types`` ``(O,)``,
-        ``option_offsets`` ``(A + 1,)``, ``pixels`` ``(N, 3, H, W)``.
+        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``option_ids`` ``(O,)``, ``option_offsets`` ``(A + 1,)``,
+        ``pixels`` ``(N, 3, H, W)``.
     """
 
     ids: NDArray[np.int32]
@@ -62,7 +100,7 @@ class TokenisedRows:
     labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64] | None
     """Class indices (int64, ``(N,)``), numbers (float64, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
     (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). For targets among options, the index of
-    the option (int64, ``(N,)``). ``None`` for rows without labels and for generated texts."""
+    the option (int64, ``(N,)``). ``None`` for rows without labels and for answers that are texts."""
     num_truncated: int = 0
     """Number of rows that were longer than ``max_length`` and lost input tokens."""
     num_targets_truncated: int = 0
@@ -78,14 +116,13 @@ class TokenisedRows:
     learned: NDArray[np.bool_] | None = None
     """For conversations, marks the source's tokens that are learned too; ``(T,)``."""
     option_ids: NDArray[np.int32] | None = None
-    """Token ids of all options of all rows, each as a target, or for kinds that choose with its row's input before it;
-    ``None`` for tasks without options."""
+    """Token ids of all options of all rows, each as a target; ``None`` for tasks that do not choose by likelihood."""
     option_offsets: NDArray[np.int64] | None = None
     """Option ``j`` of all options, row after row, is ``option_ids[option_offsets[j]:option_offsets[j + 1]]``."""
-    option_types: NDArray[np.int8] | None = None
-    """For kinds that choose, as ``token_types``."""
     option_texts: tuple[tuple[str, ...], ...] | None = None
     """The options of each row, if they are not the same for the whole task."""
+    sequences: Sequences | None = None
+    """What the backbone reads, if it reads a row several times; ``ids`` are then what rows are compared by."""
     pixels: NDArray[np.float32] | None = None
     """The images in the backbone's format."""
 
@@ -131,11 +168,9 @@ class TokenisedRows:
         if self.option_ids is not None and self.option_offsets is not None:
             options, _ = spans_of(self.option_starts, rows)
             own, targets["option_offsets"] = spans_of(self.option_offsets, options)
-            if self.option_texts is not None:
-                targets["option_texts"] = tuple(self.option_texts[row] for row in rows)
             targets["option_ids"] = self.option_ids[own]
-            if self.option_types is not None:
-                targets["option_types"] = self.option_types[own]
+        if self.option_texts is not None:
+            targets["option_texts"] = tuple(self.option_texts[row] for row in rows)
         per_token = self.first_piece is not None
         return TokenisedRows(
             ids=self.ids[tokens],
@@ -146,6 +181,7 @@ class TokenisedRows:
             learned=None if self.learned is None else self.learned[tokens],
             texts=None if self.texts is None else self.texts.take(rows.tolist()),
             pixels=None if self.pixels is None else self.pixels[rows],
+            sequences=None if self.sequences is None else self.sequences.take(rows),
             **targets,
         )
 

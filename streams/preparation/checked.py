@@ -104,6 +104,7 @@ class Checked:
                 chat=chat,
                 options=self.task.options if scored else None,
                 row_options=self.options if scored or kind_of(self.task).chooses else None,
+                settings=kind_of(self.task).settings_of(self.task.kind_settings),
                 where=str(self.where),
                 cache=cache,
             )
@@ -117,6 +118,8 @@ class Checked:
         if self.task.options is not None:
             return replace(rows, labels=self._chosen(self.task.options))
         kind_of(self.task).check_encoded(self.task, rows, max_length)
+        if rows.texts is not None and rows.texts.sources is not None:
+            return rows if scored else replace(rows, texts=None)
         if rows.texts is not None and scored:
             sources = self.inputs if chat is None else (messages[-1]["content"] for messages in self.inputs)
             return replace(rows, texts=rows.texts._replace(sources=tuple(sources)))
@@ -197,12 +200,13 @@ def check_split(
         labels=labels, positions=positions, single_precision=single_precision, chat=chat, folder=spec.data_dir
     )
     read = kind_of(task).read_rows(task, rows, how)
-    beside = rows.pairs or read.options or [None] * len(rows)
+    pairs = rows.pairs if read.pairs is None else read.pairs
+    beside = pairs or read.options or [None] * len(rows)
     return Checked(
         task=task,
         where=rows.where,
         inputs=read.inputs,
-        pairs=rows.pairs,
+        pairs=pairs,
         answers=read.answers,
         names=read.names,
         keys=read.keys or [json.dumps(row) for row in zip(read.inputs, beside, strict=True)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -116,6 +117,9 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str, max_length: int) -> 
     lines.append(f"    columns: {{{written}}}")
     if guess.answer_letters:
         lines += _chat(guess, max_length)
+    if settings := kind_of(guess).drafted(guess, max_length):
+        written = ", ".join(f"{key}: {json.dumps(value)}" for key, value in settings.items())
+        lines.append(f"    kind_settings: {{{written}}}")
     if kind_of(guess).per_word and not names and not _marks_entities(guess.labels):
         lines.append(
             "    metric: accuracy    # the tags mark no entities; the other scores count entities (docs/tasks.md)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.kind import kinds
 from continual_petl.streams.scaffold.names import (
     IMAGE,
     LABEL,
@@ -51,6 +52,8 @@ class Guess:
     """For lists of zeros and ones (multi-hot), their length; otherwise 0."""
     answer_letters: int = 0
     """For conversations, the length in characters that 99 of 100 last messages do not exceed; otherwise 0."""
+    some_empty: bool = False
+    """Whether some rows have no answer."""
 
     @property
     def words(self) -> str:
@@ -69,7 +72,7 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
         InputError: if no task fits; the message describes each column.
     """
     left = [each for each in columns if each.holds != "nothing" and each.name.lower() not in ROW_NAMES]
-    for attempt in _ATTEMPTS:
+    for attempt in (*(kind.guess for kind in kinds()), *_ATTEMPTS):
         found = attempt(left)
         if found is not None:
             return _with_rest(found, columns)

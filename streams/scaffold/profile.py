@@ -11,7 +11,7 @@ from typing import Any, Literal
 from continual_petl.streams.preparation.labels import label_name
 from continual_petl.streams.preparation.multi_hot import as_list, multi_hot
 from continual_petl.streams.scaffold.names import LABEL
-from continual_petl.streams.sources.conversations import is_message
+from continual_petl.streams.sources.conversations import from_cell, is_message
 from continual_petl.streams.sources.prose import is_prose
 
 Holds = Literal[
@@ -22,6 +22,7 @@ Holds = Literal[
     "words",
     "names",
     "messages",
+    "mappings",
     "image",
     "the same in every row",
     "nothing",
@@ -46,7 +47,8 @@ class Column:
     name: str
     holds: Holds
     """``text``: running text; ``name``: one of a few texts or numbers; ``words``: a list of texts per row; ``names``: a list
-    drawn from a few texts or numbers; ``messages``: a conversation; ``the same in every row``: not useful."""
+    drawn from a few texts or numbers; ``messages``: a conversation; ``mappings``: lists by key; ``the same in every row``:
+    not useful."""
     distinct: tuple[str, ...] = ()
     """For names, the different values, in order."""
     letters: float = 0.0
@@ -56,9 +58,13 @@ class Column:
     longest_last: int = 0
     """Length in characters that 99 of 100 last messages do not exceed."""
     lengths: tuple[int, ...] = ()
-    """For lists, the length of each row's list."""
+    """For lists, the length of each row's list; for mappings, that of the longest list in each."""
+    keys: frozenset[str] = frozenset()
+    """For mappings, the keys that all of them have."""
     flags: int = 0
     """For lists of zeros and ones of the same length (multi-hot), this length; otherwise 0."""
+    some_empty: bool = False
+    """Whether some rows have nothing in it."""
     prose: bool = False
     """Whether it is running text: several words in most rows."""
     vocabulary: frozenset[str] = frozenset()
@@ -67,7 +73,13 @@ class Column:
 
 def profile(table: Mapping[str, Sequence[Any]]) -> list[Column]:
     """Return a profile of each column."""
-    return [_column(name, values) for name, values in table.items()]
+    return [
+        replace(
+            _column(name, values),
+            some_empty=any(value in (None, "") for value in values if value is None or isinstance(value, str)),
+        )
+        for name, values in table.items()
+    ]
 
 
 def _column(name: str, values: Sequence[Any]) -> Column:
@@ -83,6 +95,8 @@ def _column(name: str, values: Sequence[Any]) -> Column:
         return _numbers(name, [str(label_name(value) or value) for value in known])
     if all(isinstance(value, list | tuple) for value in known):
         return _lists(name, known)
+    if all(map(_is_mapping, known)):
+        return _mappings(name, known)
     return Column(name=name, holds="image" if all(map(_is_image, known)) else "something else")
 
 
@@ -98,6 +112,10 @@ def _texts(name: str, values: Sequence[str]) -> Column:
         lists = list(map(as_list, values))
         if all(each is not None for each in lists):
             return _lists(name, [each for each in lists if each is not None])
+    if all(value.lstrip().startswith("{") for value in values):
+        mappings = [from_cell(value, "{") for value in values]
+        if all(map(_is_mapping, mappings)):
+            return _mappings(name, mappings)
     if is_prose(values):
         return replace(_names_or_texts(name, values, letters, longest), prose=True, vocabulary=_words(values))
     return _names_or_texts(name, values, letters, longest)
@@ -140,6 +158,15 @@ def _lists(name: str, values: Sequence[Sequence[Any]]) -> Column:
     if _are_repeated(name, counts) or all(isinstance(member, int) for member in members):
         return Column(name=name, holds="names", distinct=tuple(sorted(counts)), lengths=lengths)
     return Column(name=name, holds="words", lengths=lengths)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(below, list) for below in value.values())
+
+
+def _mappings(name: str, values: Sequence[Mapping[str, Sequence[Any]]]) -> Column:
+    keys = frozenset.intersection(*(frozenset(value) for value in values))
+    return Column(name=name, holds="mappings", keys=keys, lengths=tuple(max(map(len, v.values())) for v in values))
 
 
 def _messages(name: str, values: Sequence[Sequence[Mapping[str, Any]]]) -> Column:

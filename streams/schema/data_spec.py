@@ -17,6 +17,7 @@ from continual_petl._frozen import AS_LIST as AS_LIST
 from continual_petl._frozen import AS_TEXT as AS_TEXT
 from continual_petl._frozen import TAG as TAG
 from continual_petl._frozen import UserSpec
+from continual_petl.kind import kinds
 from continual_petl.streams.schema.containers import check_aligned, is_column, plain, record_of, records, rows_in
 
 SplitName = Literal["train", "validation", "test"]
@@ -207,16 +208,15 @@ def _is_table(value: Mapping[Any, Any]) -> bool:
     keys = {*value} & {*DataSpec.model_fields, *SPLITS}
     if "data_files" in keys or keys & {*SPLITS} or keys - columns or not {*value} - keys:
         return False
-    return bool(_COLUMNS & {*value}) or all(
+    return bool(_columns() & {*value}) or all(
         key in columns and hasattr(cells, "__len__") and len(cells) > 0 and not isinstance(next(iter(cells)), Mapping)
         for key, cells in value.items()
     )
 
 
-_COLUMNS = frozenset(
-    ("text", "text_pair", "label", "source", "target", "tokens", "tags", "image", "messages", "options")
-)
-"""The standard names of columns: the keys of ``columns``."""
+def _columns() -> set[str]:
+    """Return the standard names of columns: the keys of ``columns``."""
+    return {"messages", *(key for kind in kinds() for key in kind.columns)}
 
 
 def _rows(value: Any, split: str) -> Any:

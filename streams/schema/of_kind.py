@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import InitErrorDetails
+from pydantic import ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails
 
 from continual_petl._frozen import UserSpec
-from continual_petl.kind import find_kind, kinds
+from continual_petl.kind import OwnColumn, find_kind, kinds
 from continual_petl.streams.schema.data_spec import Text
 from continual_petl.streams.schema.training_spec import TrainingSpec
 
@@ -46,15 +47,60 @@ class ColumnsSpec(UserSpec):
     """The column with the image (image-classification): a path, an image as read by datasets, or nested lists of grey or
     RGB values."""
 
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Text | None]
+
+    @model_validator(mode="after")
+    def _known(self) -> ColumnsSpec:
+        added = self.__pydantic_extra__ or {}
+        known = _own_columns() if added else {}  # kinds cannot be imported while this module is
+        details = [
+            InitErrorDetails(type="extra_forbidden", loc=(key,), input=value)
+            for key, value in added.items()
+            if key not in known
+        ]
+        if details:
+            raise ValidationError.from_exception_data("columns", details)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema, with the columns that kinds add."""
+        schema = super().__get_pydantic_json_schema__(core_schema, handler)
+        own = {
+            key: {
+                "anyOf": [{"minLength": 1, "type": "string"}, {"type": "null"}],
+                "default": column.default,
+                "description": f"{column.about} ({kind})",
+                "title": key.replace("_", " ").capitalize(),
+            }
+            for key, (kind, column) in _own_columns().items()
+        }
+        found = handler.resolve_ref_schema(schema)
+        found["properties"] |= own
+        found["additionalProperties"] = False
+        return schema
+
+    def column(self, key: str) -> str | None:
+        """Return the column of a key; the default if the key was left out."""
+        if key in type(self).model_fields or key in (self.__pydantic_extra__ or {}):
+            return getattr(self, key)  # type: ignore[no-any-return]
+        return _own_columns()[key][1].default
+
     def read_by(self, kind: str) -> dict[str, str | None]:
         """Return the keys that a task of ``kind`` reads, with the column names; the last is the label or target."""
         found = find_kind(kind)
         if found.takes_chats and self.messages is not None:
             return {"messages": self.messages}
-        given = {key: getattr(self, key) for key in found.columns}
+        given = {key: self.column(key) for key in found.columns}
         if found.chooses and self.options is None:
             given["options"] = "options"
-        return {key: name for key, name in given.items() if key != "options" or name is not None}
+        return {key: name for key, name in given.items() if name is not None or key == "text_pair"}
+
+
+def _own_columns() -> dict[str, tuple[str, OwnColumn]]:
+    """Return the columns that kinds add, each with the kind that adds it."""
+    return {key: (kind.name, column) for kind in kinds() for key, column in kind.own_columns.items()}
 
 
 def users_of(key: str) -> tuple[str, ...]:
@@ -94,7 +140,7 @@ def without_idle_options(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
         chats = found.takes_chats and tree["columns"].get("messages") is not None
         kept = ("messages",) if chats else found.columns
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in kept}
-    for key in ("chat", "remote_code", "tags"):
+    for key in ("chat", "remote_code", "tags", "kind_settings"):
         if not tree.get(key):
             tree.pop(key, None)  # streams without the key stay as they were before it existed
     own = "columns" in tree and tree["columns"].get("options") is not None

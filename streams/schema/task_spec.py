@@ -102,6 +102,8 @@ class TaskSpec(UserSpec):
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
     """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
     regression, by quantile of the target."""
+    kind_settings: dict[str, Any] | None = None
+    """Settings that only this kind of task has, such as the stride of question-answering; null means their defaults."""
     generation: GenerationSpec = GenerationSpec()
     """How text is generated (seq2seq, causal-lm)."""
     max_target_length: Count | None = None
@@ -127,10 +129,20 @@ class TaskSpec(UserSpec):
         if len(set(named.values())) < len(named):
             given = ", ".join(f"{key}: {name}" for key, name in named.items())
             read = tuple(value.read_by(kind))
-            number = ("two", "three")[len(read) - 2]
+            number = ("two", "three", "four")[len(read) - 2]
             raise ValueError(
                 f"got {given}; {', '.join(read[:-1])} and {read[-1]} must be {number} different columns: name each one"
             )
+        return value
+
+    @field_validator("kind_settings")
+    @classmethod
+    def _settings_fit_kind(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        kind = info.data.get("kind")
+        if value is not None and kind is not None:
+            if find_kind(kind).own_settings is None:
+                raise ValueError(only_for(names_where("own_settings"), kind))
+            find_kind(kind).settings_of(value)
         return value
 
     @field_validator("generation", "max_target_length", "pooling")
@@ -278,6 +290,11 @@ class TaskSpec(UserSpec):
     def resolved_normalise(self) -> Normalise | None:
         """How the likelihoods of options are normalised; None if options are not chosen by likelihood."""
         return self.normalise if self.options_from is not None and kind_of(self).generates else None
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether every row is a pair of texts."""
+        return kind_of(self).always_pairs or self.columns.text_pair is not None
 
     @property
     def reads_chats(self) -> bool:

@@ -31,14 +31,15 @@ def is_message(value: Any) -> bool:
     return isinstance(value, Mapping) and any(all(key in value for key in form) for form in _FORMS)
 
 
-def from_cell(value: Any) -> Any:
-    """Return the list in a cell of a table, which holds it as JSON; anything else is returned as it is."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
+def from_cell(value: Any, opening: str = "[") -> Any:
+    """Return the list in a cell of a table, which holds it as JSON, or with ``opening="{"`` the mapping; anything else is
+    returned as it is.
+    """
+    if isinstance(value, str) and value.lstrip().startswith(opening):
         try:
-            found = json.loads(value)
+            return json.loads(value)
         except (ValueError, RecursionError):
             return value
-        return found if isinstance(found, list) else value
     return value
 
 

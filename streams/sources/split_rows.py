@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from continual_petl.errors import did_you_mean, raise_problems
@@ -33,6 +33,8 @@ class SplitRows:
     """A JSON file next to a local copy that lists the classes in order, in place of the task's ``labels``."""
     options: list[Any] | None = None
     """``columns.options`` of every row, if each row has its own."""
+    by_key: Mapping[str, list[Any]] = field(default_factory=dict)
+    """All columns that the task reads, by their keys, as they were read."""
     unread: tuple[str, ...] = ()
     """Columns that hold running text and are not used by the task."""
 
@@ -87,6 +89,7 @@ def pick(
         class_names=class_names,
         labels_file=labels_file,
         options=None if options is None else table[options],
+        by_key={key: table[name] for key, name in columns.items() if name is not None},
         unread=tuple(name for name, values in table.items() if name not in used and is_prose(values)),
     )
 

@@ -103,6 +103,7 @@ def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
     if isinstance(value, BaseModel):
         # A null that is also the default need not be written.
         fields = {name: (getattr(value, name), info.default) for name, info in type(value).model_fields.items()}
+        fields |= {name: (below, None) for name, below in (value.__pydantic_extra__ or {}).items()}
         tree = {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
         return without_idle_options(value.kind, tree) if isinstance(value, TaskSpec) else tree
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):

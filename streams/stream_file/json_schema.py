@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.presets import FUSION, PRESETS
 from continual_petl.banks.config.spec import Modification
-from continual_petl.kind import kind_names, kinds
+from continual_petl.kind import Kind, kind_names, kinds
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
@@ -52,6 +52,11 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
         "anyOf": [{"minLength": 1, "type": "string"}, backbone],
     }
     task = definitions["TaskSpec"]["properties"]
+    task["kind_settings"]["anyOf"][0] = {
+        "type": "object",
+        "properties": {key: node for kind in kinds() for key, node in _settings_of(kind).items()},
+        "additionalProperties": False,
+    }
     task["metric"]["anyOf"][0]["enum"] = list(dict.fromkeys(metric for kind in kinds() for metric in kind.metrics))
     for override in definitions["TrainingOverride"]["properties"].values():
         del override["default"]  # the stream's setting applies to omitted keys
@@ -63,6 +68,14 @@ def _schema_with(names: tuple[str, ...]) -> Schema:
             ):
                 node.pop("default", None)  # every key below has its own default
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _settings_of(kind: Kind) -> Schema:
+    """Return the schemas of the settings that only a kind has, by key."""
+    if kind.own_settings is None:
+        return {}
+    found: Schema = kind.own_settings.model_json_schema()["properties"]
+    return {key: node | {"description": f"{node['description']} ({kind.name})"} for key, node in found.items()}
 
 
 @cache

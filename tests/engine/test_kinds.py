@@ -34,7 +34,7 @@ Folder = Callable[..., Path]
 FAMILIES: dict[str, tuple[str, ...]] = {
     "bart": ("classification", "seq2seq", "token-classification", "multilabel", "regression", "multiple-choice"),
     "gpt2": ("causal-lm", "classification"),
-    "bert": ("multiple-choice", "classification"),
+    "bert": ("multiple-choice", "classification", "question-answering"),
     "vit": ("image-classification",),
 }
 
@@ -74,6 +74,8 @@ def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
     rows: Any = tasks[kind].data
     if kind == "multiple-choice":
         return [(row["source"], row["options"]) for row in rows["test"]]
+    if kind == "question-answering":
+        return [(row["question"], row["context"]) for row in rows["test"]]
     return [row[key] for row in rows["test"]]
 
 
@@ -99,7 +101,8 @@ def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kin
         size = manifest.training.batch_size
         same = Predictor(session.models).predict(inputs_of(tasks, kind), kind, batch_size=size)
         if rows.option_texts is None:
-            assert same == answers(manifest.kind, manifest.labels, torch.stack(said), manifest.targets)
+            texts = rows.texts if kind == "question-answering" else None
+            assert same == answers(manifest.kind, manifest.labels, torch.stack(said), manifest.targets, texts=texts)
         else:
             assert same == choices(rows.option_texts, torch.stack(said))
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder)

@@ -127,6 +127,7 @@ def test_every_metric_of_the_schema_exists(kind: Any) -> None:
         "token-classification": (torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]])),
         "regression": (torch.tensor([1.0, 2, 4]), torch.tensor([1.0, 2, 4])),
         **dict.fromkeys(GENERATIVE, (["a b c d e f"], ["a b c d e f"])),
+        "question-answering": (["a b"], [["a b"]]),
     }
     values: dict[str, Any] = {}
     for metric in chosen or [None]:

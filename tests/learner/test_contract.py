@@ -26,7 +26,7 @@ from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES
 
 Folder = Callable[..., Path]
-TEXT = {"classification", "regression", "multilabel", "token-classification", "multiple-choice"}
+TEXT = {"classification", "regression", "multilabel", "token-classification", "multiple-choice", "question-answering"}
 
 
 def kinds_of(family: str) -> set[str]:

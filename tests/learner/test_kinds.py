@@ -31,6 +31,7 @@ CASES = [
     ("bart", "token-classification", "houlsby"),
     ("vit", "image-classification", "houlsby"),
     ("bert", "multiple-choice", "houlsby"),
+    ("gpt2", "question-answering", "lora"),
 ]
 
 

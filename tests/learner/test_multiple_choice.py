@@ -182,7 +182,9 @@ def test_settings_that_count_rows_once_are_refused(backbone_folder: Folder) -> N
     plan = plan_of(folder, bank, prefix_cache="on", cuda_graphs=True)
     with pytest.raises(InputError, match="a row is read once with each of its options, and states are cached row by"):
         check_kept(plan, build_bank(plan, backbone))
-    with pytest.raises(InputError, match=r"its rows have different numbers of options\. Write cuda_graphs: false"):
+    with pytest.raises(
+        InputError, match=r"each of its options, and their number differs from row to row\. Write cuda_graphs: false"
+    ):
         check_graphs(plan, torch.device("cuda"), 1)
     tasks = stream(folder, [task_of_kind("multiple-choice", "one")], training={"max_tokens": 500})
     with pytest.raises(InputError, match=r"max_tokens: a row is read once with each of its options, which this limit"):
@@ -190,4 +192,4 @@ def test_settings_that_count_rows_once_are_refused(backbone_folder: Folder) -> N
 
 
 def test_a_batch_that_takes_too_much_memory_is_described(backbone_folder: Folder) -> None:
-    assert _size({"input_ids": torch.zeros(3, 4, 9)}) == "3 rows x 4 options x 9 tokens (the longest row)"
+    assert _size({"input_ids": torch.zeros(3, 4, 9)}) == "3 rows x 4 sequences x 9 tokens (the longest row)"

@@ -21,15 +21,16 @@ from tests.tiny import make_model
 
 Folder = Callable[..., Path]
 TEXT = ("classification", "regression", "multilabel", "token-classification")
+READ = ("multiple-choice", "question-answering")
 
 
 @pytest.mark.parametrize(
     ("family", "kinds"),
     [
-        ("bert", (*TEXT, "multiple-choice")),
-        ("bart", (*TEXT, "seq2seq", "multiple-choice")),
-        ("t5", (*TEXT, "seq2seq", "multiple-choice")),
-        ("gpt2", (*TEXT, "causal-lm", "multiple-choice")),
+        ("bert", (*TEXT, *READ)),
+        ("bart", (*TEXT, "seq2seq", *READ)),
+        ("t5", (*TEXT, "seq2seq", *READ)),
+        ("gpt2", (*TEXT, "causal-lm", *READ)),
         ("vit", ("image-classification",)),
     ],
 )
@@ -60,7 +61,7 @@ def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) 
     base: Any = make_model("llama").base_model
     base.save_pretrained(tmp_path)
     backbone = load_backbone(str(tmp_path))
-    assert allowed_kinds(backbone) == (*TEXT, "multiple-choice")
+    assert allowed_kinds(backbone) == (*TEXT, *READ)
     tasks = stream(tmp_path, [task_of_kind(kind, "one")])
     with pytest.raises(InputError, match="its checkpoint was saved without the language-modelling head"):
         plan_task(tasks.spec, tasks["one"], None, backbone)

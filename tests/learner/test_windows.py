@@ -52,6 +52,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tokens": ("causal-lm", "gpt2", {"max_tokens": 40, "label_smoothing": 0.1}),
     "image-classification": ("image-classification", "vit", {"class_weights": {"dark": 5.0}}),
     "multiple-choice": ("multiple-choice", "bert", {}),
+    "question-answering": ("question-answering", "bert", {}),
 }
 
 
@@ -64,6 +65,9 @@ def one_loss(learner: ContinualLearner, batch: dict[str, Tensor]) -> Tensor:
         loss = F.mse_loss(outputs[:, 0], (labels.double() - plan.targets.mean) / plan.targets.deviation)
     elif plan.kind == "multilabel":
         loss = F.binary_cross_entropy_with_logits(outputs, labels.double(), pos_weight=weights)
+    elif plan.kind == "question-answering":
+        there = labels[..., 0] >= 0
+        loss = sum(F.cross_entropy(outputs[there][..., n], labels[there][..., n]) for n in (0, 1)) / 2  # type: ignore[assignment]
     else:
         if plan.kind == "causal-lm":
             outputs, labels = outputs[:, :-1], labels[:, 1:]

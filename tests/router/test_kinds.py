@@ -23,6 +23,7 @@ KINDS = [
     "image-classification",
     "regression",
     "multiple-choice",
+    "question-answering",
 ]
 
 
@@ -36,6 +37,8 @@ def test_rows_of_every_kind_are_predicted_by_their_task(backbone_folder: Folder,
     rows = [row.get(key, row.get("source")) for row in task["data"]["test"]]
     if kind == "multiple-choice":
         rows = [(row["source"], row["options"]) for row in task["data"]["test"]]
+    if kind == "question-answering":
+        rows = [(row["question"], row["context"]) for row in task["data"]["test"]]
     found = run.predict(rows, unknown="nearest")
     assert isinstance(found, list)
     assert [answer.answer for answer in found] == run.predict(rows, "own")

@@ -33,6 +33,7 @@ KINDS = {
     "causal-lm": "gpt2",
     "image-classification": "vit",
     "multiple-choice": "bert",
+    "question-answering": "bert",
 }
 SHAPES = {
     "regression": (8, 1),
@@ -42,6 +43,7 @@ SHAPES = {
     "causal-lm": (8, 8),
     "image-classification": (8, 2),
     "multiple-choice": (4, 2),
+    "question-answering": (4, 2, 32, 2),
 }
 
 
@@ -147,11 +149,11 @@ Rows = dict[str, Tensor]
             "labels hold values outside -100",
         ),
         ("multiple-choice", lambda rows: {n: t[:, 0] for n, t in rows.items()}, r"int64 \(4, 32\)"),
-        ("multiple-choice", lambda rows: {n: t[:, :0] for n, t in rows.items()}, "its rows have 0 options"),
+        ("multiple-choice", lambda rows: {n: t[:, :0] for n, t in rows.items()}, "its rows have 0 sequences"),
         (
             "multiple-choice",
             lambda rows: {n: t.repeat(1, 501, 1) for n, t in rows.items()},
-            "its rows have 1002 options; at most 1000 are allowed",
+            "its rows have 1002 sequences; at most 1000 are allowed",
         ),
         ("image-classification", lambda rows: {n: t[..., :4] for n, t in rows.items()}, r"have the shape \(3, 8, 4\)"),
     ],

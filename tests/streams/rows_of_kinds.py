@@ -42,6 +42,12 @@ def row_of(kind: str, draw: random.Random) -> dict[str, Any]:
         case "multiple-choice":
             options = [*dict.fromkeys(words(4)), "w41 w42"]
             return {"source": " ".join(words(6)), "options": options, "label": draw.choice(options)}
+        case "question-answering":
+            context = words(6)
+            place = draw.randrange(len(context))
+            start = len(" ".join([*context[:place], ""]))
+            answers = {"text": [context[place]], "answer_start": [start]}
+            return {"question": " ".join(words(4)), "context": " ".join(context), "answers": answers}
     raise ValueError(kind)
 
 
@@ -52,6 +58,9 @@ FIRST: dict[str, list[dict[str, Any]]] = {
     "token-classification": [{"tokens": ["w1", "w2", "w3"], "tags": ["O", "B-P", "I-P"]}],
     "seq2seq": [{"source": "w1 w2", "target": "w3"}],
     "causal-lm": [{"source": "w1 w2", "target": "w3"}],
+    "question-answering": [
+        {"question": "w1", "context": "w2 w3", "answers": {"text": ["w3"], "answer_start": [3]}},
+    ],
     "multiple-choice": [{"source": "w1 w2", "options": ["w3", "w4 w5"], "label": "w3"}],
     "image-classification": [{"image": [[0, 1], [2, 3]], "label": "a"}, {"image": [[9, 9], [9, 9]], "label": "b"}],
 }

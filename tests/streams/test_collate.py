@@ -13,7 +13,7 @@ from torch import Tensor
 
 from continual_petl.kind import kind_names
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.encoding.rows import IGNORED, Texts, TokenisedRows, offsets_of
+from continual_petl.streams.encoding.rows import IGNORED, Sequences, Texts, TokenisedRows, offsets_of
 
 KINDS: tuple[str, ...] = kind_names()
 PAD = 7  # also the id of real tokens: only the mask shows which ones are padding
@@ -36,12 +36,10 @@ def _rows(kind: str, lengths: list[int], seed: int, *, answered: bool = True) ->
         more["first_piece"] = rng.integers(0, 2, size=len(ids)).astype(bool)
         labels = np.where(more["first_piece"], rng.integers(0, 3, size=len(ids)), IGNORED)
     elif kind == "multiple-choice":
-        counts = rng.integers(2, 5, size=number).tolist()
-        more["option_offsets"] = offsets_of(rng.integers(1, 6, size=sum(counts)).tolist())
-        more["option_ids"] = rng.integers(5, 9, size=more["option_offsets"][-1]).astype(np.int32)
-        more["option_types"] = rng.integers(0, 2, size=len(more["option_ids"])).astype(np.int8)
-        more["option_texts"] = tuple(("x",) * count for count in counts)
+        more["sequences"] = _sequences(rng, number, labelled=False)
         labels = rng.integers(0, 2, size=number)
+    elif kind == "question-answering":
+        more["sequences"] = _sequences(rng, number, labelled=answered)
     elif answered:
         target_offsets = offsets_of(rng.integers(1, 6, size=number).tolist())
         more |= {"target_ids": rng.integers(5, 9, size=target_offsets[-1]).astype(np.int32)}
@@ -52,11 +50,23 @@ def _rows(kind: str, lengths: list[int], seed: int, *, answered: bool = True) ->
     return TokenisedRows(ids=ids, offsets=offsets, token_types=token_types, labels=labels if answered else None, **more)
 
 
-def _options(rows: TokenisedRows, flat: Any, row: int) -> list[list[int]]:
-    """Return the tokens of a row's options, or their types."""
-    assert rows.option_offsets is not None
-    start, end = rows.option_starts[row : row + 2]
-    return [flat[rows.option_offsets[n] : rows.option_offsets[n + 1]].tolist() for n in range(start, end)]
+def _sequences(rng: np.random.Generator, number: int, *, labelled: bool) -> Sequences:
+    counts = rng.integers(1, 5, size=number).tolist()
+    offsets = offsets_of(rng.integers(1, 6, size=sum(counts)).tolist())
+    return Sequences(
+        ids=rng.integers(5, 9, size=offsets[-1]).astype(np.int32),
+        offsets=offsets,
+        starts=offsets_of(counts),
+        types=rng.integers(0, 2, size=offsets[-1]).astype(np.int8),
+        places=rng.integers(-2, 9, size=offsets[-1]).astype(np.int32),
+        labels=rng.integers(0, 9, size=(sum(counts), 2)) if labelled else None,
+    )
+
+
+def _own(sequences: Sequences, flat: Any, row: int) -> list[list[int]]:
+    """Return the tokens of a row's sequences, or their types."""
+    start, end = sequences.starts[row : row + 2]
+    return [flat[sequences.offsets[n] : sequences.offsets[n + 1]].tolist() for n in range(start, end)]
 
 
 def _real(values: Tensor, mask: Tensor) -> list[list[int]]:
@@ -87,20 +97,32 @@ def test_batch_contains_its_rows(kind: str, lengths: list[int], seed: int, train
         ]
         assert _real(batch["labels"], batch["labels"] != IGNORED) == targets
         assert torch.equal(batch["labels"][batch["labels"] >= 0], batch["input_ids"][batch["labels"] >= 0])
-    elif kind == "multiple-choice":
-        for name, flat in (("input_ids", rows.option_ids), ("token_type_ids", rows.option_types)):
+    elif rows.sequences is not None:
+        read = rows.sequences
+        for name, flat, fill in (
+            ("input_ids", read.ids, PAD),
+            ("token_type_ids", read.types, 0),
+            ("places", read.places, -1),
+        ):
             there = batch["attention_mask"].bool()
             found = [
                 [o[m].tolist() for o, m in zip(*row, strict=True) if m.any()]
                 for row in zip(batch[name], there, strict=True)
             ]
-            assert found == [_options(rows, flat, i) for i in indices]
-            assert (batch[name][~there] == (PAD if name == "input_ids" else 0)).all()
+            assert found == [_own(read, flat, i) for i in indices]
+            assert (batch[name][~there] == fill).all()
+        if read.labels is not None:
+            for place, i in enumerate(indices):
+                own = read.labels[read.starts[i] : read.starts[i + 1]]
+                assert batch["labels"][place, : len(own)].tolist() == own.tolist()
+                assert (batch["labels"][place, len(own) :] == IGNORED).all()
+        taken = collate(rows.take(indices), range(len(indices)), PAD, kind=kind, train=train)
+        assert all(torch.equal(taken[name], batch[name]) for name in taken if name != "index")
     else:
         assert _real(batch["input_ids"], batch["attention_mask"]) == [rows.row(i).ids.tolist() for i in indices]
         assert (batch["input_ids"][batch["attention_mask"] == 0] == PAD).all()
         assert batch["input_ids"].shape[1] == max(lengths[i] for i in indices)
-    if rows.token_types is not None and kind != "multiple-choice":
+    if rows.token_types is not None and rows.sequences is None:
         types = [list(kept) for i in indices if (kept := rows.row(i).token_types) is not None]
         assert _real(batch["token_type_ids"], batch["attention_mask"]) == types
     if kind in ("seq2seq", "causal-lm") and not (kind == "causal-lm" and train):
@@ -110,7 +132,7 @@ def test_batch_contains_its_rows(kind: str, lengths: list[int], seed: int, train
     elif kind == "token-classification":
         assert _real(batch["labels"], batch["attention_mask"]) == [rows.row(i).label.tolist() for i in indices]
         assert (batch["labels"][batch["attention_mask"] == 0] == IGNORED).all()
-    elif kind != "causal-lm":
+    elif kind not in ("causal-lm", "question-answering"):
         assert rows.labels is not None
         assert torch.equal(batch["labels"], torch.tensor(rows.labels[indices]))
     for name, tensor in batch.items():
@@ -121,7 +143,7 @@ def test_batch_contains_its_rows(kind: str, lengths: list[int], seed: int, train
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(KINDS), st.booleans())
 def test_padding_side_follows_the_kind(lengths: list[int], kind: str, train: bool) -> None:
-    if kind in ("image-classification", "multiple-choice"):
+    if kind in ("image-classification", "multiple-choice", "question-answering"):
         return
     mask = collate(_rows(kind, lengths, 0), range(len(lengths)), PAD, kind=kind, train=train)["attention_mask"]
     left = kind == "causal-lm" and not train

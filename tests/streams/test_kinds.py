@@ -38,6 +38,10 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "causal-lm": {"columns": {"target": "answer"}, "training": {"label_smoothing": 0.2}, "metric": "bleu"},
     "image-classification": {"columns": {"image": "pixels", "label": "text"}},
+    "question-answering": {
+        "columns": {"context": "passage", "answers": "answer", "answer_start": "at"},
+        "kind_settings": {"stride": 3, "no_answer": True},
+    },
     "multiple-choice": {"columns": {"source": "premise", "options": "choices"}, "training": {"head_dropout": 0.2}},
 }
 
@@ -121,7 +125,7 @@ def test_stream_defaults_apply_where_possible() -> None:
     said = {"label_smoothing": 0.1, "class_weights": "balanced", "head_dropout": 0.3, "epochs": 7}
     stream = _stream(*tasks, training=said)
     found = {task.kind: stream.resolved_training(task) for task in tasks}
-    no_smoothing = {"regression", "multilabel", "multiple-choice"}
+    no_smoothing = {"regression", "multilabel", "multiple-choice", "question-answering"}
     assert {kind for kind in KINDS if found[kind].label_smoothing == 0.1} == set(KINDS) - no_smoothing
     assert {kind for kind in KINDS if found[kind].class_weights == "balanced"} == LABELLED
     assert {kind for kind in KINDS if found[kind].head_dropout == 0.3} == set(KINDS) - GENERATIVE

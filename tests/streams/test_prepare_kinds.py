@@ -148,6 +148,7 @@ def test_lists_in_csv_are_json(tokenizer: PreTrainedTokenizerFast, tmp_path: Pat
         ("multilabel", ("text", "label")),
         ("token-classification", ("tokens", "tags")),
         ("multiple-choice", ("source", "options", "label")),
+        ("question-answering", ("question", "context", "answers")),
     ):
         rows = rows_of(kind, 8)
         lines = ["\t".join(keys)]

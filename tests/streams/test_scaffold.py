@@ -25,6 +25,7 @@ LONG = [f"sentence number {number} with a few words of its own" for number in ra
 LABELS = ["no", "yes"] * 20
 WORDS = [["a", "few", "words", str(number)] for number in range(40)]
 TAGS = [["O", "O", "B-X", "O"] for _ in range(40)]
+SPANS = [{"text": ["few"], "answer_start": [9]}, {"text": [], "answer_start": []}] * 20
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,19 @@ TAGS = [["O", "O", "B-X", "O"] for _ in range(40)]
         ({"text": LONG, "score": [str(n) for n in range(40)]}, "regression", {"text": "text", "label": "score"}),
         ({"image": [f"{number}.png" for number in range(40)], "label": LABELS},
          "image-classification", {"image": "image", "label": "label"}),
+        ({"id": LONG, "title": ["x"] * 40, "context": LONG, "question": LONG[::-1], "answers": SPANS},
+         "question-answering", {"question": "question", "context": "context", "answers": "answers"}),
+        ({"context": LONG, "question": LONG[::-1], "answers": [json.dumps(span) for span in SPANS]},
+         "question-answering", {"question": "question", "context": "context", "answers": "answers"}),
+        ({"question": LONG, "context": LONG[::-1], "answer": ["few words", ""] * 20, "answer_start": [5, ""] * 20},
+         "question-answering",
+         {"question": "question", "context": "context", "answers": "answer", "answer_start": "answer_start"}),
+        ({"premise": LONG, "choices": [["a b", "c d"], ["e", "f g"]] * 20, "label": [0, 1] * 20},
+         "multiple-choice", {"source": "premise", "options": "choices", "label": "label"}),
+        ({"ctx": LONG, "endings": WORDS, "label": ["0", "3"] * 20},
+         "multiple-choice", {"source": "ctx", "options": "endings", "label": "label"}),
+        ({"question": LONG, "context": LONG[::-1], "label": LABELS},
+         "classification", {"text": "question", "text_pair": "context", "label": "label"}),
     ],
 )  # fmt: skip
 def test_kind_is_guessed_from_columns(table: dict[str, Sequence[Any]], kind: str, columns: dict[str, str]) -> None:

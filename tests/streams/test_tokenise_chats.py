@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from continual_petl.errors import InputError
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.chat_template import resolve_chat
-from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows
+from continual_petl.streams.encoding.rows import IGNORED, Texts, TokenisedRows
 from continual_petl.streams.encoding.tokenise_chats import tokenise_chats
 from continual_petl.streams.schema.chat_spec import ChatSpec, ResolvedChat
 from continual_petl.streams.sources.conversations import Message
@@ -258,7 +258,7 @@ def test_the_end_of_a_single_long_message_is_cut() -> None:
     assert CHAT_TOKENIZER.decode(rows.ids).endswith("zy<|im_end|>\n<|im_start|>assistant\n")
     target = encoded([user("a"), assistant("zy" * 40)], chat_of(), 100, max_target_length=20)
     assert (target.num_targets_truncated, target.target_lengths.tolist()) == (1, [20])
-    assert target.texts == (("zy" * 40,), None)
+    assert target.texts == Texts(("zy" * 40,))
 
 
 def test_a_system_prompt_that_leaves_no_room_is_refused() -> None:

@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.rows import Texts, TokenisedRows
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.encoding.tokenise_sources import room_for, tokenise_sources
 
@@ -60,7 +60,7 @@ def test_causal_lm_target_follows_the_source_directly(
     rows = tokenise_sources(["w0", "w1 w2"], ["w3", "w4 w5"], _tokenizer(template), 16, kind="causal-lm")
     assert _sources(rows) == sources
     assert _targets(rows) == targets
-    assert rows.texts == (("w3", "w4 w5"), None)
+    assert rows.texts == Texts(("w3", "w4 w5"))
     assert rows.target_lengths.tolist() == [2, 3]
 
 

@@ -58,7 +58,7 @@ def test_schema_accepts_what_the_models_accept(more: dict[str, Any]) -> None:
         {"training": {"epochs": 0}},
         {"tasks": []},
         {"tasks": [TASK | {"data": {"trian": []}}]},
-        {"tasks": [TASK | {"metric": "f1"}]},
+        {"tasks": [TASK | {"metric": "f2"}]},
     ],
 )
 def test_schema_refuses_what_the_models_refuse(more: dict[str, Any]) -> None:

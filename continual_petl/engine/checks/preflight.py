@@ -215,13 +215,14 @@ def check_plan(session: Session, task: TaskSpec) -> None:
         encode_rows(
             task.kind,
             [],
-            pairs=None if task.columns.text_pair is None else [],
+            pairs=[] if task.has_pairs else None,
             tokenizer=tokenizer,
             max_length=backbone.max_length,
             max_target_length=task.max_target_length,
             images=models.images,
             chat=plan.chat,
             options=task.options,
+            settings=plan.kind_settings,
         )
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None

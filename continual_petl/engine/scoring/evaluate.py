@@ -69,7 +69,8 @@ def outputs_of(
 
     Returns:
         Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids; if each
-        row has its own options, their scores, padded with -inf to the largest number of options in any row.
+        row has its own options, their scores, padded with -inf to the largest number of options in any row; for kinds that
+        extract, what `Kind.kept` returns.
     """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
@@ -146,8 +147,8 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any], *, o
         count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)
         digest = tensor_digest(torch.cat(found))
     else:
-        outputs_NC = torch.stack(found)
-        count(scores, bank, outputs_NC, torch.tensor(rows.labels), None, None)
+        outputs_NC, texts = torch.stack(found), rows.texts if plan.predicts_texts else None
+        count(scores, bank, outputs_NC, None if texts else torch.tensor(rows.labels), texts, None)
         digest = tensor_digest(head_of(bank).predictions(outputs_NC))
     values = {name: float(value) for name, value in scores.compute().items()}
     return SplitScores(
@@ -195,11 +196,12 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
                 for place, text in zip(places, texts, strict=True)
             )
         )
-    if plan.options_from == "row":
-        # The position of an option in its row means nothing across rows, and the options themselves are text from the data.
+    kind = kind_of(plan)
+    if kind.extracts or plan.options_from == "row":
+        # The position of an option in its row means nothing across rows, and the options themselves are text from the data,
+        # as are extracted answers.
         return Samples(texts=())
     num_labels = len(plan.labels or ())
-    kind = kind_of(plan)
     if kind.per_word:
         labels = labels_of_words(rows)
         return _confusion(torch.cat(labels), torch.cat([row.cpu() for row in found]), num_labels)

@@ -17,7 +17,7 @@ from continual_petl.engine.scoring.evaluate import certified_rows, clipped, labe
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer, answers, choices, number_in_words
-from continual_petl.kind import kind_of
+from continual_petl.kind import Kind, kind_of
 from continual_petl.learner.answer import head_of
 from continual_petl.report.misread import MisreadRow, MisreadRows
 from continual_petl.store.certificate.manifest import Manifest
@@ -57,20 +57,26 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
         assert manifest.labels is not None
         places, all_wrong = _wrong_tags(checked, rows, found, manifest.labels, limit)
     else:
-        outputs_NC = torch.stack(found).cpu()
-        errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
+        outputs_NC, kind = torch.stack(found).cpu(), kind_of(manifest)
+        if kind.extracts:
+            errors_N = _wrong_texts(kind, outputs_NC, rows)
+        else:
+            errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
         if rows.option_texts is None:
-            predicted = answers(manifest.kind, manifest.labels, outputs_NC[order[:limit]], manifest.targets)
+            texts = rows.texts.take(order[:limit]) if rows.texts is not None and kind.extracts else None
+            shown_NC = outputs_NC[order[:limit]]
+            predicted = answers(manifest.kind, manifest.labels, shown_NC, manifest.targets, texts=texts)
         else:
             predicted = choices([rows.option_texts[n] for n in order[:limit]], outputs_NC[order[:limit]])
         places = {n: _row(checked, n, answer, manifest) for n, answer in zip(order, predicted, strict=False)}
         all_wrong = len(order)
-    columns = [*checked.task.columns.read_by(manifest.kind).values()][:-1]
+    keys = kind_of(manifest).row_columns(pair=manifest.pair, options=manifest.options_from == "row")
+    columns = checked.task.columns.read_by(manifest.kind)
     return MisreadRows(
         task=task,
         split=manifest.counted_split,
-        columns=tuple(name for name in columns if name is not None),
+        columns=tuple(str(columns.get(key, columns.get("messages"))) for key in keys),
         rows=tuple(places.values()),
         num_misread=all_wrong,
         num_rows=len(checked),
@@ -86,8 +92,15 @@ def _errors(predicted: Tensor, labels: Tensor) -> Tensor:
     return (wrong.any(-1) if wrong.ndim > 1 else wrong).float()
 
 
+def _wrong_texts(kind: Kind, outputs_NC: Tensor, rows: TokenisedRows) -> Tensor:
+    """Return whether each row's extracted text is wrong, ``(N,)``: 0 or 1."""
+    assert rows.texts is not None
+    pairs = zip(kind.extracted(outputs_NC, rows.texts), rows.texts.references, strict=True)
+    return torch.tensor([float(not kind.is_right(found, references)) for found, references in pairs])
+
+
 def _row(checked: Checked, number: int, answer: Answer, manifest: Manifest) -> MisreadRow:
-    probability = None
+    probability = answer.details.get("probability")
     if isinstance(answer.value, str) and answer.probabilities is not None:
         probability = answer.probabilities[answer.value]
     correct = float(checked.answers[number]) if isinstance(answer.value, float) else checked.names[number]
@@ -142,7 +155,7 @@ def _shown(value: Any) -> str:
 def _in_words(value: str | float | list[str], manifest: Manifest) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "(none)"
-    return number_in_words(value, manifest.targets) if isinstance(value, float) else value
+    return number_in_words(value, manifest.targets) if isinstance(value, float) else value or "(none)"
 
 
 def _without(known: MisreadRows, why: str) -> MisreadRows:

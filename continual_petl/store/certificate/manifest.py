@@ -24,7 +24,10 @@ from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, wri
 
 FORMAT_VERSION = 2
 
-_NEW = ("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags", "targets")
+_NEW = (
+    *("start", "origin", "reads", "chat", "training_attention", "normalise", "metric_code", "tags", "targets"),
+    "kind_settings",
+)
 """Keys that are left out if they have no value."""
 PARTS = ("modifications", "own", "head")
 """The parts of a bank; their parameters are counted separately."""
@@ -123,6 +126,8 @@ class Manifest(LearnedTask):
         if self.tags is not None and self.tags.scheme != "none":
             for label in self.labels or ():
                 self.tags.part(label)
+        if self.kind_settings != kind.settings_of(self.kind_settings):
+            raise ValueError(f"kind_settings: got {self.kind_settings}; expected exactly those of kind {self.kind}")
         if is_own(self.metric) != (self.metric_code is not None):
             raise ValueError(
                 f"metric_code: got {self.metric_code!r} for metric {self.metric!r}; required for a function, not allowed "

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.heads.head import IGNORED
 from continual_petl.kind import Kind, kind_of
+from continual_petl.learner.answer import INPUTS
 from continual_petl.learner.generate import ends_of
 from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
@@ -89,9 +90,7 @@ def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedToke
     # Earlier answers in a conversation belong to the source here, from which the probe generates.
     batch = collate(replace(rows, learned=None), chosen, pad, kind=plan.kind, train=True)
     generates = kind_of(plan).generates
-    if not generates:
-        del batch["labels"]
-    del batch["index"]
+    batch = {name: tensor for name, tensor in batch.items() if name in INPUTS or (generates and name == "labels")}
     return batch | (_ends(tokenizer, plan) if generates and tokenizer is not None else {})
 
 

@@ -77,13 +77,13 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
     for name, tensor in inputs.items():
         low, high = ranges[name]
         like = inputs["labels" if name == "labels" and kind_of(manifest).decodes else "input_ids"].shape
-        shape, num_axes = ((2,), 1) if name == ENDS else (tuple(like), 3 if kind_of(manifest).chooses else 2)
+        shape, num_axes = ((2,), 1) if name == ENDS else (tuple(like), 2 if kind_of(manifest).several is None else 3)
         if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != num_axes:
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
         if not 0 < tensor.shape[-1] <= limit:
             raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
         if num_axes == 3 and not 0 < tensor.shape[1] <= MAX_OPTIONS:
-            raise _refused(manifest, f"its rows have {tensor.shape[1]} options; at most {MAX_OPTIONS} are allowed")
+            raise _refused(manifest, f"its rows have {tensor.shape[1]} sequences; at most {MAX_OPTIONS} are allowed")
         # The only negative value that is allowed is ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
             raise _refused(manifest, f"its {name} hold values outside {low} to {high - 1}")
