@@ -120,7 +120,7 @@ def _prediction_of(kind: Kind) -> Any:
     fields = {**get_type_hints(_Found, include_extras=True), **parts, "answer": str, **details}
     name = "".join(word.capitalize() for word in kind.name.split("-"))
     made: Any = TypedDict(f"{name}Prediction", {**fields, "near_tie": NotRequired[_NearTie]})  # type: ignore[misc]
-    made.__pydantic_config__ = ConfigDict(extra="forbid")
+    setattr(made, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010
     made.__doc__ = f"An answer and what is known of it ({kind.name})."
     return made
 
