@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from continual_petl.engine.ablation.cells import Ablated, AblatedSpan
-from continual_petl.report.figures.style import COLOURS, SCALE, Drawing, drawing, heatmap, shown
+from continual_petl.report.figures.style import COLOURS, Drawing, grid, shown
 
 _MAX_WRITTEN = 12
 
@@ -29,27 +29,16 @@ def figure(ablation: Ablated) -> Drawing:
         for first in range(count)
     ]
     written = "%{z:.1f}" if relative else "%{z:.3f}"
-    heat = heatmap(
-        z=drawn,
-        text=words,
-        texttemplate=written if count <= _MAX_WRITTEN else None,
-        hovertemplate="%{text}<extra></extra>",
-        hoverongaps=False,
-        colorscale=SCALE,
-        colorbar={"title": {"text": "change in %" if relative else shown(ablation.metric)}},
-        xgap=1,
-        ygap=1,
-    )
-    names = {"tickmode": "array", "tickvals": list(range(count)), "ticktext": layer_names(ablation)}
-    return drawing(
-        [heat],
-        x="last layer removed",
-        y="first layer removed",
-        height=int(min(900, max(320, 140 + 30 * count))),
-        xaxis=names,
-        yaxis={"autorange": "reversed", **names},
-        shapes=[_frame(number) for number in range(count) if (number, number) in cells],
-    )
+    parts = {
+        "text": words,
+        "texttemplate": written if count <= _MAX_WRITTEN else None,
+        "hovertemplate": "%{text}<extra></extra>",
+        "hoverongaps": False,
+        "colorbar": {"title": {"text": "change in %" if relative else shown(ablation.metric)}},
+    }
+    names, frames = layer_names(ablation), [_frame(number) for number in range(count) if (number, number) in cells]
+    x, y = "last layer removed", "first layer removed"
+    return grid(drawn, names, names, parts, x=x, y=y, height=140 + 30 * count, shapes=frames)
 
 
 def layer_names(ablation: Ablated) -> list[str]:

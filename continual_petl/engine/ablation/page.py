@@ -58,7 +58,6 @@ def _section(number: int, ablation: Ablation) -> Section:
     return Section(
         id=f"task-{number}",
         title=ablation.task,
-        template="figures.html.j2",
         lines=remarks(ablation),
         figures=[drawn],
     )

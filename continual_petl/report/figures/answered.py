@@ -6,12 +6,12 @@ from continual_petl.kind import kind_of
 from continual_petl.report.figures.registry import task_figure
 from continual_petl.report.figures.style import (
     MUTED,
-    SCALE,
     Drawing,
     bar,
     colour,
     drawing,
-    heatmap,
+    grid,
+    named_axis,
     scatter,
     shown,
     tick,
@@ -77,33 +77,18 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> Drawing:
     hover = [
         [f"{names[i]} predicted as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
     ]
-    heat = heatmap(
-        z=[[count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)],
-        text=counts,
-        customdata=hover,
-        texttemplate="%{text}" if len(kept) <= _MAX_WRITTEN else None,
-        hovertemplate="%{customdata} (%{z:.1%} of the row)<extra></extra>",
-        colorscale=SCALE,
-        zmin=0,
-        zmax=1,
-        colorbar={"title": {"text": "share of row"}, "tickformat": ".0%"},
-        xgap=1,
-        ygap=1,
-    )
-    ticks = {
-        "tickmode": "array",
-        "tickvals": list(range(len(kept))),
-        "ticktext": [tick(labels[number]) for number in kept],
+    parts = {
+        "text": counts,
+        "customdata": hover,
+        "texttemplate": "%{text}" if len(kept) <= _MAX_WRITTEN else None,
+        "hovertemplate": "%{customdata} (%{z:.1%} of the row)<extra></extra>",
+        "zmin": 0,
+        "zmax": 1,
+        "colorbar": {"title": {"text": "share of row"}, "tickformat": ".0%"},
     }
-    height = int(min(900, max(320, 140 + 32 * len(kept))))
-    return drawing(
-        [heat],
-        x="predicted label",
-        y="true label",
-        height=height,
-        xaxis=ticks,
-        yaxis={"autorange": "reversed", **ticks},
-    )
+    shares = [[count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)]
+    axis = [tick(labels[number]) for number in kept]
+    return grid(shares, axis, axis, parts, x="predicted label", y="true label", height=140 + 32 * len(kept))
 
 
 def _worst(found: Confusion, num_labels: int) -> list[int]:
@@ -151,9 +136,5 @@ def _per_label(found: PerLabel, labels: tuple[str, ...]) -> Drawing:
         )
         for part, what in enumerate(parts)
     ]
-    ticks = {
-        "tickmode": "array",
-        "tickvals": list(range(len(kept))),
-        "ticktext": [tick(labels[label]) for label in kept],
-    }
-    return drawing(traces, x="label", y="rows", barmode="stack", xaxis=ticks)
+    axis = named_axis([tick(labels[label]) for label in kept])
+    return drawing(traces, x="label", y="rows", barmode="stack", xaxis=axis)

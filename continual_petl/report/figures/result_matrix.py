@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import SCALE, Drawing, drawing, heatmap, shown, tick
+from continual_petl.report.figures.style import SCALE, Drawing, drawing, grid, heatmap, shown, tick
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
@@ -59,28 +59,17 @@ def _cells(facts: RunFacts) -> Drawing:
         ]
         for i in range(len(names))
     ]
-    written = len(names) <= _MAX_WRITTEN
-    heat = heatmap(
-        z=_known(R_TT),
-        text=words,
-        texttemplate="%{z:.3f}" if written else None,
-        hovertemplate="%{text}<extra></extra>",
-        hoverongaps=False,
-        colorscale=SCALE,
-        colorbar={"title": {"text": "score"}},
-        xgap=1,
-        ygap=1,
-    )
-    ticks = {"tickmode": "array", "tickvals": list(range(len(names)))}
+    parts = {
+        "text": words,
+        "texttemplate": "%{z:.3f}" if len(names) <= _MAX_WRITTEN else None,
+        "hovertemplate": "%{text}<extra></extra>",
+        "hoverongaps": False,
+        "colorbar": {"title": {"text": "score"}},
+    }
     rows = list(map(tick, facts.results.tasks))
-    return drawing(
-        [heat],
-        x="score on task",
-        y="after learning task",
-        height=_height(len(names)),
-        xaxis={**ticks, "ticktext": [name + mark for name, mark in zip(rows, marks, strict=True)]},
-        yaxis={"autorange": "reversed", **ticks, "ticktext": rows},
-    )
+    columns = [name + mark for name, mark in zip(rows, marks, strict=True)]
+    height = 120 + 36 * len(names)
+    return grid(_known(R_TT), rows, columns, parts, x="score on task", y="after learning task", height=height)
 
 
 def _blocks(results: Results) -> Drawing:
@@ -129,7 +118,3 @@ def _known(values: NDArray[np.float64]) -> list[list[float | None]]:
 
 def _number(value: float) -> str:
     return "not known" if np.isnan(value) else f"{value:.4f}"
-
-
-def _height(count: int) -> int:
-    return int(min(900, max(320, 120 + 36 * count)))

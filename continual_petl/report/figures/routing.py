@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.report.figures.registry import run_figure
-from continual_petl.report.figures.style import SCALE, Drawing, drawing, heatmap, shown, tick
+from continual_petl.report.figures.style import Drawing, grid, shown, tick
 from continual_petl.report.formatting import number
 from continual_petl.report.routed_results import RoutedResults
 from continual_petl.report.run_facts import RunFacts
@@ -114,19 +114,15 @@ def confusion(facts: RunFacts) -> Drawing | None:
 
 
 def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str) -> Drawing:
-    heat = heatmap(
-        z=[[None if np.isnan(share) else float(share) for share in row] for row in shares_TT],
-        text=[[f"{y} {shown(row)}<br>{x} {shown(column)}" for column in tasks] for row in tasks],
-        texttemplate="%{z:.3f}" if len(tasks) <= _MAX_WRITTEN else None,
-        hovertemplate="%{text}<br>%{z:.4f}<extra></extra>",
-        hoverongaps=False,
-        colorscale=SCALE,
-        zmin=0,
-        zmax=1,
-        colorbar={"title": {"text": "share"}},
-        xgap=1,
-        ygap=1,
-    )
-    ticks = {"tickmode": "array", "tickvals": list(range(len(tasks))), "ticktext": list(map(tick, tasks))}
-    height = int(min(900, max(320, 120 + 36 * len(tasks))))
-    return drawing([heat], x=x, y=y, height=height, xaxis=ticks, yaxis={"autorange": "reversed", **ticks})
+    parts = {
+        "text": [[f"{y} {shown(row)}<br>{x} {shown(column)}" for column in tasks] for row in tasks],
+        "texttemplate": "%{z:.3f}" if len(tasks) <= _MAX_WRITTEN else None,
+        "hovertemplate": "%{text}<br>%{z:.4f}<extra></extra>",
+        "hoverongaps": False,
+        "zmin": 0,
+        "zmax": 1,
+        "colorbar": {"title": {"text": "share"}},
+    }
+    names = list(map(tick, tasks))
+    shares = [[None if np.isnan(share) else float(share) for share in row] for row in shares_TT]
+    return grid(shares, names, names, parts, x=x, y=y, height=120 + 36 * len(tasks))

@@ -145,6 +145,33 @@ def heatmap(z: Sequence[Sequence[float | None]], **parts: Any) -> dict[str, Any]
     return {"type": "heatmap", "z": z, **ends, **parts}
 
 
+def named_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Return an axis with these names at 0, 1, 2, ..."""
+    return {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": list(names)}
+
+
+def grid(
+    z: Sequence[Sequence[float | None]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    parts: Mapping[str, Any],
+    **layout: Any,
+) -> Drawing:
+    """Return a heat map with named rows, the first one on top, and named columns.
+
+    Args:
+        z: the values, row by row.
+        rows: names of the rows.
+        columns: names of the columns.
+        parts: other keys of the heat map.
+        layout: as in `drawing`; ``height`` is kept between 320 and 900 pixels.
+    """
+    heat = heatmap(z, colorscale=SCALE, xgap=1, ygap=1, **parts)
+    layout["height"] = int(min(900, max(320, layout["height"])))
+    yaxis = {"autorange": "reversed", **named_axis(rows)}
+    return drawing([heat], xaxis=named_axis(columns), yaxis=yaxis, **layout)
+
+
 def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a straight line across the whole figure at a value of ``axis`` (x or y)."""
     other = "y" if axis == "x" else "x"
