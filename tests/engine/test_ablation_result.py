@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from continual_petl.engine.ablation.cells import relative_change
 from continual_petl.engine.ablation.page import write_ablations
-from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.result import Ablation, relative_change
 from continual_petl.engine.ablation.words import MAX_LISTED, headline, left_off, remarks, table
 from continual_petl.errors import InputError
 

@@ -16,8 +16,7 @@ from itertools import combinations_with_replacement
 from typing import Literal
 
 from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
-from continual_petl.engine.ablation.cells import AblatedSpan, relative_change
-from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.result import AblatedSpan, Ablation, relative_change
 from continual_petl.engine.scoring.evaluate import certified_rows, evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from continual_petl._version import VERSION
-from continual_petl.engine.ablation.figure import figure
-from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.result import Ablation, drawn
 from continual_petl.engine.ablation.words import headline, remarks
 from continual_petl.report.figures.style import plotly_js
 from continual_petl.report.page.environment import templates
@@ -48,16 +47,16 @@ def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> Non
 
 
 def _section(number: int, ablation: Ablation) -> Section:
-    drawn = Shown(
+    shown = Shown(
         name=f"ablation-{number}",
         caption=headline(ablation),
         words="Modifications are removed from the first layer (row) to the last layer (column), without retraining "
         "(Houlsby et al. 2019, figure 6). In a framed cell a single layer is removed, at the top right all layers are.",
-        figure=figure(ablation),
+        figure=drawn(ablation),
     )
     return Section(
         id=f"task-{number}",
         title=ablation.task,
         lines=remarks(ablation),
-        figures=[drawn],
+        figures=[shown],
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from continual_petl.engine.ablation.cells import AblatedSpan
-from continual_petl.engine.ablation.result import Ablation
+from continual_petl.engine.ablation.result import AblatedSpan, Ablation
 from continual_petl.errors import counted, printable
 from continual_petl.report.whole_table import WholeTable
 
